@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kci.config.document import parse_document
+from kci.config.reader import read_as
+from kci.config.settings import KCI_TOML, Settings
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.machines import Pool
@@ -20,6 +23,11 @@ def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys
         "currency": "USD", "artifact": f"kci-{kernel}-{name}",
     }  # fmt: skip
     return Leg(**(usual | keys))
+
+
+def parse_settings(raw: bytes) -> Settings:
+    """The settings of a kci.toml."""
+    return read_as(parse_document(raw, KCI_TOML), Settings)
 
 
 def plan(legs: Iterable[Leg], **keys: Any) -> Plan:

@@ -14,7 +14,9 @@ from kci.catalog.loading import load_catalog, outside_range
 from kci.catalog.overlay import apply, interpret_overlay, is_overlay, overlays_of, read_overlay
 from kci.catalog.rows import Catalog, Overlay
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings, interpret_settings
+from kci.config.find_settings import FoundSettings
+from kci.config.reader import read_as
+from kci.config.settings import Settings
 from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix, select
@@ -243,7 +245,7 @@ replace = true
 @pytest.mark.rule("KCI213", triggers=True)
 def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     document = parse_document(KCI_TOML.encode(), "kci.toml")
-    overlays = overlays_of(FoundSettings(interpret_settings(document), Path(), document))
+    overlays = overlays_of(FoundSettings(read_as(document, Settings), Path(), document))
     made = torch_kernel(["cuda", "rocm"])
     (found,) = compute_matrix([made], catalog, overlays=overlays, explain=True).kernels
     assert {variant.compute for variant in found.variants} == {"12.6", "13.0", "7.2"}
@@ -258,6 +260,6 @@ def test_no_settings_have_no_overlays() -> None:
 
 def test_a_nested_table_is_found_in_its_place() -> None:
     document = parse_document(KCI_TOML.encode(), "kci.toml")
-    read = interpret_settings(document).overlay[1]
+    read = read_as(document, Settings).overlay[1]
     found = interpret_overlay(document, read, ("overlay", 1))
     assert [place for _, place in found.drop] == [("overlay", 1, "drop", 0)]

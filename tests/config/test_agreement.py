@@ -16,10 +16,11 @@ from conftest import many
 from kci.config.document import parse_document
 from kci.config.editions import version_3_as_5
 from kci.config.mismatch import explain
-from kci.config.model import Build, to_build, to_data
+from kci.config.model import Build, to_data
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
+from kci.files.dated_data import to_type
 
 TABLE = Path(__file__).parents[2] / "docs" / "agreement.md"
 ROWS = set(re.findall(r"^\| `([a-z-]+)` \|", TABLE.read_text(encoding="utf-8"), re.MULTILINE))
@@ -122,7 +123,7 @@ def test_explain_finds_a_problem_exactly_when_msgspec_refuses() -> None:
             continue
         problems = explain(document, document.data, Build)
         try:
-            to_build(document.data)
+            to_type(document.data, Build)
             accepted = True
         except msgspec.ValidationError:
             accepted = False

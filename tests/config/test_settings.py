@@ -16,17 +16,17 @@ from kci.config.document import parse_document
 from kci.config.find_settings import (
     FoundSettings,
     find_settings,
-    interpret_settings,
     locate,
-    parse_settings,
     settings_for,
     settings_schema,
 )
+from kci.config.reader import read_as
 from kci.config.schema import schema_text
 from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
 from kci.config.values import SYSTEMS, Backend
 from kci.errors import FindingsError, UsageError
 from kci.plan.settings_lints import lint_settings
+from planning import parse_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
 EXAMPLE = re.search(r"A test reads this block.*?```toml\n(.*?)```", DOC, re.DOTALL)
@@ -105,7 +105,6 @@ def test_a_runner_for_an_unknown_place(text: str, hint: str) -> None:
 
 
 @pytest.mark.rule("KCI321", triggers=True)
-@pytest.mark.rule("KCI101", triggers=True)  # found as well, and told by KCI321 alone
 @pytest.mark.parametrize(
     "text",
     ['runners.labels = ["a"]\n', "[runners.x86_64-linux]\n", '[runners.cuda]\nlabels = ["a"]\n', "[test]\nprice = 1\n"],
@@ -139,7 +138,7 @@ def test_a_word_that_is_none_of_those_possible(text: str) -> None:
 def test_the_documented_example_is_valid_and_has_every_key() -> None:
     assert EXAMPLE is not None
     document = parse_document(EXAMPLE[1].encode(), "kci.toml")
-    settings = interpret_settings(document)
+    settings = read_as(document, Settings)
     assert lint_settings(FoundSettings(settings, Path(), document), {"flash-attn"}) == []
     for struct in (Settings, *_structs(Settings)):
         for key in struct.__struct_encode_fields__:
@@ -264,7 +263,7 @@ def test_whatever_is_refused_is_explained_and_whatever_is_taken_can_be_linted(da
     text = tomlkit.dumps(data)
     document = parse_document(text.encode(), "kci.toml")
     try:
-        settings = interpret_settings(document)
+        settings = read_as(document, Settings)
     except FindingsError as error:
         if any("does not have the shape" in item.message for item in error.diagnostics):
             pytest.fail(f"refused without a reason: {text}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import mutations
-from kci.config.urls import check_git_url
-from kci.config.values import StableAbi, Version, check_kernel_name, python_name
+from kci.config.urls import GitUrl
+from kci.config.values import KernelName, StableAbi, Version, python_name
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_versions_compare_by_number_whatever_their_spelling() -> None:
 
 def test_kernel_names() -> None:
     for name in ("ab", "a1", "a--b", "gated-norm2"):
-        assert check_kernel_name(name) == name
+        assert KernelName.parse(name) == name
     for name in ("a", "1a", "a-", "-a", "a_b", "aB", "ab\n", "", "é1", "a1٣"):
         with pytest.raises(ValueError, match="not a kernel name"):
-            check_kernel_name(name)
+            KernelName.parse(name)
     assert python_name("a-b--c") == "a_b__c"
 
 
@@ -63,20 +63,20 @@ git@h:/x git@[::1]:x https://1.2.3.4.5/ https://999.1.1.1/ https://xn--a/ https:
 
 def test_git_urls() -> None:
     for url in GOOD_URLS.split():
-        assert check_git_url(url) == url
+        assert GitUrl.parse(url) == url
     for url in [*BAD_URLS.split(), "", "https://a b/", "a b:c"]:
         with pytest.raises(ValueError, match="git URL"):
-            check_git_url(url)
+            GitUrl.parse(url)
 
 
 def test_a_bare_host_is_told_how_to_be_one() -> None:
     with pytest.raises(ValueError, match="or write git@host:"):
-        check_git_url("host:path")
+        GitUrl.parse("host:path")
 
 
 def test_messages_about_long_values_stay_short() -> None:
     for text in ("a" * 100_000 + "_", "https://" + "@" * 100_000, "x" * 100_000 + ":/"):
-        for check in (check_git_url, check_kernel_name, Version.parse):
+        for check in (GitUrl.parse, KernelName.parse, Version.parse):
             with pytest.raises(ValueError, match=r".") as caught:
                 check(text)
             assert len(str(caught.value)) < 300
@@ -101,7 +101,7 @@ def test_the_corpus_has_good_and_bad_urls() -> None:
     good = 0
     for url in mutations.URLS:
         try:
-            good += bool(check_git_url(url)) or 1
+            good += bool(GitUrl.parse(url)) or 1
         except ValueError:
             continue
     assert 50 < good < len(mutations.URLS) - 50

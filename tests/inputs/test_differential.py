@@ -17,12 +17,12 @@ import pytest
 
 from buildkit import CPU, variant
 from kci.builders.read_files import Watch
-from kci.config.find_settings import parse_settings
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import BuildFailedError
 from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTree
+from planning import parse_settings
 from witness import Compiler, changed, confirm, files_of, judge, planned, request_for
 
 pytestmark = [

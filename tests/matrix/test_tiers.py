@@ -13,7 +13,9 @@ from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings, interpret_settings
+from kci.config.find_settings import FoundSettings
+from kci.config.reader import read_as
+from kci.config.settings import Settings
 from kci.config.values import Tier
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import Kind
@@ -36,7 +38,7 @@ pairwise = true
 
 def found(text: str = KCI_TOML) -> FoundSettings:
     document = parse_document(text.encode(), "kci.toml")
-    return FoundSettings(interpret_settings(document), Path(), document)
+    return FoundSettings(read_as(document, Settings), Path(), document)
 
 
 def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:

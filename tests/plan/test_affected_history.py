@@ -20,8 +20,8 @@ from kci.catalog.overlay import for_kernel, overlays_of
 from kci.catalog.rows import Catalog
 from kci.config.discover import find_kernels
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings, interpret_settings
-from kci.config.reader import Kernel, read_kernel
+from kci.config.find_settings import FoundSettings
+from kci.config.reader import Kernel, read_as, read_kernel
 from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError, KciError
 from kci.inputs.source_tree import SourceTree
@@ -253,7 +253,7 @@ class World(NamedTuple):
 
 def world(root: Path) -> World:
     file = root / KCI_TOML
-    settings = interpret_settings(parse_document(file.read_bytes(), KCI_TOML)) if file.is_file() else Settings()
+    settings = read_as(parse_document(file.read_bytes(), KCI_TOML), Settings) if file.is_file() else Settings()
     return World(root, settings, load_catalog(settings.catalog))
 
 
@@ -283,7 +283,7 @@ def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
     def then(origin: Base) -> Terms:
         raw = origin.read(root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
-        settings = interpret_settings(document) if document is not None else Settings()
+        settings = read_as(document, Settings) if document is not None else Settings()
         overlays = overlays_of(FoundSettings(settings, root, document))
         catalog = load_catalog(settings.catalog)
         return Terms(

@@ -12,7 +12,9 @@ from conftest import add_package, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings, interpret_settings, parse_settings
+from kci.config.find_settings import FoundSettings
+from kci.config.reader import read_as
+from kci.config.settings import Settings
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
@@ -20,6 +22,7 @@ from kci.plan.github import github_matrix
 from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
+from planning import parse_settings
 
 
 def runners(text: str):
@@ -147,7 +150,7 @@ def test_the_commands_use_it(tmp_path: Path) -> None:
 def lint(text: str, kernels: set[str] | None = None) -> list[Diagnostic]:
     document = parse_document(text.encode(), "kci.toml")
     try:
-        settings = interpret_settings(document)
+        settings = read_as(document, Settings)
     except FindingsError as error:
         return list(error.diagnostics)
     return lint_settings(FoundSettings(settings, Path(), document), kernels)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kci.config.find_settings import parse_settings
 from kci.render.repository import settings_text
+from planning import parse_settings
 
 
 @pytest.mark.parametrize(

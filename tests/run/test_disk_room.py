@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from kci.files.dated_data import load_dated
+from kci.files.dated_data import shipped
 from kci.run import disk_room
 from kci.run.disk_room import HostedDisk, make_room
 
 HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
-DIRECTORIES = load_dated(Path(disk_room.__file__).parent / "data" / "hosted-disk.toml", HostedDisk).directories
+DIRECTORIES = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
 
 
 class Disk:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from kci.config.find_settings import parse_settings
 from kci.errors import UsageError
 from kci.starter.create import built_backends
 from kci.starter.new_kernel import BACKENDS, FRAMEWORKS, NewKernel, choose, files_of
+from planning import parse_settings
 
 KINDS = {
     "torch": ("--framework", "torch"),

@@ -6,13 +6,11 @@ Annotations are values here, not text; see `kci.config.model`.
 import datetime
 import re
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
-from kci.config.model import decode_value
 from kci.config.values import Version
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 OLDEST = datetime.date.min.isoformat()
 """A day before every change that kci knows of."""
@@ -60,7 +58,7 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     Args:
         as_of: a day, as an edition of the catalog has it; the tables are those of that day. By default today's.
     """
-    table = load_dated(Path(__file__).parent / "data" / "archs.toml", _ArchFile, dec_hook=decode_value)
+    table = shipped("catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
     known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
     newest = {entry.min: entry.archs for entry in known}
@@ -139,7 +137,5 @@ def _builds(toolkit: _Toolkit, capability: str) -> bool:
     return base in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[suffix]
 
 
-@cache
-def toolkits() -> Toolkits:
-    """The data that kci ships."""
-    return load_dated(Path(__file__).parent / "data" / "toolkits.toml", Toolkits, dec_hook=decode_value)
+toolkits = shipped("catalog/data/toolkits.toml", Toolkits)
+"""The data that kci ships."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import editions
@@ -17,7 +16,7 @@ from kci.catalog.rows import Catalog, Overlay, Row
 from kci.catalog.runners import default_runners
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, in_file_order
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 
 def check_catalog(catalog: Catalog) -> list[Diagnostic]:
@@ -105,7 +104,7 @@ class _ImageFile(Dated, frozen=True):
 @cache
 def known_images() -> dict[str, tuple[str, ...]]:
     """The compute versions for which public build images exist, by backend."""
-    table = load_dated(Path(__file__).parent / "data" / "images.toml", _ImageFile)
+    table = shipped("catalog/data/images.toml", _ImageFile)()
     return {str(Backend.CUDA): table.cuda, str(Backend.ROCM): table.rocm}
 
 

@@ -3,14 +3,10 @@
 Annotations are values here, not text; see `kci.config.model`.
 """
 
-from functools import cache
-from pathlib import Path
-
 import msgspec
 
-from kci.config.model import decode_value
 from kci.config.values import Version
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 
 class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -35,7 +31,5 @@ class Floors(Dated, frozen=True):
     kernels: LoaderFloors
 
 
-@cache
-def floors() -> Floors:
-    """The data that kci ships."""
-    return load_dated(Path(__file__).parent / "data" / "floors.toml", Floors, dec_hook=decode_value)
+floors = shipped("catalog/data/floors.toml", Floors)
+"""The data that kci ships."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -12,7 +11,7 @@ from urllib.parse import unquote
 from kci.config.values import Backend, Version
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.files.small_fetch import MAX_BYTES, fetch
 
 _OK = 200
@@ -25,10 +24,8 @@ class Listings(Dated, frozen=True):
     table: str
 
 
-@cache
-def usual_listings() -> Listings:
-    """The data that kci ships."""
-    return load_dated(Path(__file__).parent / "data" / "indexes.toml", Listings)
+usual_listings = shipped("catalog/data/indexes.toml", Listings)
+"""The data that kci ships."""
 
 
 def read_listing(place: str, root: Path = Path()) -> bytes:

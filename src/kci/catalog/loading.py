@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
+from kci.catalog.rows import Catalog, Removed, Row, expand
 from kci.config.document import Document, read_document, refuse
+from kci.config.reader import read_as
 from kci.config.settings import RowTable
 from kci.errors import UsageError
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 DEFAULT_EDITION = "2026-09-17"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
@@ -76,7 +77,7 @@ def interpret_edition(document: Document) -> Catalog:
     data = document.data
     if isinstance(data.get("as-of"), date):
         data = {**data, "as-of": data["as-of"].isoformat()}
-    table = convert_table(document, data, _CatalogFile)
+    table = read_as(document, _CatalogFile, data, rule="KCI120")
     try:
         as_of = date.fromisoformat(table.as_of).isoformat()
     except ValueError:
@@ -133,7 +134,7 @@ class _FreshnessFile(Dated, frozen=True):
 @cache
 def days_until_old() -> int:
     """After how many days an edition counts as old."""
-    return load_dated(Path(__file__).parent / "data" / "freshness.toml", _FreshnessFile).days
+    return shipped("catalog/data/freshness.toml", _FreshnessFile)().days
 
 
 class Freshness(msgspec.Struct, frozen=True):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from kci.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, convert_table, expand
+from kci.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
 from kci.catalog.where import Subject, Where, WhereError, parse_where
 from kci.config.document import Document, KeyPath, refuse
+from kci.config.reader import read_as
 from kci.config.settings import OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
@@ -46,7 +47,7 @@ def read_overlay(document: Document) -> Overlay:
     Raises:
         FindingsError: the file is not an overlay (KCI120, KCI128); the error carries every problem.
     """
-    table = convert_table(document, document.data, OverlayFile)
+    table = read_as(document, OverlayFile, rule="KCI120")
     return interpret_overlay(document, table, (), table.edition)
 
 

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import Document, KeyPath, refuse
-from kci.config.model import decode_value
 from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
-from kci.diagnostics import finding
-from kci.files.dated_data import to_type
 
 if TYPE_CHECKING:
     from kci.catalog.where import Where
@@ -104,33 +101,6 @@ class Catalog(msgspec.Struct, frozen=True):
     def archs(self) -> ArchTables:
         """The arch lists of the edition's day."""
         return arch_tables(self.as_of)
-
-
-_Table = TypeVar("_Table", bound=msgspec.Struct)
-_SHAPE = "`kci catalog show --format toml` prints one to compare with"
-
-
-def convert_table(document: Document, data: dict[str, Any], schema: type[_Table], place: KeyPath = ()) -> _Table:
-    """Read a table of a catalog or overlay file as what it should be.
-
-    Args:
-        document: the file, for places.
-        data: the table.
-        schema: the struct that it should be.
-        place: where in the file it is.
-
-    Raises:
-        FindingsError: it is not (KCI120); it carries everything that is wrong.
-    """
-    try:
-        return to_type(data, schema, dec_hook=decode_value)
-    except (msgspec.ValidationError, RecursionError) as error:
-        from kci.config.mismatch import explain
-
-        found = explain(document, data, schema, place)
-        problems = [msgspec.structs.replace(problem, rule="KCI120") for problem in found]
-        fallback = finding("KCI120", f"not a catalog: {error}", path=document.path, hint=_SHAPE)
-        raise refuse(*problems or [fallback]) from None
 
 
 def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
-from kci.files.dated_data import Dated, load_dated
-
-_DATA = Path(__file__).parent / "data"
+from kci.files.dated_data import Dated, shipped
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -100,7 +97,7 @@ class _RunnerTable(Dated, frozen=True):
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
-    table = load_dated(_DATA / "runners.toml", _RunnerTable)
+    table = shipped("catalog/data/runners.toml", _RunnerTable)()
     return Runners(table.runner, table.build)
 
 
@@ -112,10 +109,8 @@ class Quotas(Dated, frozen=True):
     concurrent_macos: int
 
 
-@cache
-def quotas() -> Quotas:
-    """GitHub's limits for its own runners."""
-    return load_dated(_DATA / "quotas.toml", Quotas)
+quotas = shipped("catalog/data/quotas.toml", Quotas)
+"""GitHub's limits for its own runners."""
 
 
 class HostedRunners(Dated, frozen=True):
@@ -126,10 +121,8 @@ class HostedRunners(Dated, frozen=True):
     labels: frozenset[str]
 
 
-@cache
-def hosted_runners() -> HostedRunners:
-    """The one list of GitHub's own runners."""
-    return load_dated(_DATA / "hosted.toml", HostedRunners)
+hosted_runners = shipped("catalog/data/hosted.toml", HostedRunners)
+"""The one list of GitHub's own runners."""
 
 
 def is_hosted(runner: object) -> bool:
@@ -159,7 +152,5 @@ class Prices(Dated, frozen=True):
         return next((self.rate[label] for label in labels if label in self.rate), None)
 
 
-@cache
-def default_prices() -> Prices:
-    """The price table that kci ships."""
-    return load_dated(Path(__file__).parent / "data" / "prices.toml", Prices)
+default_prices = shipped("catalog/data/prices.toml", Prices)
+"""The price table that kci ships."""

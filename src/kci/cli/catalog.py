@@ -18,8 +18,9 @@ from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, paragraph, table, to_json
 from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened
 from kci.config.document import read_document
-from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
-from kci.config.settings import KCI_TOML
+from kci.config.find_settings import FoundSettings, find_settings
+from kci.config.reader import read_as
+from kci.config.settings import KCI_TOML, Settings
 from kci.diagnostics import Diagnostic
 from kci.files.replace import write_atomic
 from kci.matrix.next_edition import edition_toml, read_published
@@ -111,7 +112,7 @@ def _check_file(file: str) -> list[Diagnostic]:
         return check_catalog(load_catalog(file))
     document = read_document(Path(file), file)
     if Path(file).name == KCI_TOML:
-        settings = FoundSettings(interpret_settings(document), Path(file).parent, document)
+        settings = FoundSettings(read_as(document, Settings), Path(file).parent, document)
         base = load_catalog(settings.catalog)
         found: list[Diagnostic] = []
         for kernel, overlay in overlays_of(settings):

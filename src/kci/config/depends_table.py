@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import msgspec
 
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 
 class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,8 +25,5 @@ class DependsTable(Dated, frozen=True):
         return self.general.get(name) or self.backends.get(backend, {}).get(name)
 
 
-@cache
-def depends_table() -> DependsTable:
-    """The curated names that the reference's loader knows."""
-    path = Path(__file__).parent / "data" / "python-depends.toml"
-    return load_dated(path, DependsTable)
+depends_table = shipped("config/data/python-depends.toml", DependsTable)
+"""The curated names that the reference's loader knows."""

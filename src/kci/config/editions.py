@@ -12,17 +12,16 @@ earlier state of the edition still had `backend`, which is read as well. `[tvm-f
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.document import Document, KeyPath, refuse
-from kci.config.model import Build, to_build
+from kci.config.model import Build
 from kci.config.values import quoted
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped, to_type
 from kci.suggest import one_of, suggestion
 
 
@@ -71,7 +70,7 @@ def version_3_as_5(data: dict[str, Any]) -> dict[str, Any] | None:
 def convert_or_none(data: dict[str, Any]) -> Build | None:
     """The data as a build config, or None if it is not one."""
     try:
-        return to_build(data)
+        return to_type(data, Build)
     except (msgspec.ValidationError, RecursionError):
         return None
 
@@ -134,7 +133,7 @@ class _Written(Dated, frozen=True):
 @cache
 def written_edition() -> int:
     """The edition that kci writes where nobody asks for another: a line of `data/editions.toml`."""
-    return load_dated(Path(__file__).parent / "data" / "editions.toml", _Written).written
+    return shipped("config/data/editions.toml", _Written)().written
 
 
 def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:

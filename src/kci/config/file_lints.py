@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 from kci.config.depends_table import depends_table
 from kci.config.document import KeyPath
@@ -18,7 +17,7 @@ from kci.config.processor_flags import native_flags
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, in_file_order
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.suggest import one_of, suggestion
 
 Lint = Callable[[Kernel], Iterator[Diagnostic]]
@@ -283,7 +282,7 @@ class _Licenses(Dated, frozen=True):
 
 @cache
 def _hub_licenses() -> frozenset[str]:
-    return load_dated(Path(__file__).parent / "data" / "licenses.toml", _Licenses).identifiers
+    return shipped("config/data/licenses.toml", _Licenses)().identifiers
 
 
 FILE_LINTS: tuple[Lint, ...] = (

@@ -15,14 +15,10 @@ from typing import Any
 
 import msgspec
 
-from kci.config.document import Document, parse_document, read_document, refuse
-from kci.config.model import decode_value
-from kci.config.settings import KCI_TOML, Machine, MachinesByBackend, Settings
-from kci.config.values import SYSTEMS
-from kci.diagnostics import Diagnostic, finding, in_file_order
+from kci.config.document import Document, read_document
+from kci.config.reader import read_as
+from kci.config.settings import KCI_TOML, Settings
 from kci.errors import UsageError
-from kci.files.dated_data import to_type
-from kci.suggest import one_of, suggestion
 
 
 class FoundSettings(msgspec.Struct, frozen=True):
@@ -64,7 +60,7 @@ def find_settings(directory: str | Path) -> FoundSettings:
     if path is None:
         return FoundSettings(root=root)
     document = read_document(path, _shown(path))
-    return FoundSettings(interpret_settings(document), root, document)
+    return FoundSettings(read_as(document, Settings), root, document)
 
 
 def settings_for(directories: Sequence[str]) -> FoundSettings:
@@ -109,75 +105,6 @@ def _is_ours(file: Path) -> bool:
 def _shown(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
-
-
-def parse_settings(raw: bytes, shown_as: str = KCI_TOML) -> Settings:
-    """Read a kci.toml from its bytes.
-
-    Raises:
-        FindingsError: it is not valid.
-    """
-    return interpret_settings(parse_document(raw, shown_as))
-
-
-def interpret_settings(document: Document) -> Settings:
-    """Turn a parsed TOML file into settings.
-
-    Raises:
-        FindingsError: it is not a valid kci.toml; it carries every diagnostic.
-    """
-    try:
-        return to_type(document.data, Settings, dec_hook=decode_value)
-    except (msgspec.ValidationError, RecursionError):
-        from kci.config.mismatch import explain
-
-        misplaced = _misplaced_machines(document)
-        told = {(item.line, item.column) for item in misplaced}
-        problems = [item for item in explain(document, document.data, Settings) if (item.line, item.column) not in told]
-        problems = sorted(misplaced + problems, key=in_file_order)
-        if not problems:
-            problems = [finding("KCI103", "the file does not have the structure of a kci.toml", path=document.path)]
-        raise refuse(*problems) from None
-
-
-_PLACES = [*MachinesByBackend.__struct_encode_fields__]
-_MACHINE_KEYS = [*Machine.__struct_encode_fields__]
-
-
-def _misplaced_machines(document: Document) -> list[Diagnostic]:
-    """KCI320 and KCI321: a runner whose system or backend is unknown or left out, said better than "unknown key"."""
-    found = []
-    for table in ("runners", "test"):
-        by_backend = document.data.get(table)
-        for backend, by_system in by_backend.items() if isinstance(by_backend, dict) else ():
-            span = document.key_span((table, backend)) if backend not in _PLACES else None
-            if backend in SYSTEMS or backend in _MACHINE_KEYS:
-                message = f"`{table}.{backend}` does not name a backend"
-                example = backend if backend in SYSTEMS else "x86_64-linux"
-                hint = f"write `[{table}.any.{example}]`, or a backend in place of `any`"
-                found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
-            elif backend not in _PLACES:
-                message = f"`{backend[:60]}` is not a backend that a runner can be for"
-                hint = suggestion(backend, _PLACES) or one_of(_PLACES)
-                found.append(finding("KCI320", message, hint=hint, path=document.path, span=span))
-            else:
-                found += _misplaced_in(document, table, backend, by_system)
-    return found
-
-
-def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) -> list[Diagnostic]:
-    found = []
-    for system in by_system if isinstance(by_system, dict) else ():
-        span = document.key_span((table, backend, system)) if system not in SYSTEMS else None
-        if system in _MACHINE_KEYS:
-            message = f"`{system}` is in `[{table}.{backend}]`, which does not name a system"
-            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or in the table of its system"
-            found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
-        elif system not in SYSTEMS:
-            message = f"`{system[:60]}` is not a system"
-            hint = suggestion(system, SYSTEMS) or one_of(SYSTEMS)
-            found.append(finding("KCI320", message, hint=hint, path=document.path, span=span))
-    return found
 
 
 def settings_schema() -> dict[str, Any]:

@@ -19,13 +19,14 @@ import msgspec
 from kci.config.depends_table import depends_table
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
-from kci.config.urls import GitUrl, Upstream, check_git_url
+from kci.config.settings import Machine, Machines, MachinesByBackend
+from kci.config.urls import GitUrl, Upstream
 from kci.config.values import (
+    SYSTEMS,
     Backend,
     KernelName,
     StableAbi,
     Version,
-    check_kernel_name,
     near_kernel_name,
     quoted,
     shorten,
@@ -37,27 +38,21 @@ from kci.suggest import nearest_name, one_of, suggestion
 MAX_PROBLEMS = 200
 
 
-def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
+def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
     """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
 
     Args:
         document: the file, for places.
         data: its content (perhaps with keys respelled).
         schema: the struct that the data should be.
-        place: where in the file the data is; by default it is the whole file.
     """
-    problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
+    problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"the first {MAX_PROBLEMS} problems: there are more"
         problems[-1] = finding("KCI116", message, path=document.path)
     return sorted(problems, key=in_file_order)
 
 
-_PARSERS: dict[type, Callable[[str], object]] = {
-    Version: Version.parse,
-    KernelName: check_kernel_name,
-    GitUrl: check_git_url,
-}
 _TOML_NAME = {
     str: "a string",
     bool: "a boolean",
@@ -167,7 +162,7 @@ class _Walk:
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if wanted in _SHAPES:
             yield from _SHAPES[wanted](self, value, path)
-        elif wanted in _PARSERS:
+        elif wanted in _NEAR:
             yield from self.check_parsed(wanted, value, path)
         elif issubclass(wanted, enum.StrEnum):
             if not isinstance(value, str):
@@ -196,7 +191,7 @@ class _Walk:
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
             return
         try:
-            _PARSERS[wanted](value)
+            wanted.parse(value)
         except ValueError as error:
             yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
 
@@ -221,7 +216,7 @@ class _Walk:
             if key in fields:
                 yield from self.check(hints[fields[key]], element, (*path, key))
             elif key not in known:
-                yield self.unknown_key(key, path, sorted({*fields, *known}), value)
+                yield self.unknown_key(key, path, sorted({*fields, *known}), value, wanted)
         if wanted is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
 
@@ -248,12 +243,33 @@ class _Walk:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
-    def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str] = ()) -> Diagnostic:
+    def unknown_key(
+        self, key: str, path: KeyPath, known: list[str], there: Container[str], wanted: type = object
+    ) -> Diagnostic:
+        if wanted in (MachinesByBackend, Machines):
+            return self.misplaced_machine(key, path, wanted)
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
         if key in _OF_COMPONENT and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
+
+    def misplaced_machine(self, key: str, path: KeyPath, wanted: type) -> Diagnostic:
+        """KCI320 and KCI321: a runner whose backend or system is unknown or left out."""
+        lacking = key in Machine.__struct_encode_fields__
+        table = ".".join(map(str, path))
+        if wanted is MachinesByBackend and (lacking or key in SYSTEMS):
+            message = f"`{table}.{key}` does not name a backend"
+            hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
+            return self.problem("KCI321", (*path, key), message, hint, key=True)
+        if lacking:
+            message = f"`{key}` is in `[{table}]`, which does not name a system"
+            hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
+            return self.problem("KCI321", (*path, key), message, hint, key=True)
+        known = [*wanted.__struct_encode_fields__]  # type: ignore[attr-defined]
+        what = "backend that a runner can be for" if wanted is MachinesByBackend else "system"
+        message = f"`{key[:60]}` is not a {what}"
+        return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)

@@ -14,9 +14,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kci.config.urls import GitUrl, Upstream, check_git_url
-from kci.config.values import Backend, Depend, KernelName, StableAbi, Version, check_kernel_name
-from kci.files.dated_data import to_type
+from kci.config.urls import GitUrl, Upstream
+from kci.config.values import Backend, Depend, KernelName, StableAbi, Version
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -266,36 +265,6 @@ class Build(Table, frozen=True):
     def data_extensions(self) -> tuple[str, ...]:
         """Extensions of data files that are installed next to the Python files (docs/format.md#frameworks)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
-
-
-def to_build(data: dict[str, Any]) -> Build:
-    """The build config that parsed TOML says, if it is one in edition 5 form. Frameworks are not counted here.
-
-    Raises:
-        msgspec.ValidationError: the first thing that is wrong; `explain` finds all of them.
-    """
-    return to_type(data, Build, dec_hook=decode_value)
-
-
-def decode_value(wanted: type, value: Any) -> Any:
-    """Msgspec's hook for the value types that are not its own.
-
-    Raises:
-        ValueError: the value is none of them.
-    """
-    if wanted is StableAbi:
-        return StableAbi.parse(value)
-    if wanted is Upstream:
-        return Upstream.parse(value)
-    if not isinstance(value, str):
-        raise ValueError("expected a string")
-    if wanted is Version:
-        return Version.parse(value)
-    if wanted is KernelName:
-        return KernelName(check_kernel_name(value))
-    if wanted is GitUrl:
-        return GitUrl(check_git_url(value))
-    raise NotImplementedError(wanted)
 
 
 def to_data(value: Any) -> Any:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.model import CudaComponent, RocmComponent, XpuComponent
 from kci.config.reader import Kernel
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 _NATIVE = re.compile(
     r"(?<![\w-])(?:-m(?:arch|cpu)=native|-xHost|/QxHost|--?(?:arch|gpu-architecture|gpu-code|offload-arch)[= ]native)\b"
@@ -40,10 +39,8 @@ class ProcessorFlags(Dated, frozen=True):
     asks: tuple[str, ...]
 
 
-@cache
-def processor_flags() -> ProcessorFlags:
-    """Which flags go beyond the oldest processors, and how sources ask for newer ones."""
-    return load_dated(Path(__file__).parent / "data" / "processor-flags.toml", ProcessorFlags)
+processor_flags = shipped("config/data/processor-flags.toml", ProcessorFlags)
+"""Which flags go beyond the oldest processors, and how sources ask for newer ones."""
 
 
 def flags_of(kernel: Kernel) -> Iterator[Flag]:

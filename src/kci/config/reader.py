@@ -8,13 +8,15 @@ as v3, which has to be rewritten by `kci update` first. What the others mean in 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
-from kci.config.model import Build, to_build
-from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
+from kci.config.model import Build
+from kci.diagnostics import Diagnostic, Related, Severity, Span, finding, in_file_order
+from kci.errors import FindingsError
+from kci.files.dated_data import to_type
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
 BUILD_TOML = "build.toml"
@@ -77,15 +79,9 @@ def interpret(document: Document, directory: str) -> Kernel:
     problems += _framework_problems(document)
     build: Build | None = None
     try:
-        build = to_build(data)
-    except (msgspec.ValidationError, RecursionError):
-        from kci.config.mismatch import explain
-
-        problems += explain(document, data, Build)
-        if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
-            problems.append(
-                finding("KCI103", "the file does not have the structure of a build.toml", path=document.path)
-            )
+        build = read_as(document, Build, data)
+    except FindingsError as error:
+        problems += error.diagnostics
     if edition == 4:
         from kci.config.editions import newer_key_problems, older_version_error
 
@@ -108,6 +104,38 @@ def interpret(document: Document, directory: str) -> Kernel:
         notes += _not_released(document, edition)
     notes += _unused_stable_abi(document, build)
     return Kernel(directory, build, document, tuple(notes), edition)
+
+
+_Table = TypeVar("_Table", bound=msgspec.Struct)
+
+
+def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None = None, *, rule: str = "") -> _Table:
+    """A parsed file as what it should be.
+
+    Args:
+        document: the file.
+        shape: the type of the whole file.
+        data: its content, where something in it was respelled.
+        rule: what to report instead of the rules about single values.
+
+    Raises:
+        FindingsError: it is not; the error carries every problem.
+    """
+    data = document.data if data is None else data
+    try:
+        return to_type(data, shape)
+    except (msgspec.ValidationError, RecursionError):
+        from kci.config.mismatch import explain
+
+        found = explain(document, data, shape)
+        if not found:  # the two readers disagree, which a property test rules out; say so rather than pass
+            message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
+            found = [finding("KCI103", message, path=document.path)]
+        if rule:
+            spans = [Span(item.line, item.column, item.end_line, item.end_column) for item in found]
+            told = zip(found, spans, strict=True)
+            found = [finding(rule, item.message, hint=item.hint, path=item.path, span=span) for item, span in told]
+        raise refuse(*found) from None
 
 
 def detect_edition(document: Document) -> int:

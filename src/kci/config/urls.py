@@ -24,9 +24,37 @@ _NOT_IN_DOMAIN = _NOT_IN_HOST | frozenset(map(chr, range(0x20))) | {"%", "\x7f"}
 
 
 class GitUrl(str):
-    """A URL that git can fetch from; see `check_git_url`."""
+    """A URL that git can fetch from."""
 
     __slots__ = ()
+
+    @classmethod
+    def parse(cls, url: object) -> GitUrl:
+        """Read what git could fetch from: an absolute URL of a git scheme, or the scp form `host:path`.
+
+        A host in scp form needs a character that no scheme has, such as the `@` of `git@host:path`; `host:path` alone
+        is a URL with the scheme `host` (docs/format.md#values).
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if not isinstance(url, str):
+            raise ValueError("expected a string")
+        scheme = url_scheme(url)
+        shown = url if len(url) <= 100 else f"{url[:97]}..."
+        if scheme is None:
+            host, _, path = url.partition(":")
+            if not host or not path or path.startswith("/") or url_scheme(f"ssh://{host}/{path}") is None:
+                raise ValueError(
+                    f"{quoted(shown)} is not a git URL: write it in full, for example 'https://host/owner/name'"
+                )
+        elif scheme not in GIT_SCHEMES:
+            hint = f", or write git@{scheme}:..." if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL) else ""
+            schemes = ", ".join(GIT_SCHEMES)
+            raise ValueError(
+                f"{quoted(shown)} has the scheme {quoted(scheme[:40])}; a git URL starts with one of {schemes}{hint}"
+            )
+        return cls(url)
 
 
 class Upstream(tuple[GitUrl, ...]):
@@ -42,40 +70,14 @@ class Upstream(tuple[GitUrl, ...]):
             ValueError: neither a git URL nor a list of them.
         """
         urls = [value] if isinstance(value, str) else value
-        if not isinstance(urls, list) or not urls or not all(isinstance(url, str) for url in urls):
+        if not isinstance(urls, list) or not urls:
             raise ValueError("expected a git URL, or a list of git URLs")
-        return cls(GitUrl(check_git_url(url)) for url in urls)
+        return cls(map(GitUrl.parse, urls))
 
     def spelt(self) -> str | tuple[str, ...]:
         """As files have it: a single one as a string, so that readers which know no list still read it."""
         urls = tuple(str(url) for url in self)
         return urls[0] if len(urls) == 1 else urls
-
-
-def check_git_url(url: str) -> str:
-    """Return the URL if git could fetch from it: an absolute URL of a git scheme, or the scp form `host:path`.
-
-    A host in scp form needs a character that no scheme has, such as the `@` of `git@host:path`; `host:path` alone is a
-    URL with the scheme `host` (docs/format.md#values).
-
-    Raises:
-        ValueError: it is neither.
-    """
-    scheme = url_scheme(url)
-    shown = url if len(url) <= 100 else f"{url[:97]}..."
-    if scheme is None:
-        host, _, path = url.partition(":")
-        if not host or not path or path.startswith("/") or url_scheme(f"ssh://{host}/{path}") is None:
-            raise ValueError(
-                f"{quoted(shown)} is not a git URL: write it in full, for example 'https://host/owner/name'"
-            )
-    elif scheme not in GIT_SCHEMES:
-        hint = f", or write git@{scheme}:..." if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL) else ""
-        schemes = ", ".join(GIT_SCHEMES)
-        raise ValueError(
-            f"{quoted(shown)} has the scheme {quoted(scheme[:40])}; a git URL starts with one of {schemes}{hint}"
-        )
-    return url
 
 
 def url_scheme(url: str) -> str | None:

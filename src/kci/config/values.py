@@ -118,12 +118,14 @@ class Version(tuple[int, ...]):
     text: str
 
     @classmethod
-    def parse(cls, text: str) -> Version:
+    def parse(cls, text: object) -> Version:
         """Read a version.
 
         Raises:
-            ValueError: the text is empty or a part of it is not an unsigned integer.
+            ValueError: it is no text, or a part of it is not an unsigned integer.
         """
+        if not isinstance(text, str):
+            raise ValueError("expected a string")
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
         if not all(_is_unsigned(piece) for piece in pieces):
@@ -216,8 +218,6 @@ class StableAbi:
         for key, text in value.items():
             if key not in _BACKENDS:
                 raise ValueError(f"{quoted(shorten(key))} is not a backend")
-            if not isinstance(text, str):
-                raise ValueError(f"expected a version string for {key}")
             versions[Backend(key)] = Version.parse(text)
         return cls(by_backend=versions)
 
@@ -241,23 +241,25 @@ _BACKENDS = frozenset(backend.value for backend in Backend)
 
 
 class KernelName(str):
-    """A kernel's name; see `check_kernel_name`."""
+    """A kernel's name."""
 
     __slots__ = ()
 
+    @classmethod
+    def parse(cls, name: object) -> KernelName:
+        """Read a name.
 
-def check_kernel_name(name: str) -> str:
-    """Return the name if it is a kernel name.
-
-    Raises:
-        ValueError: it is not, with what a name looks like.
-    """
-    if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
-        raise ValueError(
-            f"{quoted(shorten(name))} is not a kernel name: lower-case letters, digits and dashes, "
-            "starting with a letter, at least two characters, not ending with a dash"
-        )
-    return name
+        Raises:
+            ValueError: it is not one, with what a name looks like.
+        """
+        if not isinstance(name, str):
+            raise ValueError("expected a string")
+        if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
+            raise ValueError(
+                f"{quoted(shorten(name))} is not a kernel name: lower-case letters, digits and dashes, "
+                "starting with a letter, at least two characters, not ending with a dash"
+            )
+        return cls(name)
 
 
 def python_name(kernel_name: str) -> str:

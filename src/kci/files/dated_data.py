@@ -8,6 +8,7 @@ done: a second thread that asks meanwhile reads what is not there yet, and the p
 import datetime
 from _thread import RLock
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,14 +20,18 @@ ONE_AT_A_TIME = RLock()  # as functools has it: threading takes half a milliseco
 """Held while msgspec is given a type."""
 
 
-def to_type(data: Any, shape: type[_Shape], dec_hook: Callable[[type, Any], Any] | None = None) -> _Shape:
-    """Like `msgspec.convert`.
+def to_type(data: Any, shape: type[_Shape]) -> _Shape:
+    """Like `msgspec.convert`; a type that msgspec does not know reads a value with its own `parse`.
 
     Raises:
         msgspec.ValidationError: the data do not fit.
     """
     with ONE_AT_A_TIME:
-        return msgspec.convert(data, shape, dec_hook=dec_hook)  # noqa: TID251
+        return msgspec.convert(data, shape, dec_hook=_parse)  # noqa: TID251
+
+
+def _parse(wanted: Any, value: Any) -> Any:
+    return wanted.parse(value)
 
 
 class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
@@ -37,13 +42,16 @@ class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=T
 
 
 _Table = TypeVar("_Table", bound=Dated)
+_PACKAGE = Path(__file__).parents[1]
 
 
-def load_dated(path: Path, shape: type[_Table], dec_hook: Callable[[type, Any], Any] | None = None) -> _Table:
-    """Read a data file that ships with kci; `dec_hook` decodes the types that msgspec does not know.
+def shipped(file: str | Path, shape: type[_Table]) -> Callable[[], _Table]:
+    """The reader of a data file that ships with kci; it reads once.
 
-    Raises:
-        msgspec.ValidationError: the file is not of that shape (a bug in kci, which a test finds).
+    A file of another shape is a bug in kci, which a test finds.
+
+    Args:
+        file: where it lies in the package, such as `catalog/data/floors.toml`.
+        shape: the type of the whole file.
     """
-    data = tomli.loads(path.read_text(encoding="utf-8"))
-    return to_type(data, shape, dec_hook=dec_hook)
+    return cache(lambda: to_type(tomli.loads((_PACKAGE / file).read_text(encoding="utf-8")), shape))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
 from kci.errors import rule_error
 from kci.files.bounded_json import read_json, require_schema
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind, parse_variant_name
@@ -144,9 +144,7 @@ class _Constants(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True,
     stable_abi: _Unit
 
 
-@cache
-def _constants() -> _Constants:
-    return load_dated(Path(__file__).parent / "data" / "work.toml", _Constants)
+_constants = shipped("plan/data/work.toml", _Constants)
 
 
 def work_of(build: Build, variant: Variant) -> Work:

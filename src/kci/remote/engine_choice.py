@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend
 from kci.errors import UsageError
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.matrix.names import Kind, this_system
 from kci.plan.plan import Leg
 from kci.remote.job import HardwareNeed
 from kci.suggest import suggestion
 
-_DATA = Path(__file__).parent / "data"
 BY_BACKEND = "auto"
 """In place of an engine's name: each leg goes to the engine of kci.toml that takes its backend."""
 
@@ -126,10 +124,8 @@ class Flavors(Dated, frozen=True):
     flavor: dict[str, Flavor]
 
 
-@cache
-def hf_flavors() -> Flavors:
-    """The machines of Hugging Face Jobs."""
-    return load_dated(_DATA / "hf-flavors.toml", Flavors)
+hf_flavors = shipped("remote/data/hf-flavors.toml", Flavors)
+"""The machines of Hugging Face Jobs."""
 
 
 def flavor_for(engine: EngineSettings, need: HardwareNeed | None) -> str | None:
@@ -146,7 +142,7 @@ class _LetThrough(Dated, frozen=True):
 @cache
 def let_through() -> tuple[str, ...]:
     """The variables of a machine that every leg sees."""
-    return load_dated(_DATA / "let-through.toml", _LetThrough).names
+    return shipped("remote/data/let-through.toml", _LetThrough)().names
 
 
 def need_of(backend: str, archs: Iterable[str] | None) -> HardwareNeed:

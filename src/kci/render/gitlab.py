@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 from kci.catalog.runners import is_hosted
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.files.templates import template_environment, tidy
 from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
 from kci.render.committed import with_content
@@ -45,10 +44,8 @@ class GitlabData(Dated, frozen=True):
     tags: dict[str, tuple[str, ...]]
 
 
-@cache
-def gitlab_data() -> GitlabData:
-    """GitLab's defaults, as dated data."""
-    return load_dated(Path(__file__).parent / "data" / "gitlab.toml", GitlabData)
+gitlab_data = shipped("render/data/gitlab.toml", GitlabData)
+"""GitLab's defaults, as dated data."""
 
 
 class GitlabInputs(msgspec.Struct, frozen=True):

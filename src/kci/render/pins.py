@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from packaging.version import Version
 from kci.config.settings import KCI_TOML, ActionPin
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError, UsageError
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.suggest import one_of
 from kci.version import __version__
 
@@ -62,9 +61,7 @@ class FoundPin(NamedTuple):
     span: Span
 
 
-@cache
-def _pin_file() -> _PinFile:
-    return load_dated(Path(__file__).parent / "data" / "pins.toml", _PinFile)
+_pin_file = shipped("render/data/pins.toml", _PinFile)
 
 
 def shipped_pins() -> dict[str, Pin]:
@@ -86,7 +83,7 @@ def release_pin() -> Pin:
     if not RELEASE_DATA.is_file():
         hint = 'install a release, or name the commit in kci.toml: `[actions."kci/build"]` with `sha` and `version`'
         raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
-    release = load_dated(RELEASE_DATA, _Release)
+    release = shipped(RELEASE_DATA, _Release)()
     return msgspec.structs.replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
 
 

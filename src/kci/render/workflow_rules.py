@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from math import prod
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from kci.catalog.runners import is_hosted, quotas
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.files.dated_data import Dated, load_dated, to_type
+from kci.files.dated_data import Dated, shipped, to_type
 from kci.files.portable_names import twins
 from kci.render.pins import known_outputs
 from kci.render.workflow_yaml import (
@@ -53,10 +51,8 @@ class GithubLimits(Dated, frozen=True):
     functions: dict[str, tuple[str, ...]]
 
 
-@cache
-def limits() -> GithubLimits:
-    """GitHub's limits, as dated data."""
-    return load_dated(Path(__file__).parent / "data" / "limits.toml", GithubLimits)
+limits = shipped("render/data/limits.toml", GithubLimits)
+"""GitHub's limits, as dated data."""
 
 
 class Problem(NamedTuple):

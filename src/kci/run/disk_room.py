@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.processes.process import Log
 
 _GIGA = 10**9
@@ -39,7 +39,7 @@ def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> b
     if _free(store) >= need:
         return True
     if environ.get("RUNNER_ENVIRONMENT") == "github-hosted":
-        directories = load_dated(Path(__file__).parent / "data" / "hosted-disk.toml", HostedDisk).directories
+        directories = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
         for directory in directories:
             if Path(directory).is_dir():
                 subprocess.run(["sudo", "rm", "-rf", "--", directory], check=False)

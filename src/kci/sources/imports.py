@@ -11,16 +11,14 @@ import ast
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 
 from kci.catalog.floors import floors
 from kci.config.values import Version
 from kci.diagnostics import Span
-from kci.files.dated_data import Dated, load_dated
-
-_DATA = Path(__file__).parent / "data"
+from kci.files.dated_data import Dated, shipped
 
 
 class PythonTable(Dated, frozen=True):
@@ -51,7 +49,7 @@ class PythonSpan(msgspec.Struct, frozen=True):
 @cache
 def python_span() -> PythonSpan:
     """The data that ships with kci."""
-    table = load_dated(_DATA / "python-versions.toml", PythonTable)
+    table = shipped("sources/data/python-versions.toml", PythonTable)()
     version, required = Version.parse, floors().python
     first = dict.fromkeys(table.modules, required)
     for listed in (table.added, table.newer_than_required):

@@ -23,7 +23,7 @@ from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import KciError
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.files.replace import write_atomic
 from kci.files.walk import Entry, is_bytecode
 from kci.sources.imports import (
@@ -51,10 +51,8 @@ class ProvidedTable(Dated, frozen=True):
     depends: dict[str, tuple[str, ...]]
 
 
-@cache
-def provided_table() -> ProvidedTable:
-    """Which modules come with the loader, torch and the packages that can be declared."""
-    return load_dated(Path(__file__).parent / "data" / "provided-modules.toml", ProvidedTable)
+provided_table = shipped("sources/data/provided-modules.toml", ProvidedTable)
+"""Which modules come with the loader, torch and the packages that can be declared."""
 
 
 class Package(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 from kci.catalog.loading import load_catalog
 from kci.config.file_lints import repo_id_problem
 from kci.config.settings import KCI_TOML
-from kci.config.values import Backend, Version, check_kernel_name, near_kernel_name, python_name
+from kci.config.values import Backend, KernelName, Version, near_kernel_name, python_name
 from kci.errors import UsageError
 from kci.files.templates import template_environment
 from kci.suggest import nearest
@@ -92,7 +92,7 @@ def choose(
 def require_name(name: str) -> None:
     """Refuse a name that no kernel can have, or that Python cannot import (UsageError); the hint proposes another."""
     try:
-        check_kernel_name(name)
+        KernelName.parse(name)
     except ValueError as error:
         raise UsageError(str(error), hint=f"such as {near_kernel_name(name) or 'my-kernel'}") from None
     if keyword.iskeyword(python_name(name)):

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from kci.config.values import Version
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.processes.process import said
 
 FOLDER = "glibc"
@@ -85,10 +85,8 @@ class GlibcData(Dated, frozen=True):
     cxx_library: _CxxLibrary
 
 
-@cache
-def glibc_data() -> GlibcData:
-    """The data that kci ships."""
-    return load_dated(Path(__file__).parent / "data" / "glibc.toml", GlibcData)
+glibc_data = shipped("toolchains/data/glibc.toml", GlibcData)
+"""The data that kci ships."""
 
 
 @cache

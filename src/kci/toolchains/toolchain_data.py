@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import cache
-from pathlib import Path
 
 import msgspec
 
 from kci.config.values import Version
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.matrix.names import digits
 
 TORCH_INDEX = "KCI_TORCH_INDEX"
@@ -114,7 +112,5 @@ class Toolchains(Dated, frozen=True):
         return (base.rstrip("/") + "/" if base else self.index["base"]) + flavour
 
 
-@cache
-def toolchains() -> Toolchains:
-    """The toolchain data that is shipped with kci."""
-    return load_dated(Path(__file__).parent / "data" / "toolchains.toml", Toolchains)
+toolchains = shipped("toolchains/data/toolchains.toml", Toolchains)
+"""The toolchain data that is shipped with kci."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 from kci.catalog.floors import floors
 from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
-from kci.config.urls import Upstream, check_git_url
+from kci.config.urls import GitUrl, Upstream
 from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded, strict_object
@@ -149,7 +149,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
                 raise ValueError(f"the number {str(number)[:30]} is larger than 64 bits can hold")
         for url in (*self.upstreams, self.source):
             if url is not None:
-                check_git_url(url)
+                GitUrl.parse(url)
 
     @property
     def unique(self) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 DATA = Path(__file__).parent / "data"
 
@@ -55,22 +55,20 @@ class AddedTable(Dated, frozen=True):
         return {name: numbers(version) for version, names in self.added.items() for name in names}
 
 
-@cache
-def native_table() -> NativeTable:
-    """What a library on Linux may rely on."""
-    return load_dated(DATA / "native.toml", NativeTable)
+native_table = shipped("verify/data/native.toml", NativeTable)
+"""What a library on Linux may rely on."""
 
 
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
     """The symbols of CPython's stable ABI, by the version that added them."""
-    return load_dated(DATA / "python-stable-abi.toml", AddedTable).by_name()
+    return shipped("verify/data/python-stable-abi.toml", AddedTable)().by_name()
 
 
 @cache
 def torch_shims() -> dict[str, tuple[int, ...]]:
     """Torch's C shim functions newer than its first stable ABI, by the version that added them."""
-    return load_dated(DATA / "torch-shims.toml", AddedTable).by_name()
+    return shipped("verify/data/torch-shims.toml", AddedTable)().by_name()
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -238,7 +236,7 @@ def torch_exports() -> TorchExports:
 
     Raises ValueError: the two files do not belong together (a bug in kci, which a test finds).
     """
-    about = load_dated(DATA / "torch-exports.toml", ExportsTable)
+    about = shipped("verify/data/torch-exports.toml", ExportsTable)()
     packed = (DATA / "torch-exports.bin").read_bytes()
     if hashlib.sha256(packed).hexdigest() != about.sha256:
         raise ValueError("torch-exports.bin is not the one that torch-exports.toml speaks of")

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 from kci.plurals import count
 from kci.tree.elf_image import IFUNC, INIT, INIT_ARRAY, INIT_ARRAYSZ, SYMBOL, ElfError, Image, open_image
 from kci.verify.abi import cpp_namespace, is_std_name
@@ -76,10 +76,8 @@ class Disassembly(msgspec.Struct, frozen=True):
     """How it asks which processor it is; empty if it does not."""
 
 
-@cache
-def beyond_table() -> BeyondTable:
-    """What is beyond x86-64-v2."""
-    return load_dated(Path(__file__).parent / "data" / "processor.toml", BeyondTable)
+beyond_table = shipped("verify/data/processor.toml", BeyondTable)
+"""What is beyond x86-64-v2."""
 
 
 @cache

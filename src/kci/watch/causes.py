@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cache, lru_cache
-from pathlib import Path
 
 from kci.config.values import python_name
 from kci.diagnostics import printable
-from kci.files.dated_data import Dated, load_dated
+from kci.files.dated_data import Dated, shipped
 
 MAX_LENGTH = 1000
 """Of an error, more says nothing more about its cause."""
@@ -71,7 +70,7 @@ class _Outages(Dated, frozen=True):
 
 @cache
 def _outages() -> re.Pattern[str]:
-    table = load_dated(Path(__file__).parent / "data" / "outages.toml", _Outages)
+    table = shipped("watch/data/outages.toml", _Outages)()
     return re.compile("|".join(f"(?:{pattern})" for pattern in table.patterns), re.IGNORECASE)
 
 

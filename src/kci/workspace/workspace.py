@@ -18,8 +18,8 @@ from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog
 from kci.config.discover import FaultyKernel, find_kernels, read_each, refuse_faulty
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings, interpret_settings, settings_for
-from kci.config.reader import Kernel
+from kci.config.find_settings import FoundSettings, settings_for
+from kci.config.reader import Kernel, read_as
 from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
 from kci.diagnostics import Diagnostic, Severity
@@ -168,7 +168,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """
         raw = read(self.settings.root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
-        settings = interpret_settings(document) if document is not None else Settings()
+        settings = read_as(document, Settings) if document is not None else Settings()
         found = FoundSettings(settings, self.settings.root, document)
         name = self.catalog_name or found.catalog
         file = Path(name) if name is not None and name not in editions() else None
