@@ -209,7 +209,7 @@ class IncludeGraph:
         return new
 
     def _unresolved(self, macros: dict[str, str], searched: set[str], flags: Sequence[str]) -> str:
-        """The first macro of which nothing says what it stands for; a flag may say so anew."""
+        """The first included macro that no file defines as a name, or that a flag may define anew."""
         macros = {macro: file for macro, file in macros.items() if macro not in _FROM_BUILDERS}
         known = {macro for file in searched for macro, _ in self.tree.scan(file).defined} if macros else set()
         for macro, file in sorted(macros.items()):

@@ -87,7 +87,8 @@ def _directives(text: bytes, names: set[bytes], macros: set[bytes], defined: set
         elif instead := match[3]:
             commented = commented or instead.startswith(b"/")
             # A macro counts at the beginning of a line only, and not in prose about an #include.
-            if _begins_line(match):
+            before = text[max(0, match.start() - _LOOK_BACK) : match.start()]
+            if _LINE_BEFORE.search(before):
                 macros.add(instead)
         elif macro := match[4]:
             defined.add((os.fsdecode(macro), os.fsdecode(match[5] or match[6])))
@@ -114,11 +115,6 @@ def _joined(raw: bytes) -> bytes:
     if b"?" in text:
         text = _TRIGRAPH.sub(b"#", text)
     return text
-
-
-def _begins_line(match: re.Match[bytes]) -> bool:
-    before = match.string[max(0, match.start() - _LOOK_BACK) : match.start()]
-    return _LINE_BEFORE.search(before) is not None
 
 
 def _texts(found: set[bytes]) -> tuple[str, ...]:

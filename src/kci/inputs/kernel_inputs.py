@@ -41,7 +41,7 @@ BINDING = ""
 """In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""
 
 SEALED = ("metadata.json", "metadata.json.sigstore")
-"""Written by whoever seals a variant; a copy of them in the package would be taken for the real one."""
+"""Sealing a variant writes them; a copy of them in the package would be taken for the real one."""
 
 _INCLUDED_FROM = ("csrc", ".", "torch-ext")
 """Directories that builders add to the include path on their own."""
@@ -132,7 +132,7 @@ class KernelInputs:
         self._by_labels: dict[tuple[str, ...], frozenset[tuple[str, str]]] = {}
 
     def of(self, variant: Variant) -> frozenset[tuple[str, str]]:
-        """The files that decide a variant: paths in the tree, and the real path behind each (empty if there is none).
+        """The files that decide a variant: paths in the tree, and the real path behind each, empty without a file.
 
         Raises:
             FindingsError: a file cannot be read, or an include leads out of the kernel's directory (KCI145).

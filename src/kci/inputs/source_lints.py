@@ -208,7 +208,7 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
     build = kernel.build
     for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
         for index, text in enumerate(table.src if table else ()):
-            yield _Source((name, "src", index), text, (table.include if table else None) or ())
+            yield _Source((name, "src", index), text, table.include or () if table else ())
     for label, component in build.kernel.items():
         for index, text in enumerate(component.src):
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))

@@ -42,7 +42,7 @@ class SourceTree:
         self._scans: dict[str, Scan] = {}
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
-        """What is in a real directory; nothing if there is none."""
+        """What is in a real directory; nothing if it does not exist."""
         found = self._entries.get(directory)
         if found is None:
             found = self._entries[directory] = self._list(directory)
@@ -53,7 +53,7 @@ class SourceTree:
         return self._follow(path, _MOST_LINKS)
 
     def file(self, path: str) -> str | None:
-        """The real path of a regular file; None if there is none at a path."""
+        """The real path of a regular file; None if a path leads to no file."""
         folder, _, name = path.rpartition("/")
         if self._directories.get(folder) == folder and folder in self._entries:
             kind = self._entries[folder].get(name)

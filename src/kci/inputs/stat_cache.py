@@ -26,7 +26,7 @@ _FINE_TICK_NS = 20_000_000
 """The same for a file system that counts nanoseconds: Linux moves its clock 100 times a second at least."""
 _COARSE_NS = 1_000_000
 _KEPT = 64
-"""Trees of which something is remembered; the oldest go."""
+"""Trees that have a record; the oldest records go."""
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 200_000
 

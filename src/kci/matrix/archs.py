@@ -83,20 +83,12 @@ def variant_archs(
 
 @lru_cache(maxsize=4096)  # a repository has many components and few different lists
 def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
-    """The reference's intersection of a component's capabilities with a toolkit's default list.
+    """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
 
     An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the plain
     entries. Of these, exactly: the ones that are among the bases which are left. Loosely, as before 26 August 2026:
     each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX.
-
-    Args:
-        wanted: capabilities such as `8.0`, `9.0a`, `12.0+PTX`.
-        default: the toolkit's list; its `+PTX` marks do not count.
-        exact: in which of the two ways.
-
-    Returns:
-        The result in natural order, each once; empty if nothing fits.
+    asked for PTX. The `+PTX` marks of the default list do not count.
     """
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     entries = {entry.removesuffix(PTX) for entry in wanted}

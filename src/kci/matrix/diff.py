@@ -62,11 +62,7 @@ def diff_matrices(old: Sequence[KernelMatrix], new: Sequence[KernelMatrix]) -> l
 
 
 def _by_name(kernels: Sequence[KernelMatrix]) -> dict[str, KernelMatrix]:
-    """Kernels by name.
-
-    Raises:
-        FindingsError: two have the same name, so that it is ambiguous which of them is meant.
-    """
+    """Kernels by name; FindingsError if two have the same, so that it is ambiguous which of them is meant."""
     found: dict[str, KernelMatrix] = {}
     for kernel in kernels:
         if kernel.name in found:
@@ -101,12 +97,10 @@ def _variants(kernel: KernelMatrix | None) -> dict[tuple[str, str], Variant]:
 
 
 def _changes(old: Variant, new: Variant) -> tuple[FieldChange, ...]:
-    found = []
-    for field in COMPARED:
-        was, now = getattr(old, field), getattr(new, field)
-        if was != now:
-            found.append(FieldChange(field.replace("_", "-"), _text(was), _text(now)))
-    return tuple(found)
+    pairs = ((field, getattr(old, field), getattr(new, field)) for field in COMPARED)
+    return tuple(
+        FieldChange(field.replace("_", "-"), _text(was), _text(now)) for field, was, now in pairs if was != now
+    )
 
 
 def _text(value: object) -> str | None:

@@ -88,12 +88,14 @@ class _Entry(NamedTuple):
 
     place: KeyPath
     text: str
+    siblings: tuple[str, ...]
+    """The whole list."""
     too_old: list[Version]
     """The toolkit is too old for it, and it is left out."""
     too_new: list[Version]
     """The toolkit no longer has it, and it is left out."""
     refused: list[Version]
-    """The toolkit cannot generate it, and it is asked for all the same."""
+    """The toolkit cannot generate it, and the list still asks for it."""
     lost: list[Version]
     """The toolkit could generate it, and the intersection drops it."""
 
@@ -131,7 +133,7 @@ def capability_gone(subject: Subject) -> Iterator[Found]:
             hint = (
                 f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
             )
-            if not new or new not in _siblings(subject, entry):
+            if not new or new not in entry.siblings:
                 yield entry.place, message, hint
 
 
@@ -139,7 +141,7 @@ def capability_lost(subject: Subject) -> Iterator[Found]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
     for entry in subject.entries:
         if entry.lost:
-            reason, hint = _why_lost(entry, _siblings(subject, entry))
+            reason, hint = _why_lost(entry)
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
             yield entry.place, message, hint
 
@@ -148,9 +150,7 @@ def capability_not_yet(subject: Subject) -> Iterator[Found]:
     """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
     lists: dict[KeyPath, dict[Version, list[str]]] = {}
     for entry in subject.entries:
-        if toolkits().old_name(entry.text) not in _siblings(
-            subject, entry
-        ):  # else the same is listed by its older name
+        if toolkits().old_name(entry.text) not in entry.siblings:  # else the same is listed by its older name
             for version in entry.too_old:
                 lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
     for place, by_version in lists.items():
@@ -208,7 +208,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             if text in seen or not toolkits().ever_built(text):
                 continue
             seen.add(text)
-            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, [], [], [], [])
+            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, wanted, [], [], [], [])
             for version in versions:
                 taken = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
@@ -223,16 +223,10 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             yield entry
 
 
-def _siblings(subject: Subject, entry: _Entry) -> tuple[str, ...]:
-    component = subject.kernel.build.kernel[str(entry.place[1])]
-    return (component.cuda_capabilities or ()) if isinstance(component, CudaComponent) else ()
-
-
-def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
-    """Why, and what to do; `siblings` are the entries of the list."""
+def _why_lost(entry: _Entry) -> tuple[str, str]:
     plain = entry.text.removesuffix(PTX)
     for suffix in "af":
-        if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
+        if any(sibling.removesuffix(PTX) == plain + suffix for sibling in entry.siblings):
             return f"{plain}{suffix} in the same list replaces it", f"keep one of {plain} and {plain}{suffix}"
     if plain[-1] in "af":
         return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
@@ -244,11 +238,10 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Found]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
-    bare = _bare(subject)  # nothing_left reports those
-    for label, component in subject.cuda_components():
-        missing = _without(subject, component)
-        without = [version for version in missing if version not in bare]
-        if without and len(missing) < len(subject.computes(Backend.CUDA)):
+    missing, bare = _without(subject)  # nothing_left reports the bare ones
+    for label, versions in missing.items():
+        without = [version for version in versions if version not in bare]
+        if without and len(versions) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
             yield ("kernel", label, "cuda-minver"), message, hint
@@ -256,12 +249,11 @@ def component_left_out(subject: Subject) -> Iterator[Found]:
 
 def nothing_left(subject: Subject) -> Iterator[Found]:
     """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
-    components = dict(subject.cuda_components())
     versions = subject.computes(Backend.CUDA)
-    bare = _bare(subject)
-    for label, component in components.items():
+    missing, bare = _without(subject)
+    for label, without in missing.items():
         place: KeyPath = ("kernel", label, "cuda-minver")
-        if versions and len(_without(subject, component)) == len(versions):
+        if versions and len(without) == len(versions):
             message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
             yield place, message, "lower `cuda-minver`"
         elif bare:
@@ -271,15 +263,13 @@ def nothing_left(subject: Subject) -> Iterator[Found]:
             bare = []
 
 
-def _bare(subject: Subject) -> list[Version]:
-    """The CUDA versions of the matrix at which no component is compiled, of kernels that have some."""
-    without = [set(_without(subject, component)) for _, component in subject.cuda_components()]
-    return sorted(set.intersection(*without)) if without else []
-
-
-def _without(subject: Subject, component: CudaComponent) -> list[Version]:
-    inside = subject.toolkits_of(component)
-    return [version for version in subject.computes(Backend.CUDA) if version not in inside]
+def _without(subject: Subject) -> tuple[dict[str, list[Version]], list[Version]]:
+    """The CUDA versions of the matrix at which each component is not compiled, and those at which none is."""
+    missing = {
+        label: [version for version in subject.computes(Backend.CUDA) if too_old(component, version)]
+        for label, component in subject.cuda_components()
+    }
+    return missing, sorted(set.intersection(*map(set, missing.values()))) if missing else []
 
 
 def stable_abi_newer(subject: Subject) -> Iterator[Found]:
@@ -342,10 +332,8 @@ _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 
 
 def _inverted(kernel: Kernel, table: KeyPath) -> bool:
-    cuda, torch = kernel.build.general.cuda, kernel.build.torch
-    least, most = (torch.minver, torch.maxver) if table == ("torch",) and torch else (None, None)
-    if table == ("general", "cuda") and cuda:
-        least, most = cuda.minver, cuda.maxver
+    bounds = kernel.build.torch if table == ("torch",) else kernel.build.general.cuda
+    least, most = (bounds.minver, bounds.maxver) if bounds else (None, None)
     return least is not None and most is not None and least > most
 
 

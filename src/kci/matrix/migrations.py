@@ -73,7 +73,7 @@ def plan_migrations(
     stable_sources: bool = False,
     only: Collection[str] = (),
 ) -> list[Migration]:
-    """Everything that one kernel needs for an edition of the catalog; nothing is written.
+    """Everything that one kernel needs for an edition of the catalog; nothing is written. FindingsError: it is invalid.
 
     Args:
         raw: its build.toml.
@@ -83,9 +83,6 @@ def plan_migrations(
         shown_as: how messages name the file.
         stable_sources: whether its sources include nothing of torch but the headers of the stable ABI.
         only: the migrations to consider; empty for all.
-
-    Raises:
-        FindingsError: the file is invalid.
     """
     wanted = only or MIGRATIONS
     found, text = [], raw
@@ -108,7 +105,7 @@ def plan_migrations(
 
 
 def whole_change(migrations: Iterable[Migration]) -> Update | None:
-    """The edits of several migrations of one kernel as one; None if there is none."""
+    """The edits of several migrations of one kernel as one; None where none has an edit."""
     changes = [item.change for item in migrations if item.change is not None]
     if not changes:
         return None

@@ -61,14 +61,7 @@ def variant_name(
     framework_version: tuple[int, ...],
     compute: tuple[int, ...] | None,
 ) -> str:
-    """Name a variant.
-
-    Args:
-        kind: which form of the grammar.
-        backend: one of the eight backend names.
-        system: for example `x86_64-linux`; a noarch name does not carry it.
-        framework_version: the torch, stable ABI or tvm-ffi version, by kind.
-        compute: the version of CUDA, ROCm, oneAPI or CANN; None for other backends.
+    """Name a variant. The framework is torch, the stable ABI or tvm-ffi, by kind; a noarch name has no system.
 
     Raises:
         ValueError: a backend with versions, without one.
@@ -102,18 +95,11 @@ _NOARCH_NAME = r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Take a variant name apart.
+    """Take a variant name apart; ValueError if it is not a variant name.
 
     The legacy forms that a loader still accepts (`-cxx98`, a Linux name without a tag, `torch-universal`, `torch-npu`)
-    are accepted too.
-
-    Args:
-        name: the name.
-        known: backends with compute versions that exist. Where exactly one of them is written with the name's digits,
-            that one is meant, whatever a loader would read. See the module's text.
-
-    Raises:
-        ValueError: the text is not a variant name.
+    are accepted too. `known` are backends with compute versions that exist: where exactly one of them is written with
+    the name's digits, the name means that one, even if a loader reads another. See the module's text.
     """
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
@@ -150,7 +136,7 @@ def _split_short(vv: str) -> str:
 
 
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
-    """The one known version that is written like `compute`; `compute` itself where there is none, or not only one."""
+    """The one known version that is written like `compute`; `compute` itself where no version is, or several are."""
     versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
     short = tuple(int(part) for part in compute.split("."))
     candidates = {version for version in versions if digits(version) == digits(short)}

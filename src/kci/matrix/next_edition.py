@@ -51,7 +51,7 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
     Args:
         current: the edition in force; what it says about toolchains that stay, stays.
         wheels: the wheels that exist.
-        table: the rows that the reference publishes; empty where nobody has looked.
+        table: the rows that the reference publishes; empty where they are unknown.
 
     Raises:
         FindingsError: there is no release of torch among the wheels and the table.
@@ -86,7 +86,7 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
 def _with_tvm_ffi(current: Catalog, rows: Sequence[Published], unknown: list[str]) -> list[Published]:
     """The rows, and each toolkit that had a tvm-ffi has it still: its variants do not depend on the torch of the row.
 
-    Wheels and table do not say which row has one, so whatever moves or ends is told.
+    Wheels and table do not say which row has one, so each one that moves or ends is told.
     """
     made = list(rows)
     for old in sorted(current.rows, key=lambda row: str(row.key)):
@@ -140,11 +140,7 @@ class Published(NamedTuple):
 
 
 def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
-    """Read a published table.
-
-    Args:
-        path: the file.
-        known: rows that say which compute version a shortened one stands for.
+    """Read a published table; `known` rows say which compute version a shortened one stands for.
 
     Raises:
         FindingsError: the file cannot be read (KCI002) or is no such table (KCI120); it carries every finding.
@@ -226,13 +222,7 @@ def edition_toml(
 ) -> str:
     """An edition of the catalog as TOML; rows that differ only in compute version and system are one table.
 
-    Args:
-        published: sorted, as `read_published` gives it.
-        name: the edition's name.
-        as_of: the date of the table.
-        source: where it came from.
-        comments: lines to begin with.
-        neighbors: the editions next to it.
+    The rows are in table order; `as_of` is a date, and `neighbors` are the editions next to it.
     """
     groups: dict[tuple[Version, Backend, tuple[str, ...], bool, Version | None], list[Version]] = {}
     systems: dict[tuple[Version, Backend, Version | None, bool, Version | None], list[str]] = {}

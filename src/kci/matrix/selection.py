@@ -54,10 +54,10 @@ def compute_matrix(
     overlays: Sequence[tuple[str | None, Overlay]] = (),
     explain: bool = False,
 ) -> Matrix:
-    """The matrix of several kernels.
+    """The matrix of several kernels, in their order.
 
     Args:
-        kernels: in the order in which they should appear.
+        kernels: the kernels.
         catalog: the rows to choose from.
         tier: how much to build.
         narrow: filters, each of what the one before left.
@@ -347,11 +347,6 @@ def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
 
     No row says with what `torch-cann` or `torch-neuron` is built, and nothing is compiled for them: who asks for one by
     its name can have it.
-
-    Args:
-        build: the kernel.
-        name: the variant's name.
-        system: where it is built.
     """
     if build.torch_noarch is None:
         return None
@@ -363,13 +358,7 @@ def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
 
 
 def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
-    """The variant of a kernel at a row that is for it.
-
-    Args:
-        build: the kernel.
-        row: the row.
-        tables: the arch lists of the catalog that is in force.
-    """
+    """The variant of a kernel at a row that is for it, with the arch lists of the catalog in force."""
     stable = build.stable_abi(row.backend)
     framework = row.torch
     if build.tvm_ffi is not None and row.tvm_ffi is not None:

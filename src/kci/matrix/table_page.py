@@ -2,7 +2,7 @@
 
 It is one file of HTML that loads nothing, and can be read without its script.
 
-Every text is escaped by the template engine, and a policy in the page forbids whatever is not its own style and script.
+Every text is escaped by the template engine, and a policy in the page forbids everything but its own style and script.
 """
 
 from __future__ import annotations
@@ -40,14 +40,7 @@ class PageSection(msgspec.Struct, frozen=True):
 
 
 def table_page(title: str, subtitle: str, sections: Sequence[PageSection], filters: Mapping[str, str]) -> str:
-    """The page.
-
-    Args:
-        title: of the page.
-        subtitle: what it is about, in one line.
-        sections: the tables.
-        filters: keys of the rows, and what they are called; a filter with one value only is left out.
-    """
+    """The page. `filters` are keys of the rows, and what they are called; one with a single value is left out."""
     choices = []
     for key, label in filters.items():
         values = {value for section in sections for row in section.rows for value in row.keys.get(key, "").split()}

@@ -71,12 +71,7 @@ def tier_of(name: str, found: FoundSettings) -> TierDefinition:
 
 
 def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
-    """The filters that make a tier out of its base tier.
-
-    Args:
-        tier: the definition.
-        thinned: whether to reduce a pairwise tier; without, the result is the full set that it has to cover.
-    """
+    """The filters that make a tier out of its base tier; not thinned, a pairwise tier is the set that it covers."""
     asked = f"tier {tier.name}: {{}}"
     filters = [
         by_choice(
@@ -141,15 +136,9 @@ def by_choice(
     asked: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and name. Several of one widen, different ones narrow; empty means all.
+    """A filter by system, backend and patterns of names. Several of one widen, different ones narrow; empty means all.
 
-    Args:
-        systems: to keep.
-        backends: to keep.
-        only: patterns of names to keep.
-        rule: what a variant that is left out is reported as.
-        asked: how the reason names the setting that left it out, with a place for its name.
-        place: file and line of the setting, if it is in a file.
+    A variant that is left out is reported as `rule`, with a reason that names the setting (`asked`), and the place.
     """
 
     def reason(variant: Variant) -> str | None:

@@ -82,9 +82,7 @@ class Matrix(msgspec.Struct, frozen=True):
 def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
     """The documented JSON form (schema 1), for `msgspec.json.encode`.
 
-    Args:
-        matrix: the matrix.
-        explain: also every candidate that was kept or dropped, with rule, reason and place.
+    Explained, it has every candidate that was kept or dropped, with rule, reason and place.
     """
     kernels = []
     for kernel in matrix.kernels:

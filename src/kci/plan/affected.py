@@ -110,10 +110,8 @@ def affected(
 ) -> list[Touch]:
     """What a change touches: at least one decision for each changed file, sorted by path and kernel.
 
-    Args:
-        changed: paths relative to the repository's root, with `/`; of a renamed file both names.
-        views: the kernels that are planned.
-        settings: the changed files that every kernel is planned by (kci.toml, a catalog), and what changed in each.
+    Paths are relative to the repository's root, with `/`; a renamed file has both names. `settings` are the changed
+    files that every kernel is planned by (kci.toml, a catalog), and what changed in each.
     """
     settings = settings or {}
     decisions: list[Touch] = []

@@ -141,13 +141,8 @@ def only_affected(
 ) -> tuple[Matrix, list[Touch]]:
     """Leave of a matrix what a change since a base touches.
 
-    Args:
-        matrix: the matrix of the kernels as they are now.
-        kernels: the kernels.
-        base: a git revision.
-        now: what holds now.
-        then: says what held at the base; called only if one of `settings` changed.
-        settings: the files that every kernel is planned by: kci.toml, the catalog if it is a file.
+    `then` says what held at the base; it is called only if one of `settings` changed, the files that every kernel is
+    planned by: kci.toml, the catalog if it is a file.
 
     Raises:
         KciError: as `changes_since`; or an include leads out of its kernel (KCI145).

@@ -76,7 +76,7 @@ class Durations:
     ) -> tuple[int, bool] | None:
         """Whole minutes, rounded up, and whether they are the variant's own; None if nothing is known.
 
-        `estimate` is the seconds that its work takes by itself; None if nobody counted it.
+        `estimate` is the seconds that its work takes by itself; None if it is unknown.
         """
         own = (kernel, variant) in self._exact
         seconds = self._exact.get((kernel, variant))
@@ -92,7 +92,7 @@ NO_DURATIONS = Durations()
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
-    """Read a file of recorded durations; FindingsError (KCI311) if it cannot be read, or is none."""
+    """Read a file of recorded durations; FindingsError (KCI311) if it cannot be read, or holds something else."""
     try:
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)

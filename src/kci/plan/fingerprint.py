@@ -38,7 +38,7 @@ PACKAGE = Path(__file__).parent.parent
 """Where kci itself lies."""
 
 _HALF = 32
-"""Digits of each half of a fingerprint; 128 bits are enough to tell what nobody has a reason to forge."""
+"""Digits of each half of a fingerprint; 128 bits are enough against accidents, and there is no reason to forge one."""
 
 _BUILDING = (
     "builders",
@@ -63,13 +63,7 @@ class Fingerprints:
     """The fingerprints of one kernel's variants."""
 
     def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
-        """Nothing is read yet.
-
-        Args:
-            kernel: whose variants.
-            tree: the files of its repository; see `KernelInputs`.
-            extra: what its sources may include outside of its directory; one that is not there is KCI333.
-        """
+        """Nothing is read yet. `tree` and `extra` are those of `KernelInputs`."""
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
 
@@ -91,7 +85,8 @@ class Fingerprints:
         files = self.inputs.everything() if everything else self.inputs.of(variant)
         names, contents = self._hashed(files)
         made_with = [SCHEMA, builder(), toolchain, configuration(self.inputs.build, variant), names]
-        return hashlib.sha256(_encoded(made_with)).hexdigest()[:_HALF] + contents[:_HALF]
+        data = msgspec.json.encode(made_with, enc_hook=str, order="deterministic")
+        return hashlib.sha256(data).hexdigest()[:_HALF] + contents[:_HALF]
 
     def still_holds(self, now: str, then: str, read: Mapping[str, str]) -> bool:
         """Whether a variant that was built earlier is what a build would give now, by what its build really read.
@@ -203,13 +198,11 @@ def builder() -> str:
 
     The version alone would not do: an action is used by commit, and commits between two releases share a version.
     """
-    package = PACKAGE
     total = hashlib.sha256()
     for part in _BUILDING:
-        where = package / part
-        files = sorted(where.rglob("*")) if where.is_dir() else [where]
-        for file in files:
-            name = file.relative_to(package).as_posix()
+        where = PACKAGE / part
+        for file in sorted(where.rglob("*")) if where.is_dir() else [where]:
+            name = file.relative_to(PACKAGE).as_posix()
             if file.is_file() and not is_bytecode(name):
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return f"{__version__}+{total.hexdigest()[:16]}"
@@ -217,10 +210,6 @@ def builder() -> str:
 
 def _digest_of(lines: Iterable[str]) -> str:
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-def _encoded(value: Any) -> bytes:
-    return msgspec.json.encode(value, enc_hook=str, order="deterministic")
 
 
 Key = tuple[str, str]
@@ -248,12 +237,9 @@ class Already(msgspec.Struct, frozen=True):
 def already(
     fingerprints: Mapping[Key, str], known: Mapping[Key, PublishedVariant], prints_of: Callable[[str], Fingerprints]
 ) -> Already:
-    """The variants that need not be built.
+    """The variants that need not be built, by what is planned and what is published.
 
-    Args:
-        fingerprints: what is planned, and what it would be made from.
-        known: what is published.
-        prints_of: the files of a kernel by its name, to compare them with what a build read.
+    `prints_of` gives the files of a kernel by its name, to compare them with what a build read.
     """
     reasons: dict[Key, str] = {}
     kept: dict[Key, str] = {}

@@ -193,7 +193,7 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    # A kernel without a build is there if a tree of an earlier run is to be tested.
+    # A kernel without a build is there if the run tests a tree of an earlier run.
     names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run})
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
@@ -214,7 +214,7 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
 
 
 FORK_RULE = "KCI315"
-"""A leg that a fork's pull request does not get, and nobody else builds."""
+"""A leg that a fork's pull request does not get, and no other run builds."""
 
 WAITING_RULE = "KCI316"
 """A leg that waits for a maintainer, or was built before one came."""
@@ -225,9 +225,9 @@ _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hos
 
 
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
-    """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
+    """The plan without the legs that need a self-hosted machine: unreviewed code must not reach one.
 
-    Where that is `dispatched`, a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
+    Where that is `dispatched`, a maintainer starts the others (KCI316); otherwise they are not built (KCI315).
     """
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]

@@ -81,16 +81,8 @@ def plan_tests(
     """Where the trees of a run are tested.
 
     A kernel that is built is tested on all of its machines; any other where nothing says that this tree has passed with
-    these tests.
-
-    Args:
-        kernels: what the trees will have.
-        legs: the builds.
-        runners: the machines.
-        tests: what the tests of each kernel are made of, by the kernel's name.
-        trees: the trees that earlier runs have made, by the kernel's name.
-        whole: the kernels whose tree is carried over as a whole and may be published: what it has beyond the plan is
-            tested as well.
+    these tests. By the kernel's name: what the `tests` are made of, and the `trees` that earlier runs have made. The
+    tree of a kernel in `whole` is carried over and may be published: what it has beyond the plan is tested as well.
     """
     built = {leg.kernel for leg in legs}
     found = []

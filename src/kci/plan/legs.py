@@ -102,7 +102,7 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
-    """How a plan is to be made."""
+    """How to make a plan."""
 
     container: bool = True
     """False to build on the runners themselves, without an image."""

@@ -23,7 +23,7 @@ from kci.suggest import nearest, one_of
 class _Subject(NamedTuple):
     settings: Settings
     kernels: Collection[str] | None
-    """The names of all kernels of the repository; None where nobody looked."""
+    """The names of all kernels of the repository; None if they are unknown."""
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
@@ -36,7 +36,7 @@ class _Subject(NamedTuple):
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
-    """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing where there is none.
+    """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing without a kci.toml.
 
     Without the names of all kernels of the repository, names of kernels are not judged.
     """
@@ -281,7 +281,7 @@ def cores_without_effect(subject: _Subject) -> Iterator[Found]:
 
 
 def branch_of_one_version(subject: _Subject) -> Iterator[Found]:
-    """KCI338: the branch of one version, for kernels of whatever version."""
+    """KCI338: the branch of one version, for kernels of any version."""
     branch = subject.settings.publish.branch
     if branch is not None and re.fullmatch(r"v[0-9]+", branch):
         message = f"`{branch[:20]}` is the branch of one version, and kernels of every version would go there"

@@ -20,7 +20,7 @@ MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""
 
 MAX_SHARDS = 64
-"""A run of more jobs than this allows is none that GitHub can show."""
+"""GitHub cannot show a run of more jobs than this allows."""
 
 
 def shard_of(kernel: str, count: int) -> int:

@@ -1,7 +1,7 @@
 """The import graph of a Python package, and which Python has what it imports.
 
 A module is loaded with the package, perhaps or later, or not at all. Only what the text says for certain counts as
-loaded: an import in a function, below a condition that nobody can know, or in a `try` that catches its failure may or
+loaded: an import in a function, below a condition that is unknown here, or in a `try` that catches its failure may or
 may not run. What each Python's standard library holds is data, not what this Python has.
 """
 
@@ -116,12 +116,7 @@ class ImportGraph:
     """The modules of a package and when each is loaded."""
 
     def __init__(self, modules: Iterable[PackageModule], others: Iterable[str] = ()) -> None:
-        """Find out when each module is loaded.
-
-        Args:
-            modules: the package's Python files.
-            others: names of modules that are no readable Python files: native ones, generated ones.
-        """
+        """Find out when each module is loaded; `others` are modules that are native or generated."""
         self.modules: Mapping[str, PackageModule] = {module.name: module for module in modules}
         self._known = {parent for name in (*self.modules, *others) for parent in _with_parents(name)}
         self.reach = self._reached()

@@ -90,13 +90,7 @@ _WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode(
 
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
-    """The rules about ops in one file. The findings have no path.
-
-    Args:
-        tree: the file.
-        nodes: all its nodes.
-        own: the kernel's Python name.
-    """
+    """The rules about ops in one file with some nodes, of a kernel with a Python name. The findings have no path."""
     names = names_of(nodes)
     judged = set()
     for node in tree.body:
@@ -130,19 +124,17 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[Diagnostic]:
         return
     target = meant.rpartition(".")[2]
     keyword = _KEYWORDS.get(target)
-    if keyword is None or (target == "Library" and _extends(node)):
+    if keyword is None:
         return
+    if target == "Library":
+        kind = node.args[1] if len(node.args) > 1 else next((i.value for i in node.keywords if i.arg == "kind"), None)
+        if isinstance(kind, ast.Constant) and kind.value == "IMPL":
+            return  # it adds implementations to a namespace that exists, such as aten
     argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
     if argument is None or _prefixed(argument, names):
         return
     if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
         yield _unprefixed(node, target)
-
-
-def _extends(node: ast.Call) -> bool:
-    """Whether a Library adds implementations to a namespace that exists, such as aten."""
-    kind = node.args[1] if len(node.args) > 1 else next((i.value for i in node.keywords if i.arg == "kind"), None)
-    return isinstance(kind, ast.Constant) and kind.value == "IMPL"
 
 
 def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
@@ -187,11 +179,7 @@ _REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPA
 
 
 def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
-    """The rules about source files.
-
-    Args:
-        files: each with its path for diagnostics.
-    """
+    """The rules about source files, each with its path for diagnostics."""
     for path, shown in files:
         try:
             with path.open("rb") as file:

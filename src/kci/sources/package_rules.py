@@ -72,13 +72,9 @@ class Package(msgspec.Struct, frozen=True):
 def package_of(
     name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
 ) -> Package:
-    """The package of a kernel.
+    """The package of a kernel that is loaded on some backends, any of which may bring modules along.
 
-    Args:
-        name: the kernel's name.
-        depends: `python-depends` names, each with the backend it is for.
-        backends: what it is loaded on; any of them may bring modules along.
-        tvm_ffi: whether the framework is tvm-ffi, whose own module is there then.
+    `depends` are `python-depends` names, each with the backend it is for; with tvm-ffi, its own module is there.
     """
     table = provided_table()
     found = {module for modules in table.modules.values() for module in modules}
@@ -96,14 +92,9 @@ def check_package(
     generated: Collection[str],
     facts: PackageFacts | None = None,
 ) -> Iterator[Diagnostic]:
-    """The rules about all Python files of a package.
+    """The rules about all Python files of a package in a directory that is shown as `shown`.
 
-    Args:
-        files: its files.
-        shown: its directory, for diagnostics.
-        package: what it may import.
-        generated: modules that a build adds.
-        facts: what earlier runs found out about the files.
+    `generated` are modules that a build adds; `facts` is what earlier runs found out about the files.
     """
     facts = facts or PackageFacts()
     modules: list[tuple[str, PackageModule]] = []
@@ -271,7 +262,7 @@ class FileFacts(msgspec.Struct, frozen=True):
     module: PackageModule | None
     """What the import graph needs; None if it cannot be parsed."""
     found: tuple[Diagnostic, ...]
-    """What is to be said about the file alone, without its path."""
+    """The findings about the file alone, without its path."""
 
 
 class _FactsFile(msgspec.Struct, frozen=True):
@@ -283,12 +274,7 @@ class PackageFacts:
     """The facts of the files of one package, by name and content."""
 
     def __init__(self, folder: Path | None = None, package: Path | None = None) -> None:
-        """Read what is remembered; a file that cannot be read, or that another kci wrote, says nothing.
-
-        Args:
-            folder: where facts are kept from run to run; None keeps nothing.
-            package: the directory of the package.
-        """
+        """Read what `folder` has about a package; a record that cannot be read, or of another kci, says nothing."""
         self._path: Path | None = None
         self._known: dict[str, FileFacts] = {}
         self._used: dict[str, FileFacts] = {}

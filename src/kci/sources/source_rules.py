@@ -19,13 +19,7 @@ from kci.sources.package_rules import OPS, PackageFacts, check_package, package_
 
 
 def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
-    """What is to be said about a kernel's sources, without what somebody suppressed.
-
-    Args:
-        kernel: its build.toml, which lies in the directory.
-        settings: the kci.toml that holds for it.
-        remember: as for `check_sources`.
-    """
+    """The findings about a kernel's sources, without suppressed ones; `remember` as for `check_sources`."""
     found = apply_source_comments(check_sources(kernel, remember), kernel.document)
     kept = apply_settings(found, settings, (), verification=True)
     told = set(found)
@@ -35,9 +29,7 @@ def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | No
 def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diagnostic]:
     """The rules about a kernel directory: its package is in place, its Python is fine, its C++ names no namespace.
 
-    Args:
-        kernel: its build.toml, which lies in the directory.
-        remember: a folder in which facts about files are kept from run to run; None to parse every file.
+    In the folder `remember`, facts about files are kept from run to run; without it every file is parsed.
     """
     build, shown = kernel.build, kernel.directory
     kernel_dir = Path(shown)

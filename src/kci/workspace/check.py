@@ -80,7 +80,7 @@ def lint_kernel(
     Args:
         kernel: the kernel.
         catalog: the rows to judge it by.
-        directory: where it lies; None for a text alone, whose sources nobody can look at.
+        directory: where it lies; None for a text alone, whose sources are not there.
         more: what was found in its file besides.
         errors_only: leave out warnings that take time to find.
     """
@@ -228,7 +228,7 @@ def _can_do_without(of_backends: Container[str], workspace: Workspace, kernel: K
 def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
     """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants.
 
-    They have no place: it is no fault where somebody wants it so.
+    They have no place: what is suppressed is no fault.
     """
     build = kernel.build
     bare = [str(backend) for backend in dict.fromkeys(build.general.backends) if not build.components(backend)]

@@ -32,7 +32,7 @@ from kci.workspace.workspace import Choice, Workspace
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to be planned."""
+    """How to plan a run."""
 
     choice: Choice = Choice()
     affected: str | None = None
@@ -62,7 +62,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
-    """A plan, what it will take, and what is to be said about it."""
+    """A plan, what it will take, and the findings about it."""
 
     plan: Plan
     estimate: Estimate
@@ -97,8 +97,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
     A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where one backend is
-    at fault and nobody asks for it, only its variants are left out. Where the request is about a change, both are said
-    only of kernels which the change touches.
+    at fault and the choice does not name it, only its variants are left out. Where the request is about a change, both
+    are said only of kernels which the change touches.
 
     Raises:
         UsageError: the choice names something that does not exist.
@@ -112,7 +112,9 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         sound.require_variants(whole, request.choice)
     if workspace is not sound:
         matrix = workspace.matrix(request.choice)
-    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=_commit(workspace))
+    roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
+    commit = clean_commit(roots.pop()) if len(roots) == 1 else None
+    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
@@ -222,16 +224,10 @@ def _with_fingerprints(
     )  # fmt: skip
 
 
-def _commit(workspace: Workspace) -> str | None:
-    """The commit that is planned, which a merge compares artifacts with; None if the kernels have none in common."""
-    roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
-    return clean_commit(roots.pop()) if len(roots) == 1 else None
-
-
 def _other_plans(
     workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Durations
 ) -> Iterator[Alternative]:
-    """Smaller plans for the same kernels, computed only if somebody looks at them."""
+    """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:
         smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
         yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options, durations=took).legs)

@@ -109,7 +109,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return runners_from(self.settings.settings)
 
     def kernel(self, name: str) -> Kernel:
-        """A kernel by its name; UsageError if there is none of that name, or there are several."""
+        """A kernel by its name; UsageError if no kernel has it, or several do."""
         found = [kernel for kernel in self.kernels if kernel.build.name == name]
         if len(found) == 1:
             return found[0]
@@ -233,11 +233,11 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
-        """The variant that a name stands for, of the only kernel by default, in any tier; UsageError if there is none.
+        """The variant that a name stands for, of the only kernel by default, in any tier; else a UsageError.
 
         A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
         several systems. What the release tier has goes before what only other tiers have, and this machine's own system
-        before others. A noarch variant for a backend without rows is in no tier, and there all the same.
+        before others. A noarch variant for a backend without rows is in no tier, and can still be named.
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
