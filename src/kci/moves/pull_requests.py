@@ -107,12 +107,9 @@ def digest_of(text: str) -> str:
 
 
 def decide_pulls(wanted: Sequence[WantedPull], known: Iterable[KnownPull], most: int) -> list[PullAction]:
-    """What to do, by branch.
+    """What to do, by branch. Each branch is wanted once; `most` pull requests for kernels may be open at once.
 
-    Args:
-        wanted: what should be open, each branch once.
-        known: every pull request of kci on these branches, and all others of kci that are open.
-        most: how many pull requests for kernels may be open at once.
+    `known` are all of kci's on these branches, and the open ones on other branches.
     """
     by_branch: dict[str, list[KnownPull]] = {}
     for pull in sorted(known, key=lambda item: -item.number):

@@ -64,12 +64,7 @@ def behind(
 ) -> list[Behind]:
     """Everything that is behind, by kind.
 
-    Args:
-        workspace: the kernels, their catalog and repository.
-        holdings: what is published, by kernel.
-        today: the day to compare with.
-        newest: asks an upstream; None asks none.
-        tagged: asks a registry; None asks none.
+    `holdings` is what is published; without `newest` no upstream is asked, and without `tagged` no registry.
     """
     found = [*_catalog(workspace, today), *_actions(workspace.settings.root)]
     if tagged is not None:

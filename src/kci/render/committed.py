@@ -48,12 +48,7 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write the files, each in one step, after all of them were prepared.
-
-    Raises:
-        UnsafeError: as `read_committed`.
-        ClientError: one cannot be written.
-    """
+    """Write the files, each in one step, after all of them were prepared. UnsafeError as `read_committed`."""
     with ExitStack() as stack:
         targets = [(_inside(root, path), text) for path, text in sorted(files.items())]
         prepared = [(stack.enter_context(replacing(target)), text) for target, text in targets]

@@ -127,9 +127,8 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     def write(self, *, force: bool = False) -> None:
         """Write the files, and remove those that are left from before; by force also over what somebody has edited.
 
-        Raises:
-            FindingsError: somebody wrote one of them by hand (KCI402), or has edited one (KCI406) or moved a pin of one
-                back (KCI407) and nothing is forced; nothing is written.
+        FindingsError, and nothing is written, if somebody wrote one of them by hand (KCI402), or without force if
+        somebody has edited one (KCI406) or moved a pin of one back (KCI407).
         """
         kept = ("KCI402",) if force else ("KCI402", "KCI406", "KCI407")
         refused = [item for item in self.diagnostics if item.rule in kept]

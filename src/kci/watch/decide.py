@@ -196,19 +196,11 @@ class WatchState:
 
     def _action(self, kind: ActionKind, key: str, issue: OpenCause) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        body = issue_body(key, issue.since, issue.failure, legs, kind is ActionKind.CLOSE)
         kernels = sorted({leg.partition(" ")[0] for leg in issue.all})
         title = f"{first_of(kernels, 3)}: {plain(issue.cause)}"[:200].rstrip()  # as GitHub keeps it
-        return IssueAction(
-            kind,
-            key,
-            title,
-            body,
-            issue.flaky,
-            legs,
-            whom(self.policy.tell, issue.all),
-            issue.since.run,
-        )
+        body = _issue_body(key, issue, legs, recovered=kind is ActionKind.CLOSE)
+        tell = whom(self.policy.tell, issue.all)
+        return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run)
 
 
 def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
@@ -260,16 +252,8 @@ def mark(key: str, since: int) -> str:
     return _MARK.format(key, since)
 
 
-def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[str], recovered: bool) -> str:
-    """The whole text, in Markdown.
-
-    Args:
-        key: the cause's id.
-        since: the run in which the issue was opened.
-        failure: the first one.
-        legs: those that still fail, or all that did.
-        recovered: whether all of them pass again.
-    """
+def _issue_body(key: str, issue: OpenCause, legs: Sequence[str], *, recovered: bool) -> str:
+    since, failure = issue.since, issue.failure
     head = "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
     told = f"First seen in run {since.run} ({plain(since.at)})"

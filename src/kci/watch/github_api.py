@@ -40,9 +40,7 @@ class GitHubApi:
     def ask(self, method: str, path: str, **fields: object) -> bytes:
         """Ask once, by a method of HTTP for a path below the repository; `fields` are sent as JSON.
 
-        Raises:
-            MissingToolError: there is no `gh`.
-            FindingsError: GitHub does not answer, or refuses.
+        MissingToolError without `gh`; FindingsError if GitHub does not answer, or refuses.
         """
         command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
         command += ["--input", "-"] if fields else []
@@ -61,12 +59,7 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
-        """The answer to what is asked, as a type.
-
-        Raises:
-            MissingToolError: see `ask`.
-            FindingsError: see `ask`; or the answer has another type.
-        """
+        """The answer as a type. Raises as `ask`, and FindingsError if it has another type."""
         try:
             return decode_json(self.ask(method, path, **fields), shape)
         except ValueError as error:
