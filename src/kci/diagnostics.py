@@ -93,10 +93,8 @@ def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Sp
         path: the file, as the user would name it.
         span: where in the file.
     """
-    severity = rules()[rule].severity
-    if span is None:
-        return Diagnostic(rule, severity, message, hint, path)
-    return Diagnostic(rule, severity, message, hint, path, span.line, span.column, span.end_line, span.end_column)
+    place = msgspec.structs.astuple(span) if span is not None else ()
+    return Diagnostic(rule, rules()[rule].severity, message, hint, path, *place)
 
 
 @cache

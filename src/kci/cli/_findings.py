@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 
 from kci.cli import options
-from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
+from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, print_json, to_json
 from kci.config.find_settings import locate
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Related, Rule, Severity, printable, render_github, rules
@@ -57,7 +57,7 @@ def show_findings(
         case "json":
             extra: dict[str, object] = {"looked_at": places} if places else {}
             extra |= {"suppressed": suppressed} if suppressed else {}
-            click.echo(to_json({"schema": 1, "diagnostics": found} | extra))
+            print_json(diagnostics=found, **extra)
         case "sarif":
             click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed, places))
         case "github":

@@ -141,6 +141,11 @@ def to_json(answer: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
+def print_json(**answer: Any) -> None:
+    """Print an answer in version 1 of its JSON form."""
+    click.echo(to_json({"schema": 1} | answer))
+
+
 class Layout(msgspec.Struct, frozen=True):
     """How a table that is too wide may shrink; columns are named by their headers."""
 

@@ -15,7 +15,7 @@ from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_ove
 from kci.catalog.where import expression
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
 from kci.cli._findings import FORMATS, show_findings
-from kci.cli._output import Layout, paragraph, table, to_json
+from kci.cli._output import Layout, paragraph, print_json, table
 from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings
@@ -72,9 +72,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
         for row in shown
     ]
     if output == "json":
-        click.echo(
-            to_json({"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows})
-        )
+        print_json(name=loaded.name, as_of=loaded.as_of, source=loaded.source, rows=rows)
         return
     click.echo(paragraph(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})"))
     if not rows:
@@ -165,7 +163,7 @@ def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str
     loaded = load_catalog(catalog or find_settings(kernel).catalog)
     found = freshness(loaded, (today or datetime.now()).date(), days)
     if output == "json":
-        click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
+        print_json(outdated=found.outdated, freshness=found)
     else:
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
         click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {found.most}{newer}")

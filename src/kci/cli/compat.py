@@ -11,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
-from kci.cli._output import Layout, print_diagnostics, table, to_json
+from kci.cli._output import Layout, print_diagnostics, print_json, table
 from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
@@ -91,7 +91,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
     found = coverage(matrix.kernels[0], holding, recorded)
     if output == "json":
         counts = {str(state): len(found.names(state)) for state in CoverageState}
-        click.echo(to_json({"schema": 1, "coverage": found, "counts": counts}))
+        print_json(coverage=found, counts=counts)
     else:
         rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
         layout = Layout(drop=("signed by (not verified)",), cut=("variant",), wrap="why")
@@ -169,7 +169,7 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
     actions = decide(each(), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
     if output == "json":
-        click.echo(to_json({"schema": 1, "run": runs[-1] if runs else None, "actions": actions}))
+        print_json(run=runs[-1] if runs else None, actions=actions)
     else:
         for action in actions:
             told = f" (for {' '.join(action.tell)})" if action.tell else ""
@@ -205,7 +205,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
     print_diagnostics(problems)
     if output == "json":
         states = {str(state): grid.count(state) for state in CellState}
-        click.echo(to_json({"schema": 1, "counts": states, "report": grid}))
+        print_json(counts=states, report=grid)
     elif output == "markdown":
         click.echo(markdown_report(grid, title), nl=False)
     elif into is not None:
@@ -250,7 +250,7 @@ def show_freshness(
     day = (today or datetime.now()).date()
     found = behind(workspace, holdings, day, newest_commit if upstream else None, behind_tag if images else None)
     if output == "json":
-        click.echo(to_json({"schema": 1, "behind": found}))
+        print_json(behind=found)
     elif found:
         rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
         layout = Layout(drop=("what",), cut=("where",), wrap="why")
@@ -276,7 +276,7 @@ def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) ->
     day = (as_of or datetime.now()).date().isoformat()
     found = wanted_moves(opened(kernels, None), day)
     if output == "json":
-        click.echo(to_json({"schema": 1, "moves": found}))
+        print_json(moves=found)
         return 0
     for pull in found.wanted:
         click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")

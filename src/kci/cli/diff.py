@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, FileName, answer_forms
-from kci.cli._output import labelled, markdown_table, print_diagnostics, to_json
+from kci.cli._output import labelled, markdown_table, print_diagnostics, print_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
 from kci.config.revision import read_revision
@@ -42,7 +42,7 @@ def command(old: str, new: str, output: str, exit_code: bool, **selection: Any) 
     differs = any(kernel.differs for kernel in kernels)
     match output:
         case "json":
-            click.echo(to_json({"schema": 1, "old": old, "new": new, "differs": differs, "kernels": kernels}))
+            print_json(old=old, new=new, differs=differs, kernels=kernels)
         case "markdown":
             click.echo(_markdown(kernels))
         case _:

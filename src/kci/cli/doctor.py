@@ -9,7 +9,7 @@ import click
 
 from kci.catalog.loading import load_catalog
 from kci.cli import Command, answer_forms
-from kci.cli._output import Layout, paragraph, table, to_json
+from kci.cli._output import Layout, paragraph, print_json, table
 from kci.cli._workspace import CACHE, CATALOG, KERNELS, opened
 from kci.errors import KciError
 from kci.publish.publish_tree import hub_settings
@@ -41,7 +41,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":
-        click.echo(to_json({"schema": 1, "machine": found, "settings": settings, "publishing": publishing}))
+        print_json(machine=found, settings=settings, publishing=publishing)
         return
     click.echo(click.style("This machine", bold=True))
     rows = [(item.what, item.health.value, item.found) for item in found]

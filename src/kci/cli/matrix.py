@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, answer_forms
-from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, table, terminal_width, to_json
+from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, print_json, table, terminal_width
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.errors import UsageError
 from kci.matrix.archs import natural
@@ -71,7 +71,7 @@ def command(
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
         case "json":
-            click.echo(to_json(matrix_json(matrix, explain=explain)))
+            print_json(**matrix_json(matrix, explain=explain))
         case "github":
             from kci.workspace.planning import PlanRequest, plan_run
 
@@ -201,6 +201,6 @@ def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
         title, form = (f"### {part.name}", markdown_table) if output == "markdown" else (part.name, table)
         blocks.append(f"{title} ({part.path}): {said}\n{form(('one', 'other', 'covered by'), rows)}")
     if output == "json":
-        click.echo(to_json({"schema": 1, "tier": chosen.tier, "kernels": answer}))
+        print_json(tier=chosen.tier, kernels=answer)
     else:
         click.echo("\n\n".join(blocks))

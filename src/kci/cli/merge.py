@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, options
-from kci.cli._output import print_diagnostics, to_json
+from kci.cli._output import print_diagnostics, print_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
@@ -96,8 +96,7 @@ def command(
     if durations is not None:
         record_durations(durations, artifacts)
     if as_json:
-        answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
-        click.echo(to_json(answer))
+        print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, answer_forms, options
-from kci.cli._output import print_diagnostics, to_json
+from kci.cli._output import print_diagnostics, print_json
 from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.config.values import Grouping
@@ -97,7 +97,7 @@ def command(
         case "markdown":
             click.echo(markdown(plan_tables(planned.plan, planned.estimate)))
         case "json":
-            click.echo(to_json(planned.as_json()))
+            print_json(**planned.as_json())
         case "github":
             if planned.touches is not None and options().verbose:
                 click.echo(touches_table(planned.touches).text(), err=True)

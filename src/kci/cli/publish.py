@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, FileName, options
-from kci.cli._output import print_diagnostics, progress_log, to_json
+from kci.cli._output import print_diagnostics, print_json, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
@@ -70,7 +70,7 @@ def command(
     finally:
         print_diagnostics(warnings)
     if as_json:
-        click.echo(to_json(done.as_json()))
+        print_json(**done.as_json())
     elif not options().quiet:
         for part in done.branches:
             click.echo("\n".join(_text(done.target.repo_id, part, options().verbose)))

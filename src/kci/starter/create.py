@@ -41,7 +41,6 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
 
     Returns the paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
     """
-    require_new(target)
     with replacing(target) as replacement:
         root = replacement.staging
         for path, content in sorted(files.items()):
@@ -66,8 +65,8 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
 
 def built_backends(target: Path) -> set[str]:
     """The backends for which a kernel has variants."""
-    matrix = open_workspace([str(target)]).matrix()
-    return {variant.backend for kernel in matrix.kernels for variant in kernel.variants}
+    (kernel,) = open_workspace([str(target)]).matrix().kernels
+    return {variant.backend for variant in kernel.variants}
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:

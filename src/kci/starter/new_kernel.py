@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from kci.catalog.loading import load_catalog
 from kci.config.file_lints import repo_id_problem
@@ -56,36 +58,28 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
         return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
 
 
-def choose(
-    name: str,
-    *,
-    framework: str = "torch",
-    backends: Sequence[str] = (),
-    stable_abi: str | None = None,
-    license: str = USUAL_LICENSE,
-    repo_id: str = "",
-) -> NewKernel:
-    """Complete and check what was chosen; a UsageError's hint has what fits."""
+def choose(name: str, **given: Any) -> NewKernel:
+    """Complete and check what was given, as fields of the kernel; a UsageError's hint has what fits."""
     require_name(name)
-    if framework not in FRAMEWORKS:
-        raise UsageError(f"there is no framework {framework[:60]!r}", hint=nearest(framework, FRAMEWORKS))
-    for backend in backends:
-        if backend not in BACKENDS[framework]:
-            hint = f"for {framework}: {', '.join(BACKENDS[framework])}"
-            raise UsageError(f"there is no template for {backend[:60]!r} with {framework}", hint=hint)
-    if stable_abi is not None:
-        stable_abi = _stable_abi(stable_abi, framework)
-    if (license and not license.strip()) or not license.isprintable() or len(license) > 100:
+    new = NewKernel(name=name, **given)
+    if new.framework not in FRAMEWORKS:
+        raise UsageError(f"there is no framework {new.framework[:60]!r}", hint=nearest(new.framework, FRAMEWORKS))
+    for backend in new.backends:
+        if backend not in BACKENDS[new.framework]:
+            hint = f"for {new.framework}: {', '.join(BACKENDS[new.framework])}"
+            raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
+    if new.stable_abi is not None:
+        _check_stable_abi(new.stable_abi, new.framework)
+    text = new.license
+    if (text and not text.strip()) or not text.isprintable() or len(text) > 100:
         raise UsageError("the license must be one line of text", hint='such as "Apache-2.0" or "MIT"')
-    if repo_id and (problem := repo_id_problem(repo_id)):
-        raise UsageError(f"{repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")
-    return NewKernel(
-        name=name,
-        framework=framework,
-        backends=tuple(dict.fromkeys(backends)) or USUAL[framework],
-        stable_abi=stable_abi,
-        license=license.strip(),
-        repo_id=repo_id or f"{PLACEHOLDER_OWNER}/{name}",
+    if new.repo_id and (problem := repo_id_problem(new.repo_id)):
+        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")
+    return replace(
+        new,
+        backends=tuple(dict.fromkeys(new.backends)) or USUAL[new.framework],
+        license=text.strip(),
+        repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}",
     )
 
 
@@ -99,7 +93,7 @@ def require_name(name: str) -> None:
         raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", hint=f"such as {name}-kernel")
 
 
-def _stable_abi(text: str, framework: str) -> str:
+def _check_stable_abi(text: str, framework: str) -> None:
     if framework != "torch":
         raise UsageError(f"{framework} has no stable ABI: it does not compile against PyTorch", hint="leave it out")
     try:
@@ -110,18 +104,19 @@ def _stable_abi(text: str, framework: str) -> str:
     if not OLDEST_STABLE_ABI <= version <= newest:
         message = f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not {text}"
         raise UsageError(message, hint=f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
-    return text
 
 
 def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel, by their path in its directory. `standalone`: it is a whole repository."""
     package = python_name(new.name)
+    *others, last = (_SHOWN.get(backend, backend.upper()) for backend in new.backends)
+    shown = f"{', '.join(others)} and {last}" if others else last
     values = {
-        **{field: getattr(new, field) for field in new.__struct_fields__},
+        **asdict(new),
         "placeholder": new.placeholder,
         "package": package,
         "gpu": bool({"cuda", "rocm"} & set(new.backends)),
-        "summary": f"SiLU, `x / (1 + exp(-x))`, for {_and(new.backends)} tensors.",
+        "summary": f"SiLU, `x / (1 + exp(-x))`, for {shown} tensors.",
         "standalone": standalone,
         "edition": load_catalog().name,
         "ops_from": ".._silu" if new.framework == "torch-noarch" else ".._ops",
@@ -184,11 +179,6 @@ def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, s
     if {"cuda", "rocm"} & set(new.backends):
         files["csrc/silu.cu"] = f"{code}/silu.cu.j2"
     return files
-
-
-def _and(backends: Sequence[str]) -> str:
-    shown = [_SHOWN.get(backend, backend.upper()) for backend in backends]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 _SHOWN = {"rocm": "ROCm", "metal": "Metal", "neuron": "Neuron"}
