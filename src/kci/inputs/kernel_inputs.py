@@ -354,7 +354,7 @@ ESCAPE_HINT = (
 class SourceTrees:
     """The files of the repositories that some kernels lie in: one tree for each, read once.
 
-    Digests are kept from run to run in the directory `remember`, if there is one.
+    What was found out about files is kept from run to run in the directory `remember`, if there is one.
     """
 
     def __init__(self, remember: Path | None = None) -> None:

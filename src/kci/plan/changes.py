@@ -162,7 +162,10 @@ def only_affected(
     views = []
     for selected in matrix.kernels:
         kernel = by_path[selected.path]
-        directory = _directory(kernel, changes)
+        directory = _relative(Path(kernel.directory), changes.root)
+        if directory is None:
+            message = f"{kernel.directory} is not in the repository {changes.root}"
+            raise KciError(message, hint="plan kernels of one repository at a time with --affected")
         prints = Fingerprints(kernel, tree, now.settings.inputs_of(kernel.build.name))
         prints.inputs.refuse_escapes()
         if deciding or _may_be_touched(directory, prints, changes):
@@ -233,16 +236,6 @@ def _keys(base: Base, path: Path) -> tuple[str, ...]:
         return changed_keys(parse_document(raw, path.name).data if raw is not None else {}, now)
     except (OSError, KciError):
         return (path.name,)
-
-
-def _directory(kernel: Kernel, changes: Changes) -> str:
-    found = _relative(Path(kernel.directory), changes.root)
-    if found is None:
-        raise KciError(
-            f"{kernel.directory} is not in the repository {changes.root}",
-            hint="plan kernels of one repository at a time with --affected",
-        )
-    return found
 
 
 def _relative(path: Path, root: Path) -> str | None:

@@ -52,7 +52,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     container: bool = True
     """Whether legs build in images."""
     digests: Path | None = None
-    """A folder in which the digests of sources are kept from one plan to the next; None to read every file."""
+    """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
     """What variants took in earlier runs."""
     max_jobs: int | None = None
