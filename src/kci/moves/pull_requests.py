@@ -159,26 +159,20 @@ def _about(wanted: WantedPull, pulls: Sequence[KnownPull]) -> PullAction | None:
 # --- GitHub -----------------------------------------------------------------------------------------------------------
 
 
-class _Head(msgspec.Struct, frozen=True):
-    ref: str
-    sha: str
+class _Object(msgspec.Struct, frozen=True):
+    """A commit or a tree, with the branch that it is the head of where GitHub names one."""
+
+    sha: str = ""
+    ref: str = ""
 
 
 class _Pull(msgspec.Struct, frozen=True):
     number: int
     state: str
-    head: _Head
+    head: _Object
     body: str | None = None
     user: Account | None = None
     merged_at: str | None = None
-
-
-class _Object(msgspec.Struct, frozen=True):
-    sha: str = ""
-
-
-class _Ref(msgspec.Struct, frozen=True):
-    ref: str
 
 
 class _Commit(msgspec.Struct, frozen=True):
@@ -209,14 +203,12 @@ class GitHubPulls:
                 mark = _MARK.match(pull.body or "")
                 if mark is None or pull.user is None or pull.user.login != self._author or pull.head.ref != branch:
                     continue
+                state, own = PullState.WITHDRAWN if mark[3] else PullState.CLOSED, True
                 if pull.state == "open":
-                    state, own = (
-                        PullState.OPEN,
-                        f"\n{_TRAILER}" in self._api.told(_Commit, "GET", f"git/commits/{pull.head.sha}").message,
-                    )
-                else:
-                    closed = PullState.WITHDRAWN if mark[3] else PullState.CLOSED
-                    state, own = PullState.MERGED if pull.merged_at else closed, True
+                    newest = self._api.told(_Commit, "GET", f"git/commits/{pull.head.sha}")
+                    state, own = PullState.OPEN, f"\n{_TRAILER}" in newest.message
+                elif pull.merged_at:
+                    state = PullState.MERGED
                 yield KnownPull(pull.number, branch, state, mark[1], mark[2], own)
 
     def propose(self, wanted: WantedPull, number: int) -> None:
@@ -255,7 +247,7 @@ class GitHubPulls:
 
     @cached_property
     def _branches(self) -> set[str]:
-        found = self._api.told(list[_Ref], "GET", f"git/matching-refs/heads/{PREFIX}")
+        found = self._api.told(list[_Object], "GET", f"git/matching-refs/heads/{PREFIX}")
         return {item.ref.removeprefix("refs/heads/") for item in found}
 
 

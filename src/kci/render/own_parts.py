@@ -129,8 +129,9 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
         FindingsError: a file is not what its name says (KCI422), or has no place (KCI423).
     """
     folder = root / FOLDER
-    names = sorted(path.relative_to(root).as_posix() for path in _files(folder))
-    texts = read_committed(root, names)
+    found = [path for path in folder.glob("*") if path.name != "templates" or not path.is_dir()]
+    found += folder.glob("templates/*")
+    texts = read_committed(root, [path.relative_to(root).as_posix() for path in found])
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -159,13 +160,6 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
 def template_start(text: str) -> str:
     """The line that an override of a template begins with: it says what it was made from."""
     return f"[# kci-template: {hashlib.sha256(text.encode()).hexdigest()[:16]} #]\n"
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.iterdir()):
-        yield from sorted(path.iterdir()) if path.name == "templates" and path.is_dir() else (path,)
 
 
 def _template_problems(path: str, text: str, templates: Mapping[str, str]) -> Iterator[Diagnostic]:

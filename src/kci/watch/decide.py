@@ -244,12 +244,11 @@ SHOWN = 50
 """Legs that an issue lists one by one."""
 
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
-_MARK = "<!-- kci-cause: {} since run {} -->"
 
 
 def mark(key: str, since: int) -> str:
     """The invisible line by which an issue is found again: the cause, and the run in which it began."""
-    return _MARK.format(key, since)
+    return f"<!-- kci-cause: {key} since run {since} -->"
 
 
 def _issue_body(key: str, issue: OpenCause, legs: Sequence[str], *, recovered: bool) -> str:
