@@ -92,7 +92,7 @@ def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path:
     done = publish(make_tree(tmp_path))
     assert done.code == 1
     assert f"{REPO} has no branch v1: 403" in done.stderr
-    assert f"somebody who may write to {REPO} has to make it first" in done.stderr
+    assert f"make it first, as an account that may write to {REPO}" in done.stderr
     assert hub[REPO].proposals == {}
 
 

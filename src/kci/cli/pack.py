@@ -8,10 +8,9 @@ import click
 
 from kci.cli import PATH, Command, FileName, options
 from kci.matrix.names import this_system
-from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
-from kci.tree.pack import pack
+from kci.tree.pack import SUFFIXES, pack
 
 
 @click.command("pack", cls=Command)

@@ -72,7 +72,7 @@ def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access
 
     A token for a CI job can write to `repo_id` only.
 
-    Raises MissingToolError: there is none of them, or huggingface_hub is not installed.
+    Raises MissingToolError: there is no token, or huggingface_hub is not installed.
     """
     hub_client(token=False)  # says what is missing if it is
     if stored := environ.get("HF_TOKEN", "").strip():

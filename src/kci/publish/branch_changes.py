@@ -38,7 +38,7 @@ _Shape = TypeVar("_Shape")
 
 
 class BranchChanges(msgspec.Struct, frozen=True):
-    """The difference between a branch and what it is to have, sorted."""
+    """The difference between a branch and what it should have, sorted."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class BranchChanges(msgspec.Struct, frozen=True):
     unchanged: int = 0
     """How many files are there already."""
     removed_variants: tuple[str, ...] = ()
-    """Variants of which every file is deleted."""
+    """Variants that lose every file."""
     kept_variants: tuple[str, ...] = ()
     """Variants on the branch that the tree does not have, and that stay."""
 
@@ -56,7 +56,7 @@ class BranchChanges(msgspec.Struct, frozen=True):
 
 
 class WantedBranch(msgspec.Struct, frozen=True):
-    """What one branch is to have."""
+    """What one branch should have."""
 
     branch: str
     files: Mapping[str, LocalFile]
@@ -109,7 +109,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
 
 
 def branch_of(release: Release, branch: str, expected: frozenset[str] | None) -> WantedBranch:
-    """What the version branch is to have."""
+    """What the version branch should have."""
     return WantedBranch(branch, release.files, release.variants, expected, release.manifest.version)
 
 
@@ -152,7 +152,7 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """A tree, and the branch that is to have it."""
+    """A tree, and the branch for it."""
 
     release: Release
     terms: TakeoverTerms
@@ -163,11 +163,11 @@ class Takeover(msgspec.Struct, frozen=True):
     log: Log
 
     def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
-        """What the branch is to have, with what is decided about the variants that the tree leaves out.
+        """What the branch should have, with what is decided about the variants that the tree leaves out.
 
         Raises:
-            FindingsError: the branch has another version (KCI813), variants of other sources that nobody has decided
-                about (KCI814), or newer variants (KCI815).
+            FindingsError: the branch has another version (KCI813), undecided variants of other
+                sources (KCI814), or newer variants (KCI815).
             HubAnswerError: the Hub does not answer.
         """
         before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
@@ -213,7 +213,7 @@ class Takeover(msgspec.Struct, frozen=True):
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        """Whether what is to be published is older: by the history where it is here, else by the commits' times."""
+        """Whether the new one is older: by the history where it is here, else by the commits' times."""
         if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
             for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
                 if identity.is_ancestor(self.terms.sources, first, second):

@@ -40,7 +40,7 @@ class Obstacle(enum.StrEnum):
     BUSY = "busy"
     """It writes another commit just now, or wants fewer requests."""
     UNCLEAR = "unclear"
-    """Nothing was said, or an error of the server: the commit may be there all the same."""
+    """Nothing was said, or an error of the server: the commit may be there."""
 
 
 class HubAnswerError(Exception):
@@ -96,7 +96,7 @@ class HubKernel:
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
 
     def check_page(self, text: str) -> None:
-        """Have the Hub judge what is to be the front page, as the client does right before its commit."""
+        """Have the Hub judge the next front page, as the client does right before its commit."""
 
         def ask(api: Any) -> str:
             from huggingface_hub import get_session

@@ -29,7 +29,7 @@ from kci.workspace.workspace import Workspace
 
 
 class PublishRequest(msgspec.Struct, frozen=True):
-    """What is to be published."""
+    """What to publish."""
 
     tree: Path
     workspace: Workspace | None = None

@@ -1,4 +1,4 @@
-"""What is to be published, and whether it may be: a tree that is complete, meets the requirements, and is read once."""
+"""What to publish, and whether it may be published: a complete tree that meets the requirements, read once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BENCHMARKS = "benchmarks/"
 
 
 class LocalFile(msgspec.Struct, frozen=True):
-    """A file that is to be on the Hub, and what it held when it was checked."""
+    """A file for the Hub, and what it held when it was checked."""
 
     path: Path
     sha256: str
@@ -47,9 +47,9 @@ class Release(msgspec.Struct, frozen=True):
 
     manifest: Manifest
     files: dict[str, LocalFile]
-    """What the version branch is to have, by path there."""
+    """What the version branch gets, by path there."""
     card: LocalFile | None
-    """What the front page of the repository is to say; None where the tree has no card."""
+    """What the front page of the repository gets; None where the tree has no card."""
 
     @property
     def variants(self) -> frozenset[str]:
@@ -63,7 +63,7 @@ class Release(msgspec.Struct, frozen=True):
 def read_release(
     tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
 ) -> Release:
-    """Check a tree and read what of it is to be published.
+    """Check a tree and read what to publish of it.
 
     Benchmarks come from `sources`, the kernel's directory: the loader's tools look for them on the branch. Findings
     that do not stop a release go to `report`.

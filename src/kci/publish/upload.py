@@ -46,7 +46,7 @@ class PublishedBranch(msgspec.Struct, frozen=True):
     """Where the branch is now; empty in a dry run for a branch that does not exist."""
     changes: BranchChanges
     proposal: str = ""
-    """The pull request as the Hub names it, `refs/pr/3`; empty if there is none."""
+    """The pull request as the Hub names it, `refs/pr/3`; empty without one."""
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -165,14 +165,14 @@ class Publisher(msgspec.Struct, frozen=True):
         except HubAnswerError as answer:
             if not (self.propose and answer.obstacle is Obstacle.REFUSED):
                 raise
-            hint = f"somebody who may write to {self.name} has to make it first; a pull request is against a branch"
+            hint = f"make it first, as an account that may write to {self.name}; a pull request is against a branch"
             raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
 
     def _look(
         self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
     ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
-        """Where a branch is, what it has, what it is to have, and what has to change for that.
+        """Where a branch is, what it has, what it should have, and the changes.
 
         A branch without a commit of its own has what the main one has, whoever made it: a kci that was killed while it
         uploaded has left such a branch too.

@@ -20,9 +20,8 @@ from kci.processes.container import ContainerBuild, build_command, choose_image,
 from kci.processes.process import Log
 from kci.run.one_variant import check_replaceable, make_variant_dir, request_for, require_reproducible
 from kci.sources.source_rules import source_findings
-from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.pack import pack
+from kci.tree.pack import SUFFIXES, pack
 from kci.verify import verify
 from kci.workspace.workspace import Workspace
 

@@ -20,10 +20,10 @@ from kci.files.replace import write_atomic
 from kci.matrix.names import is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.tree import metadata
-from kci.tree.archive import SUFFIXES
 from kci.tree.differences import compare, listed
 from kci.tree.leg_record import LegRecord, artifact_name, leg_for
 from kci.tree.manifest import Replaced
+from kci.tree.pack import SUFFIXES
 from kci.tree.planned import Planned
 from kci.tree.unpack import read_leg, unpack
 
@@ -54,19 +54,14 @@ Report = Callable[[Diagnostic], None]
 def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
-    """Every artifact and variant directory that the paths name.
+    """Every artifact and variant directory that the paths name, sorted.
 
-    A folder is searched through; links and hidden folders in it are passed over, files in it count if they are called
-    `kci-*.tar[.zst]`. A file that is named outright must be an artifact.
-
-    Args:
-        paths: what the user named.
-        skip: the real path of a folder that is not searched unless it is named itself: the tree that is to be made.
-        report: is told of archives in a folder that are passed over because of their name.
+    A folder is searched through, except `skip`, a real path; links and hidden folders in it are passed over, files in
+    it count if they are called `kci-*.tar[.zst]`. A file that is named outright must be an artifact. `report` is told
+    of archives that are passed over because of their name.
 
     Raises:
         UsageError: a path does not exist.
-        FindingsError: an artifact or variant directory cannot be read.
         UnsafeError: an artifact starts with something unsafe.
     """
     files: set[Path] = set()

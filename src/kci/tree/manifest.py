@@ -140,11 +140,8 @@ def manifest_schema() -> dict[str, Any]:
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant], list[Diagnostic]]:
     """The variants of published trees, by kernel and variant name, and what is wrong with others.
 
-    The files of a tree are compared with the digests in its manifest. A manifest without its tree is taken at its word:
-    whoever merges then needs the tree.
-
-    Args:
-        places: manifests, trees that have one, or folders of such trees.
+    `places` are manifests, trees that have one, or folders of such trees. The files of a tree are compared with the
+    digests in its manifest. A manifest without its tree is taken at its word: the merge needs the tree.
 
     Raises FindingsError: a manifest is not there or cannot be read (KCI313).
     """

@@ -108,7 +108,7 @@ def artifact_attestation(artifact: Path) -> Path:
 def opened(data: bytes, signers: Signers, context: SigningContext, *, with_key: bool) -> Statement:
     """The statement of an attestation that one of the keys has signed, or else one of the context's workflows.
 
-    Raises ValueError: it is no attestation, or nobody who may has signed it.
+    Raises ValueError: it is no attestation, or no allowed signer has signed it.
     """
     return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
 

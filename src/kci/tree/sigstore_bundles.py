@@ -174,7 +174,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def certificate(self) -> bytes:
-        """The signer's certificate; empty if there is none."""
+        """The signer's certificate, or nothing."""
         chain = self.verification_material.x509_certificate_chain
         first = self.verification_material.certificate or (
             chain.certificates[0] if chain and chain.certificates else None
@@ -228,7 +228,7 @@ def _identity(certificate: bytes) -> str | None:
 
 
 def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and value of the first DER element, and what follows it; tag -1 for what is none."""
+    """Tag and value of the first DER element, and what follows it; tag -1 for anything else."""
     if len(data) < 2:
         return -1, b"", b""
     length, start = data[1], 2

@@ -18,9 +18,9 @@ from kci.errors import FindingsError, KciError, UnsafeError, rule_error
 from kci.files.full_disk import write_all, writing
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
-from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import directory_digest
 from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
+from kci.tree.pack import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 
 _CHUNK = 1024 * 1024
 
@@ -46,11 +46,7 @@ class Unpacked(NamedTuple):
 
 
 def unpack(artifact: Path, into_dir: Path) -> Unpacked:
-    """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
-
-    Args:
-        artifact: a `.tar` or `.tar.zst` that `pack` made, or that claims to be one.
-        into_dir: an existing or new directory without an entry of the variant's name.
+    """Unpack an artifact, or what claims to be one, to `into_dir/<variant>`, whole or not at all.
 
     Raises:
         UnsafeError: a member could reach outside of the variant directory or eat the machine.
@@ -130,10 +126,7 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
 def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
     """The member's path inside the variant.
 
-    Args:
-        member: a member after `leg.json`.
-        leg: whose variant directory it has to be in.
-        seen: paths so far, by the name that a file system without case sees; a directory's ends with `/`.
+    `seen` has the paths so far by the name that a file system without case sees; a directory's ends with `/`.
     """
     if reason := unsafe_name(member.name):
         raise RefusedError(member.name, reason)

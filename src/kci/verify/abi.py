@@ -83,7 +83,7 @@ _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 def above_cap(version: str, cpu: str) -> str | None:
     """The cap that a required symbol version passes, for example `GLIBC_2.28`; None if it is fine.
 
-    Compared by size and not by membership in a list, so that versions nobody thought of are judged as well.
+    Compared by size and not by membership in a list, so that unknown versions are judged as well.
     """
     table = native_table()
     found = _VERSION.fullmatch(version)

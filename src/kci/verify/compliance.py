@@ -72,7 +72,7 @@ class Compliance(msgspec.Struct, frozen=True):
 
 
 def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
-    """Sort the findings that nobody suppressed by the variants that they are about."""
+    """Sort the findings that are not suppressed by the variants that they are about."""
     states: list[VariantState] = []
     claimed = 0
     places = [place for shown in paths for place in places_of(shown)]

@@ -18,8 +18,8 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
-from kci.tree.archive import LIMITS, zstandard
 from kci.tree.elf import ElfError, read_sections
+from kci.tree.pack import LIMITS, zstandard
 from kci.verify.subject import BinaryKind, VariantDir
 
 CUDA_SECTION = ".nv_fatbin"
@@ -73,7 +73,7 @@ class DeviceCode(msgspec.Struct, frozen=True):
 def cuda_code(data: bytes) -> DeviceCode:
     """What a `.nv_fatbin` section holds.
 
-    Raises FatbinError: a container or an entry reaches beyond its end, or is none.
+    Raises FatbinError: a container or an entry is malformed, or reaches beyond its end.
     """
     found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
@@ -102,7 +102,7 @@ def hip_code(data: bytes) -> DeviceCode:
     """What a `.hip_fatbin` section holds.
 
     Raises:
-        FatbinError: a bundle reaches beyond the section, or there is none.
+        FatbinError: there are no bundles, or one reaches beyond the section.
         CompressedError: a bundle is compressed in a way that cannot be undone here.
     """
     found: set[str] = set()
@@ -122,7 +122,7 @@ def hip_code(data: bytes) -> DeviceCode:
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
-    """Where the next one of the row begins, -1 if there is none. Between two there is nothing but padding."""
+    """Where the next one of the row begins, -1 at the end. Only padding is between two."""
     padding = _PADDING.match(data, start)
     start = padding.end() if padding else start
     if start == len(data):

@@ -141,13 +141,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
-    """The line of the answer, and the end of what was printed besides.
-
-    Raises:
-        ValueError: there is no such line.
-        OSError: the process cannot be started.
-        subprocess.TimeoutExpired: it did not end.
-    """
+    """The line of the answer, and the end of what was printed besides. Raises ValueError: there is no such line."""
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}

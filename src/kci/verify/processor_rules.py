@@ -71,7 +71,7 @@ class Disassembly(msgspec.Struct, frozen=True):
     always: tuple[BeyondFunction, ...] = ()
     """Those of them that run when the library is loaded, or that ask the processor."""
     shared: tuple[BeyondFunction, ...] = ()
-    """Those of them that are inline functions of the headers of C++ or torch, of which the linker keeps one copy."""
+    """Inline functions of the headers of C++ or torch among them: the linker keeps one copy of each."""
     asks: str = ""
     """How it asks which processor it is; empty if it does not."""
 

@@ -1,4 +1,4 @@
-"""Everything that can be verified about a path, in a fixed order, without what somebody suppressed.
+"""Everything that can be verified about a path, in a fixed order, without what is suppressed.
 
 A kernel's own repository may suppress, a tree that came from elsewhere may not. Sources: a comment behind a finding or
 on the line above it, a comment `# kci: ignore[KCI771] reason` in build.toml for the whole kernel, and `[lint] ignore`
@@ -37,7 +37,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """What was found at a place, without what somebody suppressed."""
+    """What was found at a place, without what is suppressed."""
     path = place.directory
     # A workflow file is the repository's own too.
     sources = place.kind in (PlaceKind.SOURCES, PlaceKind.WORKFLOWS)

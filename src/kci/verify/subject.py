@@ -192,7 +192,7 @@ def joined(shown: str, name: str) -> str:
 
 
 def places_of(shown: str) -> list[VerifiedPlace]:
-    """Everything that is to be looked at for a path, in order.
+    """Everything to look at for a path, in order.
 
     Raises UsageError: it is nothing that can be verified.
     """
@@ -246,7 +246,7 @@ def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
 
 
 def _is_built(root: Path) -> bool:
-    """Whether a directory with a build.toml is a tree or a variant all the same: somebody has put it there."""
+    """Whether a directory with a build.toml is a tree or a variant that holds a copied one."""
     return is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists() or any(map(is_variant_dir, root.iterdir()))
 
 

@@ -219,7 +219,7 @@ _SHOWN = 20
 
 
 def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    """Hold the attestations that a tree has to its files, whoever has signed them: a stale one is worse than none."""
+    """Compare the attestations of a tree with its files, whoever signed: no attestation is better than a stale one."""
     for name in (ATTESTATION_NAME, BUNDLE_NAME):
         if (tree / name).exists():
             yield from _signed_otherwise(tree, shown, name, claimed_statement, SigningContext())
