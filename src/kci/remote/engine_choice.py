@@ -153,7 +153,7 @@ def need_of(backend: str, archs: Iterable[str] | None) -> HardwareNeed:
 
 
 def has_hardware(engine: EngineSettings, need: HardwareNeed) -> bool:
-    """Whether an engine tests variants with this need. What it does not say of its hardware is taken for enough."""
+    """Whether an engine tests variants with this need. Hardware that it does not describe counts as enough."""
     tested = engine.tests or ((Backend.CPU,) if engine.type is EngineKind.LOCAL else ())
     if need.backend not in tested:
         return False

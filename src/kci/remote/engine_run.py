@@ -144,7 +144,7 @@ class Driver(RunState):
         self.journal.close()
 
     def _going(self) -> list[str]:
-        """The legs that have not come to their end, and for which this client can still do something."""
+        """The legs that have not ended, and for which this client can still do something."""
         return [leg for leg in self.journal.of(*OPEN) if self.job_name(leg) not in self.stuck]
 
     def _concerned(self) -> list[str]:
@@ -206,7 +206,7 @@ class Driver(RunState):
             missing = [leg for leg in legs if leg not in there]
             if missing:
                 self.note(RunEvent.NOT_SUBMITTED, missing)
-        for leg, at in self.behind_on(name):
+        for leg, at in self.behind(name):
             if not at.handle:
                 at.handle = self._find(name, at.batch).get(self.job_name(leg, at), "")
             if not at.handle:
@@ -235,7 +235,7 @@ class Driver(RunState):
             self._submit_batch(name, same)
 
     def _take_over(self, name: str, legs: Sequence[str], room: int) -> list[str]:
-        """Move as many legs here as there is room for, of those that have waited too long for their own engine."""
+        """Move legs here, as far as there is room, that have waited too long for their own engine."""
         taken: list[str] = []
         for leg in self.journal.of(*OPEN) if room > 0 else ():
             other = self.legs[leg].fallback

@@ -34,7 +34,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class EngineHome(msgspec.Struct, frozen=True):
-    """Where an engine finds a run's inputs and puts its jobs, on this machine."""
+    """Where a run's inputs and jobs are on this machine."""
 
     run: str
     folder: Path
@@ -62,7 +62,6 @@ class Engine(ABC):
         self.settings, self.home = settings, home
 
     def write(self, batch: Batch) -> None:
-        """Make the folders of jobs on this machine."""
         for job in batch.jobs:
             write_job(self.home.job(job.name), job)
 
@@ -81,7 +80,7 @@ class Engine(ABC):
 
     @abstractmethod
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        """What became of jobs."""
+        """The state of each job."""
 
     @abstractmethod
     def cancel(self, handles: Handles) -> None:

@@ -31,7 +31,6 @@ class RunEvent(enum.StrEnum):
     SUBMITTING = "submitting"
     """A batch is about to be submitted."""
     SUBMITTED = "submitted"
-    """The engine has these jobs."""
     NOT_SUBMITTED = "not-submitted"
     """The engine was asked and does not have them."""
     RESTART = "restart"
@@ -41,7 +40,6 @@ class RunEvent(enum.StrEnum):
     LEFT_BEHIND = "left-behind"
     """What a leg that moved had on its first engine is over, and does not count."""
     READY = "ready"
-    """The tree that a leg tests is there."""
     BUILT = "built"
     PASSED = "passed"
     FAILED = "failed"
@@ -54,7 +52,6 @@ class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     event: RunEvent
     at: float
-    """Seconds since 1970."""
     legs: tuple[str, ...] = ()
     batch: str = ""
     handles: tuple[str, ...] = ()
@@ -63,7 +60,6 @@ class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     exit_code: int = 0
     engine: str = ""
-    """Where a leg has moved to."""
     attempt: int = 0
     """Which one it is about, where that is not the leg's latest."""
     tree: JobFile | None = None
@@ -72,7 +68,7 @@ class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LegPhase(enum.StrEnum):
-    """Where a leg is, as the journal knows it."""
+    """Where a leg is."""
 
     HELD = "needs a tree"
     WAITING = "waiting"
@@ -137,14 +133,6 @@ class LegProgress(msgspec.Struct):
     def again(self, engine: str) -> None:
         self.attempts += 1
         self.now = Placement(self.attempts, engine)
-
-    def take(self, attempt: int) -> None:
-        """Take the result of an attempt that was left behind."""
-        (taken,) = (item for item in self.behind if item.attempt == attempt)
-        self.behind = [item for item in self.behind if item is not taken]
-        if self.now.batch:
-            self.behind.append(self.now)
-        self.now = taken
 
 
 class Journal:
@@ -245,7 +233,10 @@ class Journal:
             case RunEvent.READY:
                 leg.tree, leg.variants = line.tree, line.variants
             case RunEvent.BUILT | RunEvent.PASSED if line.attempt not in (0, leg.now.attempt):
-                leg.take(line.attempt)
+                (taken,) = (item for item in leg.behind if item.attempt == line.attempt)
+                leg.behind = [item for item in leg.behind if item is not taken]
+                leg.behind += [leg.now] if leg.now.batch else []
+                leg.now = taken
             case _:
                 pass
 
@@ -270,16 +261,15 @@ class RunState:
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         return [leg for leg in self.journal.of(*phases) if self.place(leg).engine == engine]
 
-    def behind(self) -> list[tuple[str, Placement]]:
-        return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
-
-    def behind_on(self, engine: str) -> list[tuple[str, Placement]]:
-        return [(leg, at) for leg, at in self.behind() if self.place(leg, at).engine == engine]
+    def behind(self, engine: str = "") -> list[tuple[str, Placement]]:
+        """The attempts, on one engine or any, that their legs have moved away from."""
+        found = [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
+        return [(leg, at) for leg, at in found if engine in ("", self.place(leg, at).engine)]
 
     def here(self, engine: str) -> dict[str, tuple[str, Placement]]:
         """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
         now = [(leg, self.journal.legs[leg].now) for leg in self.mine(engine, LegPhase.SUBMITTED)]
-        return {self.job_name(leg, at): (leg, at) for leg, at in [*now, *self.behind_on(engine)]}
+        return {self.job_name(leg, at): (leg, at) for leg, at in [*now, *self.behind(engine)]}
 
     def too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
         """Whether these submissions, and one more that moves, would bring the run above its limit.

@@ -52,7 +52,7 @@ class CommandEngine(Engine):
             self._run("cancel", name, handle)
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
-        """Without a `fetch` command the job's folder is one that all machines share."""
+        """A file of the job's folder, which all machines share if there is no `fetch` command."""
         if not self.settings.fetch:
             return super().read(name, handle, file)
         into = self.home.folder / "brought" / name

@@ -137,10 +137,10 @@ def run_here(
 
     Args:
         workspace: the kernels.
-        outcomes: what to build, from `outcomes_of`; their state is kept up to date.
+        outcomes: from `outcomes_of`; their state is kept up to date.
         trees: where each kernel's tree goes.
         options: how to build.
-        changed: called whenever an outcome changed, for a display; always in the thread that called this.
+        changed: is called in this thread whenever an outcome changed.
 
     Raises:
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
