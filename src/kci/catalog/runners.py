@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import msgspec
 
+from kci.config.settings import Limit
 from kci.files.dated_data import Dated, shipped
 
 
@@ -55,16 +57,6 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
         return found.replace("{compute}", version) if version else found
 
 
-class LegLimit(msgspec.Struct, frozen=True):
-    """Limits of the legs of one kernel, one backend, or both; empty means every one."""
-
-    kernel: str = ""
-    backend: str = ""
-    timeout: int | None = None
-    max_jobs: int | None = None
-    cores: int | None = None
-
-
 class Runners(msgspec.Struct, frozen=True):
     """Everything in runners.toml; `build` is keyed by backend, or `noarch`. The rest is what users add to it."""
 
@@ -74,19 +66,20 @@ class Runners(msgspec.Struct, frozen=True):
     """Runners by backend (or `noarch`) and system; they go before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
     """Runners that test, by backend and system."""
-    limits: tuple[LegLimit, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None where there is none."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
-    def limit(self, kernel: str, backend: str) -> LegLimit:
+    def limit(self, kernel: str, backend: str) -> Limit:
         """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""
-        found: dict[str, int | None] = {"timeout": None, "max_jobs": None, "cores": None}
+        found: dict[str, Any] = {}
         for entry in self.limits:
-            if entry.kernel in ("", kernel) and entry.backend in ("", backend):
-                found |= {key: getattr(entry, key) for key in found if getattr(entry, key) is not None}
-        return LegLimit(kernel, backend, found["timeout"], found["max_jobs"], found["cores"])
+            if entry.kernel in (None, kernel) and entry.backend in (None, backend):
+                keys = {key: getattr(entry, key) for key in ("timeout_minutes", "max_jobs", "cores")}
+                found |= {key: value for key, value in keys.items() if value is not None}
+        return Limit(**found)
 
 
 class _RunnerTable(Dated, frozen=True):
