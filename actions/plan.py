@@ -33,7 +33,7 @@ from kci.config.values import Forks
 from kci.files.replace import write_atomic
 from kci.plan.changes import merged_into
 from kci.plan.github import MAX_OUTPUT_UNITS, only_hosted, only_own, output_units, tests_matrix, untested
-from kci.plan.plan import promised
+from kci.plan.plan import Role, Shard, promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
 from kci.tree.manifest import read_published
@@ -60,6 +60,7 @@ def main() -> None:
         trees=index.carried(),
         fingerprints=True,
         callers=callers or None,
+        split=flag_input("parts", default="false"),
         allow_empty=flag_input("allow-empty", default="false"),
     )
     with group("Plan"):
@@ -78,7 +79,7 @@ def main() -> None:
     plan = planned.plan
     promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
-        "matrix": "" if callers else planned.github_matrix(),
+        **{str(role): matrix_of(planned, role) if not callers else "" for role in Role},
         "callers": planned.github_callers(callers, runs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),
@@ -88,7 +89,11 @@ def main() -> None:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)
-    set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))
+    shard = plan.shards[0] if plan.shards else Shard(0, 0, None)
+    set_output("parallel", str(shard.max_parallel or MAX_MATRIX))
+    set_output("parts-parallel", str(shard.parts_parallel or MAX_MATRIX))
+    for role in Role:
+        set_output(f"has-{role}", "true" if any(leg.role is role for leg in plan.legs) else "false")
     carried = {test.kernel for test in plan.tests if test.run}
     # One matrix for all has legs only; a caller's has also the kernels that are only tested.
     set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
@@ -99,6 +104,12 @@ def main() -> None:
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(planned)
+
+
+def matrix_of(planned: kci.PlannedRun, role: Role) -> str:
+    """One of the matrices of a workflow without callers; nothing for parts and links where there are none."""
+    needed = role is Role.WHOLE or any(leg.role is role for leg in planned.plan.legs)
+    return planned.github_matrix(role=role) if needed else ""
 
 
 def affected_base() -> str | None:

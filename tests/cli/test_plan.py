@@ -29,7 +29,7 @@ def test_json_has_legs_shards_and_the_estimate() -> None:
     plan = json.loads(kci("plan", RELU, "--format", "json").stdout)
     assert plan["schema"] == 1
     assert plan["has_work"] is True
-    assert plan["shards"] == [{"index": 0, "legs": len(plan["legs"]), "max_parallel": None}]
+    assert plan["shards"] == [{"index": 0, "legs": len(plan["legs"]), "max_parallel": None, "parts_parallel": None}]
     assert plan["estimate"]["legs"] == len(plan["legs"])
     assert plan["estimate"]["costs"].keys() == {"USD"}
     assert all(leg["shard"] == 0 for leg in plan["legs"])

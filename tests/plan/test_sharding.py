@@ -21,8 +21,8 @@ def legs(count: int, start: int = 0) -> list[Leg]:
 
 
 def test_one_matrix_while_everything_fits() -> None:
-    assert shard_count({str(number): 1 for number in range(256)}) == 1
-    assert shard_count({str(number): 1 for number in range(257)}) > 1
+    assert shard_count(legs(256)) == 1
+    assert shard_count(legs(257)) > 1
     assert assign([])[1] == 1
 
 

@@ -15,6 +15,7 @@ from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
+from kci.plan.plan import Role
 from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
 from kci.workspace.planning import PlanRequest, plan_run
@@ -44,6 +45,9 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="The matrix that --format github prints, counted from 0.")
 @click.option(
+    "--matrix", type=click.Choice([str(role) for role in Role]), help="Plan parts, and print this matrix of the three."
+)
+@click.option(
     "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
 )
 @answer_forms("table", "json", "github", "html", "mermaid", "markdown")
@@ -54,6 +58,7 @@ def command(
     fingerprints: bool,
     group: str | None,
     shard: int | None,
+    matrix: str | None,
     container: str,
     output: str,
     **said: Any,
@@ -72,6 +77,8 @@ def command(
     """
     if shard is not None and output != "github":
         raise UsageError("--shard needs --format github", hint="--format json prints every leg with its shard")
+    if matrix is not None and output != "github":
+        raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
     known, problems = read_published(published)
     print_diagnostics(problems)
     request = PlanRequest(
@@ -82,6 +89,7 @@ def command(
         digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
         container=container == "auto",
+        split=output != "github" or matrix is not None,
         **{name: said[name] for name in ("shards", "durations", "max_jobs", "max_cost", "allow_empty")},
     )
     planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
@@ -101,7 +109,7 @@ def command(
         case "github":
             if planned.touches is not None and options().verbose:
                 click.echo(touches_table(planned.touches).text(), err=True)
-            click.echo(planned.github_matrix(shard))
+            click.echo(planned.github_matrix(shard, Role(matrix or "matrix")))
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []

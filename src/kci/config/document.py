@@ -115,8 +115,11 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
     except FileNotFoundError:
         raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown_as)) from None
+        raise refuse(finding("KCI002", f"cannot be read: {_reason(error)}", path=shown_as)) from None
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -132,9 +135,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
-        from kci.config.syntax import place_after
-
-        span = place_after(raw[: error.start].decode("utf-8", "replace"))
+        span = _span_at(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
         raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
     _refuse_long_keys(text, shown_as)
@@ -181,6 +182,12 @@ def refuse(*diagnostics: Diagnostic) -> FindingsError:
     first = diagnostics[0]
     more = f" (and {len(diagnostics) - 1} more)" if len(diagnostics) > 1 else ""
     return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
+
+
+def _span_at(before: str) -> Span:
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    return Span(line, column, line, column + 1)
 
 
 MAX_PLACES = 20_000

@@ -83,10 +83,7 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *,
     if EDITION <= edition < target:
         edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
     if edition <= EDITION < target:
-        for label, part in document.data.get("kernel", {}).items():
-            if "backend" in part:
-                language, change = f"cpp-{part['backend']}", f"`language` of `kernel.{label}`"
-                edits.respell(("kernel", label, "backend"), "language", language, change)
+        _name_languages(edits)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
         _verify(after, build, shown_as, target)
@@ -145,6 +142,13 @@ def _respell_noarch(edits: Edits) -> None:
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
 
 
+def _name_languages(edits: Edits) -> None:
+    for label, part in edits.document.data.get("kernel", {}).items():
+        if "backend" in part:
+            language = f"cpp-{part['backend']}"
+            edits.respell(("kernel", label, "backend"), "language", language, f"`language` of `kernel.{label}`")
+
+
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
     """Refuse a result that does not say what the file said before: a bug, and no file is lost to it."""
     try:
@@ -181,7 +185,11 @@ class Edits:
         self.edits: list[tuple[int, int, str]] = []
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """The positions of key and value at a path. Raises FindingsError: the syntax tree does not know (KCI114)."""
+        """The positions of key and value at a path.
+
+        Raises:
+            FindingsError: the syntax tree does not know (KCI114).
+        """
         found = self.document.spans(path)
         if found is None:
             raise _by_hand(self.document.path)
@@ -312,7 +320,7 @@ def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
     edits = Edits(parse_document(updated.after, shown_as))
     _respell_versions(kernel, edits)
     _once_each(kernel, edits)
-    after = edits.apply(updated.after.startswith(BOM))
+    after = edits.apply(updated.after.startswith(b"\xef\xbb\xbf"))
     if edits.changes:
         parse_kernel(after, directory, shown_as)  # it is still a build.toml
     return msgspec.structs.replace(updated, after=after, changes=(*updated.changes, *edits.changes))

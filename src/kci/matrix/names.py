@@ -178,5 +178,10 @@ def upload_name(kernel: str, leg: str) -> str:
     return f"kci-{_escaped(kernel)}.{_escaped(leg)}"
 
 
+def objects_name(kernel: str, leg: str) -> str:
+    """Under which name a leg uploads the objects that it used or made: `objects.<kernel>.<leg>`."""
+    return f"objects.{_escaped(kernel)}.{_escaped(leg)}"
+
+
 def _escaped(text: str) -> str:
     return re.sub(_UNSAFE, lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)

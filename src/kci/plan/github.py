@@ -18,7 +18,7 @@ from kci.catalog.runners import is_hosted
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
-from kci.plan.plan import LeftOut, Leg, Plan, TestLeg, promised
+from kci.plan.plan import LeftOut, Leg, Plan, Role, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
@@ -42,9 +42,14 @@ TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout
 LIMIT_KEYS = ("max_jobs", "cores", "disk")
 """Keys that a job has only where there is such a limit or need."""
 
+OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "memory")
+"""What a job gets to know about objects, each where there is something to know; `parts` of a link leg may be 0."""
 
-def github_matrix(plan: Plan, shard: int | None = None) -> str:
+
+def github_matrix(plan: Plan, shard: int | None = None, role: Role = Role.WHOLE) -> str:
     """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
+
+    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg.
 
     Raises:
         UsageError: there is no such shard.
@@ -58,20 +63,21 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
         raise rule_error("KCI305", message, hint=hint)
     if shard is not None and not 0 <= shard < max(1, len(plan.shards)):
         raise UsageError(f"there is no shard {shard}", hint=f"the plan has {max(1, len(plan.shards))}, counted from 0")
-    return _matrix(plan.tier, [leg for leg in plan.legs if leg.shard == (shard or 0)])
+    found = _matrices(plan.tier, [leg for leg in plan.legs if leg.shard == (shard or 0)])
+    return msgspec.json.encode(found[role]).decode()
 
 
 def check_limits(plan: Plan) -> list[Diagnostic]:
     """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
     found = [*artifact_problems(plan), *_output_problems(plan)]
-    for shard in plan.shards:
-        if shard.legs > MAX_MATRIX:
-            most = max(Counter(leg.kernel for leg in plan.legs if leg.shard == shard.index).values())
-            message = f"matrix {shard.index} has {shard.legs} legs, and GitHub allows {MAX_MATRIX}"
-            needed = shard_count(Counter(leg.kernel for leg in plan.legs))
+    for (shard, role), size in sorted(Counter((leg.shard, leg.role) for leg in plan.legs).items()):
+        if size > MAX_MATRIX:
+            here = [leg.kernel for leg in plan.legs if (leg.shard, leg.role) == (shard, role)]
+            message = f"matrix {shard} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX}"
+            needed = shard_count(plan.legs)
             hint = (
                 f"plan {needed} matrices: `--shards {needed}`"
-                if most <= MAX_MATRIX and needed < MAX_SHARDS
+                if max(Counter(here).values()) <= MAX_MATRIX and needed < MAX_SHARDS
                 else SMALLER
             )
             found.append(finding("KCI305", message, hint=hint))
@@ -92,7 +98,9 @@ def refuse_errors(found: Iterable[Diagnostic]) -> None:
 def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     """What a job of the matrix gets to know about its leg."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
-    return entry | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+    entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+    said = {key: getattr(leg, key) for key in OBJECT_KEYS}
+    return entry | {key: value for key, value in said.items() if value not in (None, "", ()) and value is not False}
 
 
 def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
@@ -100,8 +108,14 @@ def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
     return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
-def _matrix(tier: str, legs: list[Leg]) -> str:
-    return msgspec.json.encode({"include": [leg_entry(tier, leg) for leg in legs]}).decode()
+def _matrices(tier: str, legs: Iterable[Leg]) -> dict[Role, dict[str, list[dict[str, Any]]]]:
+    found: dict[Role, dict[str, list[dict[str, Any]]]] = {role: {"include": []} for role in Role}
+    for leg in legs:
+        found[leg.role]["include"].append(leg_entry(tier, leg))
+    return found
+
+
+_LEGS = {Role.WHOLE: "legs", Role.PART: "part legs", Role.LINK: "link legs"}
 
 
 def artifact_problems(plan: Plan) -> list[Diagnostic]:
@@ -116,8 +130,10 @@ def artifact_problems(plan: Plan) -> list[Diagnostic]:
 def _output_problems(plan: Plan) -> list[Diagnostic]:
     """All matrices of a plan are outputs of one job, and the limit is for them together."""
     units = sum(
-        output_units(_matrix(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index]))
+        output_units(msgspec.json.encode(matrix).decode())
         for shard in plan.shards
+        for matrix in _matrices(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index]).values()
+        if matrix["include"]
     )
     if units <= MAX_OUTPUT_UNITS:
         return []
@@ -156,9 +172,9 @@ def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> s
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), the
-    matrix of the jobs that test (`tests`), and the run with the tree from which variants are carried over (`tree_run`,
-    from `trees` by kernel).
+    those of its `parts` and `links`, how many legs may run at once (`parallel`, and `parts_parallel` of the other two),
+    the part of the plan that merging is held against (`plan`), the matrix of the jobs that test (`tests`), and the run
+    with the tree from which variants are carried over (`tree_run`, from `trees` by kernel).
     """
     return msgspec.json.encode(_work(plan, count, trees or {})).decode()
 
@@ -168,14 +184,17 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     found = artifact_problems(plan)
     work = _work(plan, count, {})
     for caller in work:
-        sizes = {entry["kernel"]: len(entry["work"]["matrix"]["include"]) for entry in caller["include"]}
+        sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
+                 for entry in caller["include"] for role in Role}  # fmt: skip
         found += [
-            finding("KCI305", f"{name} has {size} legs, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER)
-            for name, size in sizes.items()
+            finding(
+                "KCI305", f"{name} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER
+            )
+            for (name, role), size in sizes.items()
             if size > MAX_MATRIX
         ]
-        if len(sizes) > MAX_MATRIX:
-            message = f"a caller job has {len(sizes)} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
+        if len(caller["include"]) > MAX_MATRIX:
+            message = f"a caller job has {len(caller['include'])} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
             found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
     units = output_units(msgspec.json.encode(work).decode())
     if units > MAX_OUTPUT_UNITS:
@@ -202,9 +221,10 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
     parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
     found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
-        work = {
-            "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel.get(name, ())]},
-            "parallel": most[index[name]] or MAX_MATRIX,
+        whole, parts_parallel = most[index[name]]
+        work = _matrices(plan.tier, by_kernel.get(name, ())) | {
+            "parallel": whole or MAX_MATRIX,
+            "parts_parallel": parts_parallel or MAX_MATRIX,
             "plan": parts[name],
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",

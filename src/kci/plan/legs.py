@@ -18,6 +18,7 @@ from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.machines import most_minutes, pool_of, price_of
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.sharding import assign, shards
+from kci.plan.splitting import parts_of, split_leg
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
@@ -123,6 +124,10 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """Whether all is tested that such a tree has, and not only what is planned."""
     seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
     """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
+    split: bool = False
+    """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    objects: Mapping[tuple[str, str], str] = {}
+    """The latest earlier run with the objects of each leg, by kernel and name."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -176,10 +181,13 @@ def make_plan(
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
                 placed.append(found)
-        legs += group(kernel, placed, options.grouping)
+        legs += _legs_of(kernel, placed, runners, options)
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
+    if options.objects:
+        known_runs = ((leg, options.objects.get((leg.kernel, leg.name), "")) for leg in legs)
+        legs = [msgspec.structs.replace(leg, objects_run=run) for leg, run in known_runs]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     legs, count = assign(legs, options.shards)
@@ -197,6 +205,22 @@ def make_plan(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
         ),
     )
+
+
+def _legs_of(kernel: KernelMatrix, placed: Sequence[Placed], runners: Runners, options: PlanOptions) -> list[Leg]:
+    fits: list[Placed] = []
+    legs: list[Leg] = []
+    for item in placed:
+        leg, setup = item.leg, item.setup
+        parts = 1
+        if options.split and leg.kind is not Kind.NOARCH:
+            asked = runners.limit(kernel.name, leg.backend).parts
+            parts = parts_of(leg.minutes, min(item.most, leg.timeout), setup, asked)
+        if parts == 1:
+            fits.append(item)
+        else:
+            legs += split_leg(_leg(kernel, [item], leg.name), [-(-leg.minutes // parts)] * parts, setup)
+    return [*group(kernel, fits, options.grouping), *legs]
 
 
 _TVM_FFI = (Backend.CPU, Backend.CUDA)
@@ -248,7 +272,7 @@ def place(
         system=variant.system,
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
-        timeout=limit.timeout_minutes or build.timeout,
+        timeout=limit.timeout or build.timeout,
         minutes=minutes,
         measured=measured,
         pool=pool_of(runner),

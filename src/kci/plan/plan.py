@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import msgspec
@@ -27,6 +28,17 @@ def _runner_text(runner: tuple[str, ...] | RunnerGroup) -> str:
     return " ".join((f"group:{runner.group}", *runner.labels))
 
 
+class Role(enum.StrEnum):
+    """What a leg is for; the value names the matrix of a workflow that it is in."""
+
+    WHOLE = "matrix"
+    """It compiles and links: it waits for nothing."""
+    PART = "parts"
+    """It compiles a share of one variant's objects."""
+    LINK = "links"
+    """It makes a variant of objects that other legs have compiled, and compiles what is missing."""
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One job: one variant, or several of one kernel, and where and how they are built."""
 
@@ -35,8 +47,9 @@ class Leg(msgspec.Struct, frozen=True):
     variant: str
     """What the build is told: the variant's name, or several names separated by spaces."""
     variants: tuple[str, ...]
+    """What it makes; a part leg makes none."""
     name: str
-    """What tells the leg from others of its kernel: the variant's name, or the group's."""
+    """What tells the leg from others of its kernel: the variant's name, or the group's, or that of a part."""
     kind: Kind
     backend: str
     system: str
@@ -66,10 +79,28 @@ class Leg(msgspec.Struct, frozen=True):
     """Which of the workflow's matrices its kernel is in."""
     loads: tuple[str, ...] = ()
     """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
+    part: int | None = None
+    """The share of its variant's objects that it compiles, from 1 on; None for a leg that makes variants."""
+    parts: int | None = None
+    """How many shares there are. With 0, a link leg compiles itself what it takes from no other."""
+    torch_only: bool = False
+    """Whether the shares are of those objects alone that read torch's headers: parts of another variant have others."""
+    takes: tuple[str, ...] = ()
+    """The part legs of the kernel whose objects a link leg takes, by name."""
+    objects_run: str = ""
+    """The earlier run whose objects it starts with; empty for none."""
+    memory: int | None = None
+    """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
 
     @property
     def runner_text(self) -> str:
         return _runner_text(self.runner)
+
+    @property
+    def role(self) -> Role:
+        if self.part is not None:
+            return Role.PART
+        return Role.WHOLE if self.parts is None else Role.LINK
 
 
 class TestLeg(msgspec.Struct, frozen=True):
@@ -144,6 +175,8 @@ class Shard(msgspec.Struct, frozen=True):
     legs: int
     max_parallel: int | None
     """How many of its legs may run at once, so that all shards together stay within the pools; None for no limit."""
+    parts_parallel: int | None = None
+    """The same for its part legs, and for the link legs that wait for them."""
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
 from kci.matrix.migrations import MIGRATIONS
+from kci.plan.sharding import MAX_MATRIX
 from kci.suggest import nearest, one_of
 
 
@@ -131,9 +132,9 @@ def unknown_kernel(subject: _Subject) -> Iterator[Found]:
 def limit_empty(subject: _Subject) -> Iterator[Found]:
     """KCI327: an entry of `limits` that limits nothing."""
     for index, entry in enumerate(subject.settings.limits):
-        if entry.max_jobs is entry.cores is entry.timeout_minutes is None:
+        if entry.max_jobs is entry.cores is entry.timeout_minutes is entry.parts is None:
             message = "this entry of `limits` sets no limit"
-            yield ("limits", index), message, "add `max-jobs`, `cores` or `timeout-minutes`"
+            yield ("limits", index), message, "add `max-jobs`, `cores`, `timeout-minutes` or `parts`"
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[Found]:
@@ -178,6 +179,8 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         for key in ("max-jobs", "cores", "timeout-minutes"):
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
+        parts = limit.parts if isinstance(limit.parts, int) else None
+        yield ("limits", index, "parts"), parts, range(1, MAX_MATRIX + 1).__contains__, f"from 1 to {MAX_MATRIX}"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from kci.plan.machines import Pool
-from kci.plan.plan import Leg, Shard
+from kci.plan.plan import Leg, Role, Shard
 
 MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""
@@ -28,14 +28,18 @@ def shard_of(kernel: str, count: int) -> int:
     return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
 
 
-def shard_count(legs: Mapping[str, int]) -> int:
+def shard_count(legs: Iterable[Leg]) -> int:
     """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself."""
-    most = max(MAX_MATRIX, *legs.values(), 0)
-    for count in range(max(1, -(-sum(legs.values()) // most)), MAX_SHARDS):
-        sizes = Counter[int]()
-        for kernel, number in legs.items():
-            sizes[shard_of(kernel, count)] += number
-        if max(sizes.values(), default=0) <= most:
+    sizes = Counter((leg.kernel, leg.role) for leg in legs)
+    most = max(MAX_MATRIX, *sizes.values(), 0)
+    each = Counter[Role]()
+    for (_, role), number in sizes.items():
+        each[role] += number
+    for count in range(max(1, -(-max(each.values(), default=0) // most)), MAX_SHARDS):
+        matrices = Counter[tuple[int, Role]]()
+        for (kernel, role), number in sizes.items():
+            matrices[shard_of(kernel, count), role] += number
+        if max(matrices.values(), default=0) <= most:
             return count
     return MAX_SHARDS
 
@@ -46,9 +50,8 @@ def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], in
     `count` is for a workflow file that fixes it. Whether each shard is small enough, `check_limits` says.
     """
     legs = list(legs)
-    kernels = Counter(leg.kernel for leg in legs)
-    wanted = shard_count(kernels) if count is None else count
-    shard = {kernel: shard_of(kernel, wanted) for kernel in kernels}
+    wanted = shard_count(legs) if count is None else count
+    shard = {kernel: shard_of(kernel, wanted) for kernel in {leg.kernel for leg in legs}}
     return [msgspec.structs.replace(leg, shard=shard[leg.kernel]) for leg in legs], wanted
 
 
@@ -56,25 +59,30 @@ def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
     """The shards of a plan, each with the part of the pools that it may use.
 
     `max-parallel` bounds one matrix only, so the budget of all pools is split: each pool by how many of its legs are in
-    which shard, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
+    which matrix, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
     known, or whose jobs GitHub holds back itself, bring their own number, so that they are never held back here.
     """
     most = allowances(legs, [leg.shard for leg in legs], count)
     sizes = [sum(leg.shard == index for leg in legs) for index in range(count)]
-    return tuple(Shard(index, size, allowed) for index, (size, allowed) in enumerate(zip(sizes, most, strict=True)))
+    return tuple(Shard(index, sizes[index], *most[index]) for index in range(count))
 
 
-def allowances(legs: Sequence[Leg], parts: Sequence[int], count: int) -> list[int | None]:
-    """How many legs of each of `count` matrices may run at once; None where nothing holds them back. See `shards`."""
-    allowed, sizes = [0] * count, [0] * count
+def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
+    """How many legs of each of `count` groups may run at once; None where nothing holds them back. See `shards`.
+
+    First of the legs that make whole variants, then of part legs; link legs run after those, and take their place.
+    """
+    matrices = [2 * group + (leg.role is not Role.WHOLE) for leg, group in zip(legs, groups, strict=True)]
+    allowed, sizes = [0] * 2 * count, [0] * 2 * count
     by_pool: dict[Pool, list[int]] = {}
-    for leg, part in zip(legs, parts, strict=True):
-        by_pool.setdefault(leg.pool, [0] * count)[part] += 1
-        sizes[part] += 1
+    for leg, matrix in zip(legs, matrices, strict=True):
+        by_pool.setdefault(leg.pool, [0] * 2 * count)[matrix] += 1
+        sizes[matrix] += 1
     for pool, here in sorted(by_pool.items(), key=lambda item: item[0].name):
         share = here if pool.size is None or pool.queued else split(pool.size, here)
         allowed = [total + more for total, more in zip(allowed, share, strict=True)]
-    return [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
+    found = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
+    return list(zip(found[::2], found[1::2], strict=True))
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:

@@ -26,7 +26,7 @@ from kci.plan.github import check_callers, check_limits, github_matrix, refuse_e
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.plan import Estimate, LeftOut, Plan, as_json
+from kci.plan.plan import Estimate, LeftOut, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_faulty
 from kci.workspace.workspace import Choice, Workspace
 
@@ -51,6 +51,10 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
     container: bool = True
     """Whether legs build in images."""
+    split: bool = False
+    """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    objects: Mapping[Key, str] = {}
+    """The latest earlier run with the objects of each leg, by kernel and the leg's name."""
     digests: Path | None = None
     """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
@@ -84,9 +88,9 @@ class PlannedRun(msgspec.Struct, frozen=True):
         answer = as_json(self.plan, self.estimate)
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
-    def github_matrix(self, shard: int | None = None) -> str:
+    def github_matrix(self, shard: int | None = None, role: Role = Role.WHOLE) -> str:
         """One line for `fromJSON`; see `kci.plan.github.github_matrix`."""
-        return github_matrix(self.plan, shard)
+        return github_matrix(self.plan, shard, role)
 
     def github_callers(self, count: int, trees: Mapping[str, str]) -> str:
         """One line for `fromJSON`; see `kci.plan.github.work_of`."""
@@ -139,10 +143,10 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
 
 
-def plan_everything(workspace: Workspace, tier: str) -> Plan:
+def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_sound` lets through."""
     matrix = workspace.matrix(Choice(tier=tier))
-    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest()))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
 
 
 def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
@@ -150,6 +154,8 @@ def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> Plan
         container=request.container,
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
+        split=request.split,
+        objects=request.objects,
         seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
     )
 
