@@ -79,7 +79,9 @@ def main() -> None:
     plan = planned.plan
     promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
-        **{str(role): matrix_of(planned, role) if not callers else "" for role in Role},
+        "matrix": "" if callers else planned.github_matrix(),
+        "parts": "" if callers else matrix_of(planned, Role.PART),
+        "links": "" if callers else matrix_of(planned, Role.LINK),
         "callers": planned.github_callers(callers, runs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),
@@ -92,8 +94,8 @@ def main() -> None:
     shard = plan.shards[0] if plan.shards else Shard(0, 0, None)
     set_output("parallel", str(shard.max_parallel or MAX_MATRIX))
     set_output("parts-parallel", str(shard.parts_parallel or MAX_MATRIX))
-    for role in Role:
-        set_output(f"has-{role}", "true" if any(leg.role is role for leg in plan.legs) else "false")
+    for name, role in (("has-matrix", Role.WHOLE), ("has-parts", Role.PART), ("has-links", Role.LINK)):
+        set_output(name, "true" if any(leg.role is role for leg in plan.legs) else "false")
     carried = {test.kernel for test in plan.tests if test.run}
     # One matrix for all has legs only; a caller's has also the kernels that are only tested.
     set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
@@ -107,9 +109,8 @@ def main() -> None:
 
 
 def matrix_of(planned: kci.PlannedRun, role: Role) -> str:
-    """One of the matrices of a workflow without callers; nothing for parts and links where there are none."""
-    needed = role is Role.WHOLE or any(leg.role is role for leg in planned.plan.legs)
-    return planned.github_matrix(role=role) if needed else ""
+    """The matrix of parts or links of a workflow without callers; nothing where there are none."""
+    return planned.github_matrix(role=role) if any(leg.role is role for leg in planned.plan.legs) else ""
 
 
 def affected_base() -> str | None:
