@@ -8,11 +8,12 @@ import pytest
 
 from buildkit import CPU, copy_kernel, quiet, request
 from kci.builders import native
-from kci.builders.failures import as_written, excerpt, failed_build, first_failed, named_error
+from kci.builders.failures import as_written, excerpt, failed_build, named_error
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.cli._output import print_error
 from kci.errors import first_error
+from kci.processes.ninja_run import failed_commands
 from kci.processes.process import Finished
 from kci.processes.running_commands import NINJA_LOG
 
@@ -71,18 +72,16 @@ def test_the_first_error_and_its_place_in_the_kernel(said: str, place: tuple[str
 
 def test_words_that_name_no_error() -> None:
     assert named_error(["Segmentation fault"]) is None
-    assert first_failed("ninja: error: loading 'build.ninja': No such file or directory") is None
+    assert failed_commands("ninja: error: loading 'build.ninja': No such file or directory") == []
 
 
 def test_the_output_of_the_first_command_alone() -> None:
-    failed = first_failed(NINJA.format(said=GCC))
-    assert failed is not None
-    assert (failed.made, failed.others) == ("obj/001/plus.cpp.o", 1)
+    failed, other = failed_commands(NINJA.format(said=GCC))
+    assert (failed.made, other.made) == ("obj/001/plus.cpp.o", "obj/002/other.cpp.o")
     assert failed.command.startswith("/usr/bin/g++ -Ikernel/csrc ")
     assert failed.said == tuple(GCC.splitlines())
-    older = first_failed("FAILED: obj/a.o \ng++ -c a.cpp\na.cpp:1:1: error: no")
-    assert older is not None
-    assert (older.made, older.command, older.others) == ("obj/a.o", "g++ -c a.cpp", 0)
+    (older,) = failed_commands("FAILED: obj/a.o \ng++ -c a.cpp\na.cpp:1:1: error: no")
+    assert (older.made, older.command) == ("obj/a.o", "g++ -c a.cpp")
 
 
 def test_an_error_between_thousands_of_lines_is_shown() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
-from kci.processes import job_budget
-from kci.processes.job_budget import cpu_limit, job_count, memory_limit
+from kci.processes import job_budget, machine
+from kci.processes.job_budget import job_count
+from kci.processes.machine import cpu_limit, memory_limit
 
 GIB = 2**30
 
@@ -56,10 +57,15 @@ def test_compilers_keep_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 64 * GIB // 4096}.get(name, 4096))
-    monkeypatch.setattr(job_budget, "memory_limit", lambda: 8 * GIB)
-    monkeypatch.setattr(job_budget, "cpu_limit", lambda: None)
-    assert job_count(None, "cpu") == 4
-    monkeypatch.setattr(job_budget, "cpu_limit", lambda: 1.5)
+    monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
+    monkeypatch.setattr(machine, "cpu_limit", lambda: None)
+    assert job_count(None, "cpu") == 16
+    monkeypatch.setattr(machine, "cpu_limit", lambda: 1.5)
     assert job_count(None, "cpu") == 2
-    monkeypatch.setattr(job_budget, "memory_limit", lambda: GIB)
+    monkeypatch.setattr(machine, "memory_limit", lambda: GIB // 2)
     assert job_count(None, "cpu") == 1
+    # where the system does not say what is free (macOS, Windows): by what a compiler takes at its worst
+    monkeypatch.setattr(job_budget, "free_memory", lambda: None)
+    monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
+    monkeypatch.setattr(machine, "cpu_limit", lambda: None)
+    assert (job_count(None, "cpu"), job_count(None, "cuda")) == (4, 2)

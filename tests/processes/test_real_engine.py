@@ -6,6 +6,7 @@ The stand-in of test_container.py shows which command kci gives; this shows that
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -159,7 +160,9 @@ def test_out_of_memory_by_the_control_group(
     source.write_text(good + GREEDY)
     failed = kci_process(*arguments)
     assert failed.code == BuildFailedError.exit_code, failed.stderr
-    assert "most likely for want of memory" in failed.stderr
+    said = [line for line in failed.stderr.splitlines() if "for want of memory" in line]
+    assert re.fullmatch(r"csrc/relu\.cpp was killed .* at 0\.\d GiB: it is compiled again, alone", said[0])
+    assert re.search(r"csrc/relu\.cpp was killed .*, alone as well; this machine has 0\.4 GiB", said[-1])
     assert list((tmp_path / "o").iterdir()) == []
     source.write_text(good)
     done = kci_process(*arguments)

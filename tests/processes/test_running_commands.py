@@ -2,86 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from buildkit import quiet
+from eaters import MIB, AfterLook, eat, let_go, linux, ninja_runs
 from kci.processes import running_commands
-from kci.processes.process import guarded
 from kci.processes.running_commands import NINJA_LOG, EndedCommand, RunningCommands
-
-MIB = 2**20
-EATER = """
-import subprocess, sys
-mib, fifo, output = int(sys.argv[1]), sys.argv[2], sys.argv[-1]
-child = subprocess.Popen([sys.executable, __file__, str(mib), f"{fifo}2", ""]) if "--child" in sys.argv else None
-held = bytearray(mib << 20)
-held[::4096] = b"x" * len(held[::4096])
-open(fifo).read()
-if child:
-    child.wait()
-if output:
-    open(output, "w").close()
-"""
-"""A program that holds so many MiB until somebody opens its fifo for writing, and then makes its output."""
-
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is known on Linux only")
-
-
-def eat(mib: int, output: str, *, more: str = "") -> str:
-    return f"{sys.executable} eat.py {mib} {output}.fifo {more} -o {output}"
-
-
-def ninja_runs(
-    work: Path, commands: dict[str, str], ended: Callable[[EndedCommand], None], *arguments: str
-) -> RunningCommands:
-    """Run commands by a real ninja in a folder, watched; each makes the file that it is named by."""
-    ninja = shutil.which("ninja")
-    assert ninja is not None
-    (work / "eat.py").write_text(EATER)
-    for fifo in (
-        f"{output}.fifo{more}" for output, command in commands.items() if "eat.py" in command for more in ("", "2")
-    ):
-        if not (work / fifo).exists():
-            os.mkfifo(work / fifo)
-    lines = ["rule run", "  command = $c"]
-    lines += [line for output, command in commands.items() for line in (f"build {output}: run", f"  c = {command}")]
-    (work / "build.ninja").write_text("\n".join([*lines, ""]))
-    with RunningCommands(work, commands, ended) as running:
-        guarded([ninja, "-C", str(work), *arguments], quiet, started=running.follow)
-    return running
-
-
-def let_go(work: Path, output: str) -> None:
-    """Let a program that holds memory end; it must be waiting."""
-    for fifo in (f"{output}.fifo2", f"{output}.fifo"):
-        try:
-            os.close(os.open(work / fifo, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # that one has no child
-            continue
-
-
-@pytest.fixture
-def after_look(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[RunningCommands], None]], None]:
-    """Has something done after each look at what runs."""
-    look = RunningCommands._look
-
-    def patch(do: Callable[[RunningCommands], None]) -> None:
-        def both(running: RunningCommands) -> None:
-            look(running)
-            do(running)
-
-        monkeypatch.setattr(RunningCommands, "_look", both)
-
-    return patch
-
-
-AfterLook = Callable[[Callable[[RunningCommands], None]], None]
 
 
 @linux

@@ -21,11 +21,9 @@ from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
 from kci.plurals import count
-from kci.processes.job_budget import read_progress
+from kci.processes.ninja_run import failed_commands, was_killed
 from kci.processes.process import Finished
 
-# ninja: `FAILED: [code=1] obj/000/relu.cpp.o`; older ones have no code.
-_FAILED = re.compile(r"FAILED: (?:\[code=-?\d+\] )?(?P<made>.+?) *")
 _PLACED = (
     # g++, clang++ and what stands on clang: `relu.cpp:3:5: error: ...`
     re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.+)"),
@@ -47,10 +45,6 @@ _OWN = rf"(?:{KERNEL}|{FOLDER})/"
 _WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |")(?:{KERNEL})/')
 # `cublas_v2.h`, `cudnn.h`: of CUDA libraries that pip's toolkit is without.
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
-# g++, clang++, and a shell of their death by signal 9.
-_KILLED = re.compile(
-    r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
-)
 # torch's own #error.
 _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
 # g++, nvcc and clang++ of a header that is not found, in this order.
@@ -58,17 +52,6 @@ _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
 _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
-
-
-class FailedCommand(msgspec.Struct, frozen=True):
-    """The first command of a build that failed."""
-
-    made: str
-    """What it was to make, relative to the work directory."""
-    command: str
-    said: tuple[str, ...]
-    others: int
-    """How many more failed."""
 
 
 class ErrorSpot(msgspec.Struct, frozen=True):
@@ -81,26 +64,6 @@ class ErrorSpot(msgspec.Struct, frozen=True):
     column: int = 0
     at: int = 0
     """The number of its line in what the compiler said."""
-
-
-def first_failed(output: str) -> FailedCommand | None:
-    """The first failed command in what ninja said, with that command's own output.
-
-    What other commands say while ninja waits for their end stands in between.
-    """
-    lines = output.splitlines()
-    starts = [number for number, line in enumerate(lines) if _FAILED.fullmatch(line)]
-    if not starts:
-        return None
-    found = _FAILED.fullmatch(lines[starts[0]])
-    assert found is not None  # noqa: S101  - it is how the start was found
-    said = []
-    for line in lines[starts[0] + 2 :]:
-        if read_progress(line) or line.startswith("ninja: ") or _FAILED.fullmatch(line):
-            break
-        said.append(line)
-    command = lines[starts[0] + 1] if starts[0] + 1 < len(lines) else ""
-    return FailedCommand(found["made"], command, tuple(said), len(starts) - 1)
 
 
 def named_error(said: Sequence[str], renamed: Mapping[str, str] | None = None) -> ErrorSpot | None:
@@ -174,21 +137,22 @@ def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFaile
     Its message has what the compiler said around the first error, and the command; its finding the place (KCI513).
     """
     name, work = request.variant.name, recipe.work
-    failed = first_failed(done.output)
-    if failed is None:
+    found = failed_commands(done.output)
+    if not found:
         return BuildFailedError(f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work))
+    failed, more = found[0], len(found) - 1
     translated = {made: source for source, made in recipe.translation.sources.items()} if recipe.translation else {}
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work)
-    others = f" (and {count(failed.others, 'other command')})" if failed.others else ""
+    others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
     message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
-    found = finding("KCI513", spot.text, path=path, span=span)
-    return BuildFailedError("\n".join(message), hint=hint, diagnostics=[found])
+    problem = finding("KCI513", spot.text, path=path, span=span)
+    return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
 
 
 def _header_hint(text: str, kernel_dir: Path) -> str:
@@ -214,6 +178,6 @@ def failure_hint(done: Finished, work: Path) -> str:
         )
     if standard := _OLD_STANDARD.search(done.output):
         return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
-    if _KILLED.search(done.output):
+    if was_killed(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     return program_hint(done.output, work, CACHE_OPTION)

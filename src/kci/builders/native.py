@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -31,8 +31,9 @@ from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
-from kci.processes.process import Finished, Log, guarded
-from kci.processes.running_commands import NINJA_LOG, EndedCommand, RunningCommands
+from kci.processes.ninja_run import NinjaRun, run_ninja
+from kci.processes.process import Finished, Log
+from kci.processes.running_commands import NINJA_LOG
 from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
 from kci.toolchains.compilers import (
     compiler_of,
@@ -150,7 +151,7 @@ def build(request: Request, log: Log) -> Built:
         except OSError as error:
             raise unwritable(work, error) from error
         try:
-            done, use = _compile(recipe, request, lock, log, objects.ended)
+            done, use = _compile(recipe, request, lock, log, objects)
             if done.code != 0:
                 raise failed_build(recipe, request, done)
             objects.linked()
@@ -182,9 +183,9 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
 
 
 def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, ended: Callable[[EndedCommand], None]
+    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects
 ) -> tuple[Finished, CacheUse | None]:
-    """Run ninja, and ask the compiler cache what it had of it; `ended` takes each object as soon as it is compiled."""
+    """Run ninja, keep each object as it is compiled, and ask the compiler cache what it had of it."""
     tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
@@ -193,10 +194,8 @@ def _compile(
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else ()
         command = recipe.ninja(share.arguments)
-        compiled = [step.output for step in recipe.steps if step.depfile]
-        with RunningCommands(recipe.work, compiled, ended) as running:
-            said = _readable(log, recipe, request.kernel_dir)
-            done = guarded(command, said, env=tools, lock=lock, started=running.follow)
+        run = NinjaRun(command, recipe.work, tools, objects.needs(), lock)
+        done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended).finished
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))

@@ -28,6 +28,7 @@ from kci.builders.recipe import Recipe
 from kci.builders.request import ObjectUse
 from kci.builders.units import Language
 from kci.inputs.stat_cache import StatCache
+from kci.processes.memory_gate import Need
 from kci.processes.process import Log
 from kci.processes.running_commands import EndedCommand
 
@@ -61,6 +62,7 @@ class Objects:
         self.found: set[str] = set()
         self._work = recipe.work
         self._steps = {step.output: step for step in recipe.steps if step.depfile}
+        self._guesses = recipe.needs
         self._vague = {unit.object for unit in recipe.sources.units if unit.language is Language.HIP}
         self._module = recipe.work / recipe.target.module
         self._stores = stores
@@ -79,6 +81,7 @@ class Objects:
         self._ended: dict[str, EndedCommand] = {}
         self._asked: dict[str, tuple[str, str]] = {}
         self._look_again = 0.0
+        self._alone = 0
 
     def restore(self) -> list[Step]:
         """Put the objects that are there into the work directory.
@@ -104,9 +107,19 @@ class Objects:
                 return record.seconds, record.memory
         return None, None
 
+    def needs(self) -> dict[str, Need]:
+        """What compiling each object is expected to take, by output: what it took last, else the recipe's guess."""
+        found = dict(self._guesses)
+        for output, step in self._steps.items():
+            seconds, memory = self.cost(step)
+            if memory:
+                found[output] = Need(memory, seconds or 0.0, measured=True, what=found[output].what)
+        return found
+
     def ended(self, command: EndedCommand) -> None:
         """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest."""
         self._ended[command.output] = command
+        self._alone += command.alone
         if time.monotonic() >= self._look_again:
             self.keep()
 
@@ -137,7 +150,7 @@ class Objects:
         for store in self._stores:
             store.finish()
         seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
-        return ObjectUse(len(self.found), len(self._reads) - len(self.found), seconds)
+        return ObjectUse(len(self.found), len(self._reads) - len(self.found), seconds, self._alone)
 
     def named(self) -> list[str]:
         """The files that compilers read, as they name them: absolute, or relative to the work directory."""

@@ -25,9 +25,11 @@ from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
+from kci.catalog.runners import default_runners
 from kci.files.cache import work_dir
 from kci.matrix.names import Kind
-from kci.processes.job_budget import job_count
+from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
+from kci.processes.memory_gate import Need
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
 
@@ -54,6 +56,8 @@ class Recipe(msgspec.Struct, frozen=True):
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
     jobs: int
+    needs: dict[str, Need]
+    """What each object is expected to take, by output."""
 
     def setup(self) -> Iterator[list[str]]:
         """The commands that install what is missing."""
@@ -101,6 +105,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         files=generated,
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.variant.backend),
+        needs={unit.object: _need(request, unit) for unit in units},
     )
 
 
@@ -140,6 +145,17 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     objects = tuple(unit.object for unit in units)
     link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+
+
+def _need(request: Request, unit: Unit) -> Need:
+    """A guess by the language, and by CUTLASS. Somebody who has chosen how many compilers run knows better."""
+    if jobs_are_chosen(request.options.jobs):
+        return Need(what=unit.shown)
+    backend = {Language.CUDA: "cuda", Language.HIP: "rocm"}.get(unit.language)
+    backend = backend or ("xpu" if request.variant.backend == "xpu" else "cpu")
+    at_once = min(nvcc_threads() or 1, len(unit.archs)) if unit.language is Language.CUDA else 1
+    cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
+    return Need(default_runners().compiler_memory(backend, cutlass=cutlass) * at_once, what=unit.shown)
 
 
 def _translation(

@@ -104,10 +104,13 @@ class ObjectUse(msgspec.Struct, frozen=True):
     made: int
     seconds: float = 0.0
     """What it took to compile those that were found, as far as it is known."""
+    alone: int = 0
+    """How many were compiled again alone, because they were killed for want of memory."""
 
     def __str__(self) -> str:
         saved = f", which took {round(self.seconds)} s to compile" if self.seconds >= 1 else ""
-        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}"
+        alone = f"; {self.alone} were killed for want of memory and compiled again alone" if self.alone else ""
+        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}{alone}"
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -9,6 +9,9 @@ import msgspec
 
 from kci.files.dated_data import Dated, shipped
 
+_UNKNOWN_MEMORY = 4
+"""GiB, for a compiler that was never measured."""
+
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """A kind of machine that takes jobs."""
@@ -41,6 +44,8 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
     memory: int = 0
     """The GiB that one compiler needs at its worst; 0 where that bounds nothing."""
+    memory_cutlass: int = 0
+    """The same of a source with the headers of CUTLASS; 0 where they make no difference."""
     image: dict[str, str] = {}
     """The build image by system; a system without one cannot be built by kci's own builders."""
     images: dict[str, dict[str, str]] = {}
@@ -84,6 +89,12 @@ class Runners(msgspec.Struct, frozen=True):
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None where there is none."""
         return self.own.get((backend, system)) or self.runner.get(system)
+
+    def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
+        """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""
+        build = self.build.get(backend)
+        found = build and ((cutlass and build.memory_cutlass) or build.memory)
+        return (found or _UNKNOWN_MEMORY) * 2**30
 
     def limit(self, kernel: str, backend: str) -> LegLimit:
         """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from kci.catalog.runners import default_runners
 from kci.errors import UsageError
+from kci.processes.machine import cores, free_memory, memory
 
-_UNKNOWN_MEMORY = 4
-"""What to count with where the machine does not say, or where the compiler was never measured."""
+_LEAST_MEMORY = 2**29
+"""No compiler of torch sources takes less; so many bytes for each bound how many are started at once."""
 
 
 def job_count(asked: int | None, backend: str) -> int:
-    """How many compilers run at once: what was asked for, else `MAX_JOBS`, else by cores and memory.
+    """How many compilers run at once at most: what was asked for, else `MAX_JOBS`, else by cores.
 
-    nvcc may itself run several threads (`NVCC_THREADS`), and each of them counts.
+    How many of them really run is decided by the memory that is free (`kci.processes.memory_gate`). Where a machine
+    does not say what is free, so many run for which there is memory at their worst. nvcc may itself run several
+    threads (`NVCC_THREADS`), and each of them counts.
 
     Raises:
         UsageError: the number asked for is not a positive integer.
@@ -40,11 +42,15 @@ def job_count(asked: int | None, backend: str) -> int:
     if (limit := _positive("MAX_JOBS")) is not None:
         jobs = limit
     else:
-        build = default_runners().build.get(backend)
-        memory = build.memory if build is not None and build.memory else _UNKNOWN_MEMORY
-        jobs = max(1, min(_cores(), _memory_gib() // memory))
+        least = _LEAST_MEMORY if free_memory() is not None else default_runners().compiler_memory(backend)
+        jobs = max(1, min(cores(), memory() // least))
     threads = nvcc_threads() if backend == "cuda" else None
     return max(1, jobs // (threads or 1))
+
+
+def jobs_are_chosen(asked: int | None) -> bool:
+    """Whether somebody said how many compilers are to run."""
+    return asked is not None or _positive("MAX_JOBS") is not None
 
 
 def nvcc_threads() -> int | None:
@@ -63,88 +69,6 @@ def _positive(name: str) -> int | None:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise UsageError(f"{name}={text!r} is not a positive number", hint=f"set {name} to 1 or more, or unset it")
     return int(text)
-
-
-def _cores() -> int:
-    # in a container they can be fewer than the machine has
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    limit = cpu_limit()
-    return cores if limit is None else max(1, min(cores, round(limit)))
-
-
-def _memory_gib() -> int:
-    if sys.platform == "win32":
-        return _UNKNOWN_MEMORY
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        memory = _UNKNOWN_MEMORY * 2**30
-    limit = memory_limit()
-    return (memory if limit is None else min(memory, limit)) // 2**30
-
-
-_MEMBERSHIP = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
-
-
-def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
-    """The bytes that this process and its children may use; None where nothing limits them."""
-    found = [_number(place / "memory.max") for place in _unified(membership, mount)]
-    found += [_number(place / "memory.limit_in_bytes") for place in _controller("memory", membership, mount)]
-    # The older kind writes a number near 2**63 where there is no limit.
-    return min((limit for limit in found if limit is not None and limit < 1 << 60), default=None)
-
-
-def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
-    """The cores that they may use together; None where nothing limits them."""
-    found: list[float] = []
-    for place in _unified(membership, mount):
-        quota, _, period = _text(place / "cpu.max").partition(" ")
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            found.append(int(quota) / int(period))
-    for place in _controller("cpu", membership, mount):
-        allowed, every = _number(place / "cpu.cfs_quota_us"), _number(place / "cpu.cfs_period_us")
-        if allowed is not None and every:
-            found.append(allowed / every)
-    return min(found, default=None)
-
-
-def _unified(membership: Path, mount: Path) -> Iterator[Path]:
-    # the group and those above it, of the newer kind
-    for line in _text(membership).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if number == "0" and not controllers:
-            yield from _upwards(mount, group)
-
-
-def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
-    # the same of the older kind, where each controller has a tree of its own
-    for line in _text(membership).splitlines():
-        controllers, _, group = line.partition(":")[2].partition(":")
-        if name in controllers.split(","):
-            for folder in dict.fromkeys((name, controllers)):
-                yield from _upwards(mount / folder, group)
-
-
-def _upwards(root: Path, group: str) -> Iterator[Path]:
-    # in a container the group can be named as the host sees it, while its own files are at the top
-    path = PurePosixPath("/", group)
-    for part in (path, *path.parents):
-        yield root / part.relative_to("/")
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 _SPEAKS_JOBSERVER = (1, 13)

@@ -8,14 +8,18 @@ mark catches what lies between two looks. Where there is no /proc (macOS, Window
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
+
+from kci.processes.memory_gate import THIS_MACHINE, MemoryGate, Need, RunningCommand
+from kci.processes.process import Log, silent
 
 NINJA_LOG = ".ninja_log"
 """Where ninja notes how long each command took that succeeded, in the work directory."""
@@ -26,6 +30,7 @@ _LOOKS_SHARE = 0.01
 """The part of one core that looking may take: with thousands of processes it looks less often."""
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # They start a compiler, or take its place; one that does no more than that has compiled nothing in its own processes.
+_ENOUGH_SEEN = 3
 _NO_COMPILERS = (b"ninja", b"sh", b"dash", b"bash", b"ccache", b"sccache", b"distcc", b"icecc")
 
 
@@ -35,34 +40,48 @@ class EndedCommand(msgspec.Struct, frozen=True):
     output: str
     """What it made, as build.ninja names it."""
     seconds: float | None
+    """What it took, without the time that it waited for memory; None where nobody saw it run."""
     peak: int | None
     """The most bytes that its processes had at once; None where it was too short to be seen, or compiled elsewhere."""
-
-
-class _Running(msgspec.Struct):
-    output: str
-    peak: int = 0
+    alone: bool = False
+    """Whether it ran alone, because it was killed for want of memory before."""
 
 
 class RunningCommands:
     """Watches a ninja from `follow` on until it is left, and tells of each command that succeeds.
 
+    On Linux it holds back those for which there is no memory or no time.
     `ended` is called in a thread of its own, at most a second after a command's end; what it raises is raised where the
     watch is left.
     """
 
-    def __init__(self, work: Path, outputs: Collection[str], ended: Callable[[EndedCommand], None]) -> None:
-        # outputs: those to tell of
-        self._log = work / NINJA_LOG
-        self._outputs = frozenset(outputs)
+    def __init__(
+        self,
+        work: Path,
+        needs: Mapping[str, Need],
+        ended: Callable[[EndedCommand], None],
+        log: Log = silent,
+        gate: MemoryGate = THIS_MACHINE,
+    ) -> None:
+        # needs: of the objects to tell of, by output
+        self._ninja_log = work / NINJA_LOG
+        self._needs = needs
         self._ended = ended
+        self._log = log
+        self._gate = gate
         self._told = set(self._entries())
-        self._running: dict[int, _Running] = {}
-        self._peaks: dict[str, int] = {}
+        self._running: dict[int, RunningCommand] = {}
+        self._last: dict[str, RunningCommand] = {}
+        self._similar: dict[int, list[int]] = {}
+        self._longest = 0.0
+        self._waited = False
         self._session: int | None = None
+        self._ends_at: float | None = None
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._watch, name="kci-running-commands", daemon=True)
+        self.stopped = False
+        """Whether ninja was ended because its time was over."""
 
     def __enter__(self) -> RunningCommands:
         self._thread.start()
@@ -73,6 +92,7 @@ class RunningCommands:
     ) -> None:
         self._over.set()
         self._thread.join()
+        self._gate.leave(self)
         if self._error is not None and error is None:
             raise self._error
 
@@ -80,9 +100,13 @@ class RunningCommands:
         """The ninja that was started is in this session, the number of which is that of its first process."""
         self._session = session
 
+    def end_at(self, when: float | None) -> None:
+        """End ninja at this time (`time.monotonic`); before it nothing begins that would not be done by then."""
+        self._ends_at = when
+
     def peak(self, output: str) -> int | None:
         """The most bytes that the last command for an output had, whether it succeeded or not."""
-        return self._peaks.get(output)
+        return self._last[output].peak if output in self._last else None
 
     def _watch(self) -> None:
         try:
@@ -96,26 +120,53 @@ class RunningCommands:
             self._error = error
 
     def _look(self) -> None:
-        seen: dict[int, int] = {}
+        now, seen = time.monotonic(), dict[int, int]()
         for process in _processes(self._session) if self._session else ():
             if process.group == self._session or process.name in _NO_COMPILERS:
                 continue
             if process.group not in self._running:
-                self._running[process.group] = _Running(self._output_of(process.group))
+                output = self._output_of(process.group)
+                self._running[process.group] = RunningCommand(output, Need(), now, process.group)
             command = self._running[process.group]
-            seen[process.group] = seen.get(process.group, 0) + process.resident
-            command.peak = max(command.peak, seen[process.group], process.most())
-        for group, command in list(self._running.items()):
-            self._peaks[command.output] = command.peak
-            if group not in seen:
-                del self._running[group]
+            command.resident = seen[process.group] = seen.get(process.group, 0) + process.resident
+            command.peak = max(command.peak, command.resident, process.most())
+        self._running = {group: command for group, command in self._running.items() if group in seen}
+        commands = list(self._running.values())
+        for command in commands:
+            command.ends_at = self._ends_at
+            command.need = command.need if command.begun else self._need(command.output)
+            self._last[command.output] = command
+        for command in self._gate.look(self, commands):
+            self._tell_waits(command)
         self._tell()
+        waits = commands and all(command.late(now) for command in commands)
+        if self._ends_at is not None and self._session and not self.stopped and (now >= self._ends_at or waits):
+            self.stopped = True
+            os.kill(self._session, signal.SIGTERM)
+
+    def _need(self, output: str) -> Need:
+        """What was recorded, else a guess, made better by what three of the same guess have taken in this build."""
+        need = self._needs.get(output, Need())
+        seen = self._similar.get(need.memory, [])
+        if need.memory and not need.measured and seen:
+            likely = max(seen) * 5 // 4
+            if len(seen) >= _ENOUGH_SEEN or likely > need.memory:
+                need = msgspec.structs.replace(need, memory=likely)
+        return need if need.seconds else msgspec.structs.replace(need, seconds=self._longest)
 
     def _output_of(self, group: int) -> str:
         # the command itself, or a shell that was given it as one word
         words = _read(f"/proc/{group}/cmdline").decode(errors="replace").replace("\0", " ").split()
         named = (after for word, after in pairwise(words) if word == "-o")
-        return next((name for name in named if name in self._outputs), "")
+        return next((name for name in named if name in self._needs), "")
+
+    def _tell_waits(self, command: RunningCommand) -> None:
+        if not self._waited and not command.late(command.since):
+            self._waited = True
+            self._log(
+                f"memory is short: {command.need.what or command.output} waits until others have ended, "
+                f"since it is expected to take {command.need.memory / 2**30:.1f} GiB"
+            )
 
     def _tell(self) -> None:
         for entry in self._entries():
@@ -123,12 +174,18 @@ class RunningCommands:
                 continue
             self._told.add(entry)
             begun, ended, _, output, _ = entry.split("\t")
-            if output in self._outputs:
-                self._ended(EndedCommand(output, (int(ended) - int(begun)) / 1000, self._peaks.get(output)))
+            if output not in self._needs:
+                continue
+            need, command = self._needs[output], self._last.get(output)
+            seconds = (int(ended) - int(begun)) / 1000 - (command.held_seconds if command else 0)
+            self._longest = max(self._longest, seconds)
+            if command and not need.measured:
+                self._similar.setdefault(need.memory, []).append(command.peak)
+            self._ended(EndedCommand(output, round(seconds, 3), command.peak if command else None, need.alone))
 
     def _entries(self) -> Iterator[str]:
         # ninja may write the file anew as it starts, so that there is no place in it from which to read on
-        text = _read(str(self._log)).decode(errors="replace")
+        text = _read(str(self._ninja_log)).decode(errors="replace")
         return (line for line in text.splitlines(keepends=True) if line.endswith("\n") and line.count("\t") == 4)
 
 
