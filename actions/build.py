@@ -26,7 +26,7 @@ from kci.ci.watched_leg import watch_leg
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
-from kci.errors import first_error
+from kci.errors import UnfinishedBuildError, first_error
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
@@ -150,7 +150,8 @@ def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
     print(f"To do the same on your machine:\n  {replay}", flush=True)
     add_summary([f"### {variant} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
     kernel = leg.kernel.build.name
-    failure = VariantFailure(kernel, leg.name, variant, leg.run.attempt or 1, first_error(error), replay[:4000])
+    attempt, unfinished = leg.run.attempt or 1, isinstance(error, UnfinishedBuildError)
+    failure = VariantFailure(kernel, leg.name, variant, attempt, first_error(error), replay[:4000], unfinished)
     write_failure(leg.packed, failure)
 
 

@@ -60,6 +60,24 @@ class BuildFailedError(KciError):
     exit_code = 4
 
 
+class UnfinishedBuildError(BuildFailedError):
+    """A build ended itself because its time was over, or was asked to end; nothing failed, and what is done is kept."""
+
+    def __init__(self, what: str, done: int, total: int) -> None:
+        # what: the variant, or a part of it
+        hint = "the same command goes on where this one ended"
+        super().__init__(f"{what} is not finished: {done} of {total} objects are done", hint=hint)
+        self.done = done
+        self.total = total
+
+
+# What `UnfinishedBuildError` says, in the output of another kci.
+UNFINISHED = re.compile(
+    r"^error: (?P<what>\S+(?: \(part \S+\))?) is not finished: (?P<done>\d+) of (?P<total>\d+) objects are done$",
+    re.MULTILINE,
+)
+
+
 class UnsafeError(KciError):
     """An archive, path or name reaches outside of where it may."""
 

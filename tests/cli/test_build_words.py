@@ -26,6 +26,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "container": TEXT,
     "tier": st.sampled_from([None, "release", "all"]),
     "jobs": st.none() | st.integers(1, 10**6),
+    "stop_after": st.none() | st.floats(0, 10**6),
     "isolation": st.booleans(),
     "unique_id": st.none() | TEXT,
     "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),

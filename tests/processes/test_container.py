@@ -15,7 +15,7 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program, quiet
 from conftest import ROOT
-from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
+from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnfinishedBuildError, UsageError
 from kci.processes import container
 from kci.processes.container import (
     ContainerBuild,
@@ -251,6 +251,18 @@ def test_the_exit_code_of_kci_in_the_image_is_kept(
     with pytest.raises(error, match="what it said") as caught:
         run(tmp_path, f"echo what it said; exit {code}", monkeypatch)
     assert caught.type is error
+
+
+def test_a_build_that_is_not_finished_in_the_image_is_not_finished_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+) -> None:
+    said = str(UnfinishedBuildError("torch213-cxx11-cpu-x86_64-linux", 12, 40))
+    with pytest.raises(UnfinishedBuildError, match="12 of 40 objects") as caught:
+        run(tmp_path, f"echo 'error: {said}' >&2; exit 4", monkeypatch)
+    assert (caught.value.done, caught.value.total) == (12, 40)
+    with pytest.raises(BuildFailedError) as failed:
+        run(tmp_path, f"echo 'a.cu(1): warning: {said}' >&2; exit 4", monkeypatch)
+    assert failed.type is BuildFailedError
 
 
 def test_what_the_engine_writes_where_it_is_started_is_not_in_the_callers_folder(

@@ -25,13 +25,13 @@ from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
 from kci.builders.units import Language
 from kci.config.values import Version
-from kci.errors import BuildFailedError, MissingToolError
+from kci.errors import BuildFailedError, MissingToolError, UnfinishedBuildError
 from kci.files.lock import locked
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
-from kci.processes.ninja_run import NinjaRun, run_ninja
+from kci.processes.ninja_run import NinjaRun, ending, run_ninja
 from kci.processes.process import Finished, Log
 from kci.processes.running_commands import NINJA_LOG
 from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
@@ -128,6 +128,7 @@ def build(request: Request, log: Log) -> Built:
         BuildFailedError: a compiler failed; the message holds its command and its output.
         KciError: as `plan`.
     """
+    ends_at = ending(request.options.stop_after)
     recipe = plan(request, log)
     watch = Watch(request)
     environment = ensure(recipe.chain.environment, log)
@@ -151,7 +152,7 @@ def build(request: Request, log: Log) -> Built:
         except OSError as error:
             raise unwritable(work, error) from error
         try:
-            done, use = _compile(recipe, request, lock, log, objects)
+            done, use = _compile(recipe, request, lock, log, objects, ends_at)
             if done.code != 0:
                 raise failed_build(recipe, request, done)
             objects.linked()
@@ -183,9 +184,14 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
 
 
 def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects
+    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
 ) -> tuple[Finished, CacheUse | None]:
-    """Run ninja, keep each object as it is compiled, and ask the compiler cache what it had of it."""
+    """Run ninja, keep each object as it is compiled, and ask the compiler cache what it had of it.
+
+    Raises:
+        UnfinishedBuildError: the time was over, or somebody has ended this process.
+        BuildFailedError: as `run_ninja`.
+    """
     tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
@@ -194,8 +200,13 @@ def _compile(
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else ()
         command = recipe.ninja(share.arguments)
-        run = NinjaRun(command, recipe.work, tools, objects.needs(), lock)
-        done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended).finished
+        run = NinjaRun(command, recipe.work, tools, objects.needs(), lock, ends_at)
+        try:
+            done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended)
+        except KeyboardInterrupt:
+            done = None
+        if done is None:
+            raise UnfinishedBuildError(request.variant.name, objects.done(), len(recipe.sources.units))
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))

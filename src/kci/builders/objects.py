@@ -123,6 +123,11 @@ class Objects:
         if time.monotonic() >= self._look_again:
             self.keep()
 
+    def done(self) -> int:
+        """How many are there now, found or made."""
+        self.keep()
+        return len(self._reads)
+
     def keep(self) -> None:
         """Keep the objects whose compilers have ended."""
         began = time.monotonic()

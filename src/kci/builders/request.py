@@ -30,6 +30,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """The tier that the variant was looked up in."""
     jobs: int | None = None
     """How many compilers to run at once; by default as many as cores and memory allow."""
+    stop_after: float | None = None
+    """Minutes after which a native build ends itself; what is done by then is kept."""
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     unique_id: str | None = None

@@ -59,6 +59,8 @@ class VariantFailure(_Record, frozen=True):
     """The first line that says what is wrong."""
     replay: Text
     """The command that does the same on another machine."""
+    unfinished: bool = False
+    """Whether nothing failed: its time was over, and `error` says how much is done."""
 
 
 class KernelRecord(_Record, frozen=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from kci.config.reader import Kernel
-from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, first_error
+from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnfinishedBuildError, first_error
 from kci.files.replace import write_atomic
 from kci.matrix.names import parse_variant_name
 from kci.processes.process import Log
@@ -75,8 +75,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay
     except KciError as error:
         first = first_error(error)
         more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError) else ""
-        # A machine that lacks something says nothing about the kernel; all else does.
-        outcome = LegOutcome.SKIPPED if isinstance(error, MissingToolError) else LegOutcome.FAILED
+        # A machine that lacks something, or time, says nothing about the kernel; all else does.
+        lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
+        outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         told = f"{first}\n{more}" if more.strip() not in ("", first) else first
         failed = msgspec.structs.replace(base, outcome=outcome, error=told)
         unknown = msgspec.structs.replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")

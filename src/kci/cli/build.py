@@ -71,6 +71,12 @@ from kci.tree.leg_record import artifact_name
 @ISOLATION
 @JOBS
 @CACHE
+@click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help="End the build after so long, and keep the objects that are done: the next one goes on from there.",
+)
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(

@@ -20,7 +20,15 @@ from pathlib import Path
 import msgspec
 
 from kci.config.find_settings import locate
-from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnsafeError, UsageError
+from kci.errors import (
+    UNFINISHED,
+    BuildFailedError,
+    FindingsError,
+    MissingToolError,
+    UnfinishedBuildError,
+    UnsafeError,
+    UsageError,
+)
 from kci.files.git import run_git
 from kci.processes.process import Finished, Log, guarded, said
 from kci.processes.running_wheel import PACKAGE, running_wheel
@@ -232,6 +240,9 @@ def run_in_container(build: ContainerBuild, log: Log) -> Finished:
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
         raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
+    unfinished = UNFINISHED.search(done.output)
+    if unfinished and done.code == UnfinishedBuildError.exit_code:
+        raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
     kinds = {kind.exit_code: kind for kind in _KINDS}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -96,6 +96,12 @@ class MemoryGate:
                     item.held_since = None
                     _signal(item, signal.SIGCONT)
             return begun
+
+    def release(self, commands: Iterable[RunningCommand]) -> None:
+        """Let go on what waits, because it is to end."""
+        for item in commands:
+            if item.held_since is not None:
+                _signal(item, signal.SIGCONT)
 
     def leave(self, build: object) -> None:
         """A build has ended."""

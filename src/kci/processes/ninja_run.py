@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -54,16 +55,16 @@ class NinjaRun(msgspec.Struct, frozen=True):
     """When to end it (`time.monotonic`); None for never."""
 
 
-class EndedNinja(msgspec.Struct, frozen=True):
-    """What became of it."""
-
-    finished: Finished
-    stopped: bool = False
-    """Its time was over, and there is more to do."""
+def ending(minutes: float | None) -> float | None:
+    """When a build ends that may take so long from now on (`time.monotonic`)."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
 
 
-def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) -> EndedNinja:
-    """Run ninja until all is made, a command has failed, or the time is over; `ended` takes each object that was made.
+def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) -> Finished | None:
+    """Run ninja until all is made or a command has failed; `ended` takes each object that was made.
+
+    None where the time was over: what would not have been done by then was not begun (on Linux), and what still ran
+    was ended.
 
     Raises:
         BuildFailedError: an object was killed for want of memory, and again when it was compiled alone.
@@ -80,7 +81,7 @@ def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) ->
             done = guarded(command, log, env=environment, lock=run.lock, started=running.follow)
         killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in needs]
         if running.stopped:
-            return EndedNinja(done, stopped=True)
+            return None
         for made in killed:
             had, need = running.peak(made) or 0, needs[made]
             if need.alone:
@@ -89,7 +90,7 @@ def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) ->
             needs[made] = msgspec.structs.replace(need, memory=max(had, need.memory), measured=True, alone=True)
             queue.append(made)
         if not killed and (done.code != 0 or not alone):
-            return EndedNinja(done)
+            return done
 
 
 def failed_commands(output: str) -> list[FailedCommand]:

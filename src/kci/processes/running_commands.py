@@ -143,6 +143,7 @@ class RunningCommands:
         if self._ends_at is not None and self._session and not self.stopped and (now >= self._ends_at or waits):
             self.stopped = True
             os.kill(self._session, signal.SIGTERM)
+            self._gate.release(commands)
 
     def _need(self, output: str) -> Need:
         """What was recorded, else a guess, made better by what three of the same guess have taken in this build."""

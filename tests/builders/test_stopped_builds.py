@@ -1,0 +1,141 @@
+"""A native build that ends before it is done, by its time or by a signal: what is done is kept, and said."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buildkit import STABLE_CPU, program, warm_cache, write_tree
+from kci.builders.object_store import ObjectStore
+from kci.errors import UNFINISHED, UnfinishedBuildError
+
+OBJECTS, JOBS = 24, 2
+KILLS = 10
+NAMES = [f"part{number:02d}" for number in range(OBJECTS)]
+BUILD = f"""
+    [general]
+    name = "many"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cpu"]
+
+    [torch]
+    src = [{", ".join(f'"csrc/{name}.cpp"' for name in NAMES)}]
+    stable-abi = "2.11"
+
+    [kernel.cpu]
+    backend = "cpu"
+    src = ["csrc/last.cpp"]
+    depends = ["torch"]
+"""
+# two seconds of g++
+SOURCE = '#include <regex>\nbool {name}(const char *text) {{ return std::regex_match(text, std::regex("{name}+")); }}\n'
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the native builder works on Linux"),
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64"),
+]
+
+
+class Case:
+    """A kernel of many sources, and a compiler that notes each object that it has made."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = {f"csrc/{name}.cpp": SOURCE.format(name=name) for name in NAMES}
+        self.kernel = write_tree(
+            place / "kernel",
+            {"build.toml": BUILD, "torch-ext/many/__init__.py": "", "csrc/last.cpp": "int last;\n", **files},
+        )
+        self.cache = warm_cache(place)
+        self.notes = place / "made.txt"
+        self.notes.touch()
+        (place / "bin").mkdir()
+        noted = f'case "$made" in obj/[0-9]*) echo "$made" >> {self.notes} ;; esac'
+        find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
+        compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
+        monkeypatch.setenv("CXX", str(compiler))
+        monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+        self.command = [
+            sys.executable, "-m", "kci", "build", str(self.kernel), f"--variant={STABLE_CPU}", f"--jobs={JOBS}",
+            f"--cache={self.cache}", f"--output={place / 'out'}", "--unique-id=1a2b3c4",
+        ]  # fmt: skip
+
+    def build(self, *more: str, how: int = 0, after: int = 0) -> tuple[int, str]:
+        """Build, and send a signal after so many objects of this run; the exit code, and what was said."""
+        said = []
+        with subprocess.Popen(
+            [*self.command, *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                said.append(line)
+                after -= " csrc/part" in line and line.startswith("[")
+                if how and after < 0:
+                    process.send_signal(how)
+                    how = 0
+        return process.returncode, "".join(said)
+
+    def made(self) -> collections.Counter[str]:
+        """How often each object was compiled."""
+        return collections.Counter(self.notes.read_text().split())
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_ten_times_compiles_each_object_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At moments by chance, SIGKILL, SIGTERM and SIGINT in turn; those in flight are compiled again."""
+    case, chance = Case(tmp_path, monkeypatch), random.Random(KILLS)
+    kills, dones = 0, [0]
+    for how in itertools.islice(itertools.cycle((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)), KILLS):
+        code, said = case.build(how=how, after=chance.randrange(2))
+        kills += code != 0
+        if how is signal.SIGKILL:
+            assert code in (-how, 0)
+        else:
+            assert code in (UnfinishedBuildError.exit_code, 0), said
+            found = UNFINISHED.search(said)
+            assert code == 0 or found is not None
+            dones += [int(found["done"])] if found else []
+    assert kills > KILLS // 2
+    assert dones == sorted(dones)
+    code, said = case.build()
+    assert code == 0, said
+    made = case.made()
+    assert len(made) == OBJECTS + 1
+    again = sum(made.values()) - len(made)
+    print(f"{kills} kills, {again} of {len(made)} objects compiled again; done after each: {dones}")
+    assert again <= kills * JOBS
+    before = case.made()
+    assert case.build()[0] == 0
+    assert case.made() == before
+
+
+def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, monkeypatch)
+    code, said = case.build("--stop-after=0.1")
+    assert code == UnfinishedBuildError.exit_code
+    found = re.search(rf"error: {STABLE_CPU} is not finished: (\d+) of {OBJECTS + 1} objects are done", said)
+    assert found is not None, said
+    assert "goes on where this one ended" in said
+    done = int(found[1])
+    assert 0 <= done <= OBJECTS
+    assert sum(1 for _ in ObjectStore(case.cache / "objects" / "1").place.glob("*/*/*.json")) == done
+    assert not (tmp_path / "out" / STABLE_CPU).exists()
+    for name in NAMES[4:]:
+        (case.kernel / "csrc" / f"{name}.cpp").write_text(f"int {name};\n")
+    code, said = case.build()
+    assert code == 0, said
+    again = [output for output, times in case.made().items() if times > 1]
+    assert len(again) <= done + JOBS
