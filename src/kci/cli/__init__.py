@@ -256,7 +256,7 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
 
 
 at_interrupt: list[Callable[[], None]] = []
-"""What is called as soon as Ctrl-C is pressed: whatever moves on the screen has to stop at once."""
+"""Called as soon as Ctrl-C is pressed: the screen stops moving at once."""
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:

@@ -54,7 +54,7 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placeholder(self) -> bool:
-        """Whether nobody has chosen the repository on the Hub yet."""
+        """Whether `repo_id` still needs an owner."""
         return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
 
 

@@ -18,7 +18,7 @@ from kci.errors import FindingsError
 
 _KINDS = {"CUDAExtension": "cuda", "CppExtension": "cpu"}
 _TOP = "/\0"
-"""The directory of the setup.py, as an absolute path: what is joined to it again stays what it is."""
+"""The directory of the setup.py, as an absolute path, so that joining it again changes nothing."""
 _ABSOLUTE = ("abspath", "realpath", "resolve", "absolute")
 _SAME = ("Path", "str", "fspath", "as_posix", "list", "sorted")
 _ARCHITECTURE = ("-gencode", "--generate-code", "arch=compute", "-arch", "--gpu-architecture")
@@ -51,7 +51,7 @@ class SetupPy(msgspec.Struct, frozen=True):
     license: str
     extensions: tuple[Extension, ...]
     not_understood: tuple[tuple[int, str], ...]
-    """Lines, and what on them would have to be computed."""
+    """Lines, and what a program would have to compute there."""
 
 
 class _UnknownError(Exception):
