@@ -105,7 +105,7 @@ def test_a_version_without_an_image() -> None:
 @silent("KCI125")
 def test_a_system_that_kci_does_not_compile_for_needs_no_image() -> None:
     assert check(cuda('"12.7"', '"x86_64-windows"')) == []
-    assert "12.7" not in known_images()["cuda"]
+    assert "12.7" not in known_images().cuda
 
 
 @pytest.mark.rule("KCI126", triggers=True)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
-from kci.catalog.runners import LegLimit, Runner, default_runners
-from kci.config.values import Grouping
+from kci.catalog.runners import Runner, default_runners
+from kci.config.settings import Limit
+from kci.config.values import Backend, Grouping
 from kci.files.portable_names import twins
 from kci.matrix.names import artifact_stem
 from kci.matrix.selection import compute_matrix
@@ -66,7 +67,7 @@ def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
 
 
 def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalog) -> None:
-    limits = (LegLimit(kernel="some-kernel", backend="rocm", max_jobs=1, timeout=200), LegLimit(cores=2))
+    limits = (Limit(kernel="some-kernel", backend=Backend.ROCM, max_jobs=1, timeout_minutes=200), Limit(cores=2))
     plan = grouped(matrix, "variant", limits=limits)
     by_backend = {leg.backend: leg for leg in plan.legs}
     assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, None, 200)
@@ -74,10 +75,10 @@ def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalo
 
 
 def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:
-    hosted = grouped(matrix, "variant", limits=(LegLimit(timeout=9999),))
+    hosted = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),))
     assert {leg.timeout for leg in hosted.legs} == {360}
     own = {(backend, "x86_64-linux"): Runner(("self-hosted", "big"), 64, 256) for backend in ("cpu", "cuda", "rocm")}
-    elsewhere = grouped(matrix, "variant", limits=(LegLimit(timeout=9999),), own=own)
+    elsewhere = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),), own=own)
     assert {leg.timeout for leg in elsewhere.legs if leg.system == "x86_64-linux"} == {7200}
 
 
@@ -86,7 +87,7 @@ def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: 
     build = {name: msgspec.structs.replace(item, image=one) for name, item in default_runners().build.items()}
     together = [leg.name for leg in grouped(matrix, "image", build=build).legs]
     assert sorted(together) == ["cpu-cuda-rocm-x86_64-linux", "cpu-cuda-rocm-x86_64-linux-2"], "and it is split by time"
-    limits = (LegLimit(backend="rocm", max_jobs=1),)
+    limits = (Limit(backend=Backend.ROCM, max_jobs=1),)
     apart = grouped(matrix, "image", build=build, limits=limits).legs
     assert {leg.max_jobs for leg in apart if "rocm" in leg.name} == {1}
     assert {leg.max_jobs for leg in apart if "rocm" not in leg.name} == {None}

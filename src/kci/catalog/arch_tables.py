@@ -107,11 +107,7 @@ class Toolkits(Dated, frozen=True):
         return any(_builds(entry, capability) for entry in self.toolkit)
 
     def newest_building(self, capability: str) -> Version:
-        """The newest toolkit in the data that can.
-
-        Raises:
-            IndexError: none can.
-        """
+        """The newest toolkit in the data that can. Raises IndexError: none can."""
         return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
 
     def new_name(self, capability: str, version: Version) -> str:

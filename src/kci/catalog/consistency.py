@@ -7,7 +7,6 @@ KCI128) before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 
 from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import editions
@@ -51,15 +50,12 @@ def _twice(rows: Sequence[Row]) -> Iterator[Diagnostic]:
 def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     """KCI122: a CUDA version outside of those that kci has facts about."""
     known = [entry.version for entry in toolkits().toolkit]
+    # a toolkit that is newer than the last entry, and within its minor version, counts as that one
+    last = Version.parse(f"{known[-1].minor_text}.999")
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
-        if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= _last_minor(known[-1]):
+        if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= last:
             hint = f"known are CUDA {known[0]} to {known[-1]}"
             yield row.document.at_key(row.place, "KCI122", f"kci does not know CUDA {row.compute}", hint)
-
-
-def _last_minor(version: Version) -> Version:
-    """Toolkits newer than the last entry within its minor version still count as that one."""
-    return Version.parse(f"{version.minor_text}.999")
 
 
 def default_arch_not_buildable(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -81,12 +77,20 @@ def row_without_runner(catalog: Catalog) -> Iterator[Diagnostic]:
             yield row.document.at_key(row.place, "KCI124", f"no runner is known for {row.system}", hint)
 
 
+class _ImageFile(Dated, frozen=True):
+    cuda: tuple[str, ...]
+    rocm: tuple[str, ...]
+
+
+known_images = shipped("catalog/data/images.toml", _ImageFile)
+"""The compute versions for which public build images exist, by backend."""
+
+
 def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
     """KCI125: a compute version that kci compiles for, and that no known build image has."""
-    images = known_images()
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
         build = default_runners().build.get(str(row.backend))
-        known = images.get(str(row.backend))
+        known = getattr(known_images(), row.backend, None)
         if build is None or known is None or row.compute is None or row.system not in build.image:
             continue
         if row.compute.minor_text not in known:
@@ -94,18 +98,6 @@ def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
             yield row.document.at_key(
                 row.place, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint
             )
-
-
-class _ImageFile(Dated, frozen=True):
-    cuda: tuple[str, ...]
-    rocm: tuple[str, ...]
-
-
-@cache
-def known_images() -> dict[str, tuple[str, ...]]:
-    """The compute versions for which public build images exist, by backend."""
-    table = shipped("catalog/data/images.toml", _ImageFile)()
-    return {str(Backend.CUDA): table.cuda, str(Backend.ROCM): table.rocm}
 
 
 def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:

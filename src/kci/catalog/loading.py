@@ -131,10 +131,7 @@ class _FreshnessFile(Dated, frozen=True):
     days: int
 
 
-@cache
-def days_until_old() -> int:
-    """After how many days an edition counts as old."""
-    return shipped("catalog/data/freshness.toml", _FreshnessFile)().days
+_freshness_data = shipped("catalog/data/freshness.toml", _FreshnessFile)
 
 
 class Freshness(msgspec.Struct, frozen=True):
@@ -166,5 +163,5 @@ def freshness(catalog: Catalog, today: date, most: int | None = None) -> Freshne
     as_of = date.fromisoformat(catalog.as_of)
     newer = tuple(name for name in editions() if load_catalog(name).as_of > catalog.as_of)
     return Freshness(
-        catalog.name, catalog.as_of, (today - as_of).days, days_until_old() if most is None else most, newer
+        catalog.name, catalog.as_of, (today - as_of).days, _freshness_data().days if most is None else most, newer
     )

@@ -8,7 +8,7 @@ data: it replaces the table, adds rows, changes rows, and narrows by expressions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -158,19 +158,12 @@ def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
             if test(subject(row)):
                 found[index] = msgspec.structs.replace(
                     row,
-                    bundled=_given(change.bundled, row.bundled),
-                    tvm_ffi=_given(change.tvm_ffi, row.tvm_ffi),
+                    bundled=row.bundled if change.bundled is None else change.bundled,
+                    tvm_ffi=change.tvm_ffi or row.tvm_ffi,
                     place=change.place,
                     document=overlay.document,
                 )
     return found
-
-
-_Value = TypeVar("_Value")
-
-
-def _given(new: _Value | None, old: _Value) -> _Value:
-    return old if new is None else new
 
 
 def narrowed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:

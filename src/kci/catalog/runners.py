@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import msgspec
 
+from kci.config.settings import Limit
 from kci.files.dated_data import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
@@ -60,21 +62,6 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
         return found.replace("{compute}", version) if version else found
 
 
-class LegLimit(msgspec.Struct, frozen=True):
-    """Limits of the legs of one kernel, one backend, or both; empty means every one."""
-
-    kernel: str = ""
-    backend: str = ""
-    timeout: int | None = None
-    max_jobs: int | None = None
-    cores: int | None = None
-    parts: int | str | None = None
-    """"auto" for as many as it takes."""
-
-
-_LIMITS = ("timeout", "max_jobs", "cores", "parts")
-
-
 class Runners(msgspec.Struct, frozen=True):
     """Everything in runners.toml; `build` is keyed by backend, or `noarch`. The rest is what users add to it."""
 
@@ -84,26 +71,20 @@ class Runners(msgspec.Struct, frozen=True):
     """Runners by backend (or `noarch`) and system; they go before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
     """Runners that test, by backend and system."""
-    limits: tuple[LegLimit, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None where there is none."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
-    def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
-        """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""
-        build = self.build.get(backend)
-        found = build and ((cutlass and build.memory_cutlass) or build.memory)
-        return (found or _UNKNOWN_MEMORY) * 2**30
-
-    def limit(self, kernel: str, backend: str) -> LegLimit:
+    def limit(self, kernel: str, backend: str) -> Limit:
         """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""
-        found = LegLimit(kernel, backend)
+        found: dict[str, Any] = {}
         for entry in self.limits:
-            if entry.kernel in ("", kernel) and entry.backend in ("", backend):
-                said = {key: value for key in _LIMITS if (value := getattr(entry, key)) is not None}
-                found = msgspec.structs.replace(found, **said)
-        return found
+            if entry.kernel in (None, kernel) and entry.backend in (None, backend):
+                keys = {key: getattr(entry, key) for key in ("timeout_minutes", "max_jobs", "cores", "parts")}
+                found |= {key: value for key, value in keys.items() if value is not None}
+        return Limit(**found)
 
 
 class _RunnerTable(Dated, frozen=True):

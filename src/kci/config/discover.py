@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -51,7 +51,9 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         if (path / BUILD_TOML).is_file():
             found[os.path.normpath(directory)] = None
             continue
-        below = _outermost(sorted(_search(path)))
+        listed = _git_listed(path)
+        files = _walked(path) if listed is None else listed
+        below = [os.path.normpath(path / place) for place in outermost(files)]
         if not below:
             raise FindingsError(
                 f"{argument}: no build.toml here or below", hint="name a directory that holds a build.toml"
@@ -83,11 +85,11 @@ def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
     return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
 
 
-def _search(top: Path) -> Iterator[str]:
-    listed = _git_listed(top)
-    files = listed if listed is not None else _walked(top)
-    for file in files:
-        yield os.path.normpath(os.path.join(top, os.path.dirname(file)))  # noqa: PTH118, PTH120
+def outermost(files: Iterable[str]) -> list[str]:
+    """The directories of some build.toml that are not hidden and lie in no other such directory, sorted."""
+    places = {Path(file).parent for file in files}
+    found = {place for place in places if not any(part.startswith(".") for part in place.parts)}
+    return sorted(place.as_posix() for place in found if found.isdisjoint(place.parents))
 
 
 def _git_listed(top: Path) -> list[str] | None:
@@ -102,11 +104,7 @@ def _git_listed(top: Path) -> list[str] | None:
     if listed is None:
         return None
     names = filter(None, os.fsdecode(listed).split("\0"))
-    return [name for name in names if not _in_hidden(name) and (top / name).is_file()]
-
-
-def _in_hidden(file: str) -> bool:
-    return any(part.startswith(".") for part in Path(file).parts[:-1])
+    return [name for name in names if (top / name).is_file()]
 
 
 def _walked(top: Path) -> Iterator[str]:
@@ -115,11 +113,3 @@ def _walked(top: Path) -> Iterator[str]:
         if BUILD_TOML in files:
             below.clear()
             yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
-
-
-def _outermost(directories: list[str]) -> list[str]:
-    kept: list[str] = []
-    for directory in directories:
-        if not kept or not directory.startswith(kept[-1] + os.sep):
-            kept.append(directory)
-    return kept

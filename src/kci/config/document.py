@@ -115,11 +115,8 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
     except FileNotFoundError:
         raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise refuse(finding("KCI002", f"cannot be read: {_reason(error)}", path=shown_as)) from None
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = getattr(error, "strerror", None) or error
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown_as)) from None
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"

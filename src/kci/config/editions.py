@@ -98,19 +98,17 @@ def older_version_error(document: Document, directory: str) -> FindingsError | N
     if version is None:
         return None
     if version == 3:
-        message = f"a version 3 file ({_why_3(document.data)}), which has to be rewritten before it can be used"
+        lacking = [f"`{key}`" for key in ("version", "license") if key not in document.data["general"]]
+        if "torch" not in document.data and "tvm-ffi" not in document.data:
+            lacking.append("a framework table")
+        message = (
+            f"a version 3 file (it lacks {' and '.join(lacking)}), which has to be rewritten before it can be used"
+        )
         hint = f"run `kci update {directory}`"
         return refuse(document.at_key(("general",), "KCI108", message, hint))
     message = f"a version {version} file, which no current tool reads"
     hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
     return refuse(document.at_key(("general",), "KCI109", message, hint))
-
-
-def _why_3(data: dict[str, Any]) -> str:
-    lacking = [f"`{key}`" for key in ("version", "license") if key not in data["general"]]
-    if "torch" not in data and "tvm-ffi" not in data:
-        lacking.append("a framework table")
-    return f"it lacks {' and '.join(lacking)}"
 
 
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -99,7 +99,11 @@ class _Walk:
         if expected == "a boolean" and isinstance(value, str) and value.lower() in ("true", "false"):
             return f"write it as {value.lower()}"
         if expected == "an array" and isinstance(value, str):
-            return f"write it as {_as_list(value)}" if len(value) <= 200 else "write it in brackets"
+            if len(value) > 200:
+                return "write it in brackets"
+            # a text with commas was most likely meant as several
+            parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
+            return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
 
     def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
@@ -302,12 +306,6 @@ _NEAR: dict[type, Callable[[str], str]] = {
 """What was probably meant by a text that is not of a type."""
 
 _SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
-
-
-def _as_list(value: str) -> str:
-    """A text as a list of strings; one with commas or blanks was most likely meant as several."""
-    parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
-    return "[" + ", ".join(map(toml_string, parts)) + "]"
 
 
 _OF_COMPONENT = {

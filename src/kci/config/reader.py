@@ -101,8 +101,17 @@ def interpret(document: Document, directory: str) -> Kernel:
             )
         )
     if edition > EDITION:
-        notes += _not_released(document, edition)
-    notes += _unused_stable_abi(document, build)
+        from kci.config.editions import written_edition
+
+        if edition > (newest := written_edition()):
+            message = f"edition {edition} is not released: published readers refuse it, and it may still change"
+            hint = f"keep to `edition = {newest}` until they take it"
+            notes.append(document.at_value(("general", "edition"), "KCI117", message, hint))
+    stable = build.torch.stable_abi if build.torch else None
+    for backend in stable.by_backend if stable else ():
+        if backend not in build.general.backends:
+            message = f"stable ABI entry for {backend}, which is not in `general.backends`: ignored"
+            notes.append(document.at_key(("torch", "stable-abi", str(backend)), "KCI112", message))
     return Kernel(directory, build, document, tuple(notes), edition)
 
 
@@ -167,16 +176,6 @@ def detect_edition(document: Document) -> int:
     raise refuse(document.at_value(("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint))
 
 
-def _not_released(document: Document, edition: int) -> list[Diagnostic]:
-    from kci.config.editions import written_edition
-
-    if edition <= written_edition():
-        return []
-    message = f"edition {edition} is not released: published readers refuse it, and it may still change"
-    hint = f"keep to `edition = {written_edition()}` until they take it"
-    return [document.at_value(("general", "edition"), "KCI117", message, hint)]
-
-
 _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
 
 
@@ -219,19 +218,4 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
             related=related,
         )
         for name in present[1:]
-    ]
-
-
-def _unused_stable_abi(document: Document, build: Build) -> list[Diagnostic]:
-    stable = build.torch.stable_abi if build.torch else None
-    if stable is None:
-        return []
-    return [
-        document.at_key(
-            ("torch", "stable-abi", str(backend)),
-            "KCI112",
-            f"stable ABI entry for {backend}, which is not in `general.backends`: ignored",
-        )
-        for backend in stable.by_backend
-        if backend not in build.general.backends
     ]

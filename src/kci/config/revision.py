@@ -6,10 +6,11 @@ import os
 import posixpath
 from pathlib import Path
 
+from kci.config.discover import outermost
 from kci.config.document import MAX_BYTES
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
-from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UsageError
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.git import read_blob, ref_names, run_git
 from kci.suggest import suggestion
 
@@ -43,7 +44,10 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
     for file in files:
         place = posixpath.dirname(file)
         try:
-            raw = _content(commit, file, directory)
+            raw = read_blob(directory, commit, file, MAX_BYTES)
+            if raw is None:
+                message = f"{file}: the file is larger than {MAX_BYTES // 2**20} MiB, or no file"
+                raise rule_error("KCI002", message, path=file)
             kernels.append(parse_kernel(raw, f"{revision}:{place}", f"{revision}:{file}"))
         except FindingsError as error:
             problems += error.diagnostics
@@ -69,14 +73,6 @@ def resolve_commit(revision: str, directory: Path) -> str:
     return found.decode("ascii", "replace").strip()
 
 
-def _content(commit: str, path: str, directory: Path) -> bytes:
-    raw = read_blob(directory, commit, path, MAX_BYTES)
-    if raw is None:
-        message = f"{path}: the file is larger than {MAX_BYTES // 2**20} MiB, or no file"
-        raise FindingsError(message, diagnostics=[finding("KCI002", message, path=path)])
-    return raw
-
-
 def _from_top(path: str, directory: Path) -> str:
     """A path relative to the top of the repository, without a build.toml at its end."""
     if path.startswith(("./", "../")) or path in (".", ".."):
@@ -96,12 +92,5 @@ def _build_files(commit: str, path: str, directory: Path) -> list[str]:
     listed = run_git(directory, "ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
     if listed is None:
         return []
-    found: list[str] = []
-    for name in sorted(os.fsdecode(entry) for entry in listed.split(b"\0") if entry):
-        parts = name.split("/")
-        if parts[-1] != BUILD_TOML or any(part.startswith(".") for part in parts[:-1]):
-            continue
-        below = [posixpath.dirname(file) for file in found]
-        if not any(not outer or posixpath.dirname(name).startswith(f"{outer}/") for outer in below):
-            found.append(name)
-    return [posixpath.join(path, name) for name in found]
+    files = [name for name in map(os.fsdecode, listed.split(b"\0")) if posixpath.basename(name) == BUILD_TOML]
+    return [posixpath.normpath(posixpath.join(path, place, BUILD_TOML)) for place in outermost(files)]

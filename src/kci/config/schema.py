@@ -28,7 +28,7 @@ Hook = Callable[[type], dict[str, Any]]
 
 def build_schema() -> dict[str, Any]:
     """The JSON Schema of build.toml, editions 4 and 5. `[torch-noarch]` has the spelling that the reference reads."""
-    schema = document_schema(Build, "build.toml of a GPU kernel", _value_schema, file="build.schema.json")
+    schema = document_schema(Build, "build.toml of a GPU kernel", _reference, file="build.schema.json")
     schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
     definitions = schema["$defs"]
     definitions["General"]["properties"]["edition"]["const"] = 5
@@ -68,15 +68,23 @@ def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:
     return _document(of, title, _definitions(of, None))
 
 
+def _reference(wanted: type) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{wanted.__name__}"}
+
+
 def _definitions(of: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
     """The schema of a type and of every type in it, by name, described by their docstrings."""
     _, definitions = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
     for definition in definitions.values():
         if "description" in definition:  # Python 3.13 takes the indentation of docstrings away, 3.11 leaves it
             definition["description"] = inspect.cleandoc(definition["description"])
-    for struct in _structs(sys.modules[of.__module__]):
-        if "properties" in definitions.get(struct.__name__, {}):
-            _describe(definitions[struct.__name__]["properties"], struct)
+    for name, struct in vars(sys.modules[of.__module__]).items():
+        if (
+            isinstance(struct, type)
+            and issubclass(struct, msgspec.Struct)
+            and "properties" in definitions.get(name, {})
+        ):
+            _describe(definitions[name]["properties"], struct)
     return definitions
 
 
@@ -88,10 +96,6 @@ def _document(of: type[msgspec.Struct], title: str, definitions: dict[str, dict[
 def schema_text(schema: dict[str, Any]) -> str:
     """The schema as the text of a file."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
-
-
-def _value_schema(wanted: type) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{wanted.__name__}"}
 
 
 def value_definition(wanted: type) -> dict[str, Any]:
@@ -166,11 +170,6 @@ def _describe(properties: dict[str, Any], struct: type[msgspec.Struct]) -> None:
             if text:
                 properties[key] = {"description": text, **schema}
                 break
-
-
-def _structs(module: Any) -> list[type[msgspec.Struct]]:
-    found = [part for part in vars(module).values() if isinstance(part, type) and issubclass(part, msgspec.Struct)]
-    return sorted(found, key=lambda part: part.__name__)
 
 
 @cache

@@ -135,10 +135,10 @@ def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str)
     at_end = not "".join([line[span.column - 1 :], *lines[span.line :]]).strip()
     if begin is None:
         return _Problem(f"an {what} is never closed", span, f"add `{closing}`")
-    related = (Related(f"the {what} begins here", path, *_fields(begin)),)
+    related = (Related(f"the {what} begins here", path, *msgspec.structs.astuple(begin)),)
     begins = not line[: span.column - 1].strip()
     if at_end or (begins and (_KEY.match(line) or _HEADER.match(line))):
-        ends = (Related("and is still open here", path, *_fields(span)),)
+        ends = (Related("and is still open here", path, *msgspec.structs.astuple(span)),)
         return _Problem(f"the {what} that begins here is never closed", begin, f"add `{closing}` where it ends", ends)
     return _Problem(f"expected `,` or `{closing}`", span, "put a comma between two elements", related)
 
@@ -163,18 +163,15 @@ def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) 
         return _Problem("the table's header is never closed", span, "add `]`, or `]]` for an array of tables")
     if said == "Invalid initial character for a key part" and not rest.strip():
         return _Problem("an inline table ends on the line on which it begins", span, "use a `[table]` of its own")
-    if said.startswith("Expected newline or end of document") and _after_zero(line, span):
+    before = line[: span.column - 1]
+    after_zero = before.endswith("0") and not before[-2:-1].isalnum() and rest[:1].isdigit()
+    if said.startswith("Expected newline or end of document") and after_zero:
         return _Problem("a number does not begin with 0", span, "remove the leading zeros")
     if said.startswith("Expected newline or end of document"):
         what = "header" if _HEADER.match(line) else "value"
         hint = "one line sets one key, or begins one table"
         return _Problem(f"unexpected `{rest[:20].strip() or 'text'}` after the {what}", span, hint)
     return None
-
-
-def _after_zero(line: str, span: Span) -> bool:
-    before = line[: span.column - 1]
-    return before.endswith("0") and not before[-2:-1].isalnum() and line[span.column - 1 : span.column].isdigit()
 
 
 def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
@@ -240,10 +237,6 @@ def _alone(line: str, header: re.Match[str]) -> bool:
     """Whether nothing but a comment stands after a header, which an element of an array could look like."""
     rest = line[header.end() :].strip()
     return not rest or rest.startswith("#")
-
-
-def _fields(span: Span) -> tuple[int, int, int, int]:
-    return span.line, span.column, span.end_line, span.end_column
 
 
 def _span(line: int, column: int) -> Span:

@@ -185,11 +185,7 @@ class Edits:
         self.edits: list[tuple[int, int, str]] = []
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """The positions of key and value at a path.
-
-        Raises:
-            FindingsError: the syntax tree does not know (KCI114).
-        """
+        """The positions of key and value at a path. Raises FindingsError: the syntax tree does not know (KCI114)."""
         found = self.document.spans(path)
         if found is None:
             raise _by_hand(self.document.path)
@@ -320,7 +316,7 @@ def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
     edits = Edits(parse_document(updated.after, shown_as))
     _respell_versions(kernel, edits)
     _once_each(kernel, edits)
-    after = edits.apply(updated.after.startswith(b"\xef\xbb\xbf"))
+    after = edits.apply(updated.after.startswith(BOM))
     if edits.changes:
         parse_kernel(after, directory, shown_as)  # it is still a build.toml
     return msgspec.structs.replace(updated, after=after, changes=(*updated.changes, *edits.changes))

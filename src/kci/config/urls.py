@@ -64,11 +64,7 @@ class Upstream(tuple[GitUrl, ...]):
 
     @classmethod
     def parse(cls, value: object) -> Upstream:
-        """Read either shape.
-
-        Raises:
-            ValueError: neither a git URL nor a list of them.
-        """
+        """Read either shape. Raises ValueError: neither a git URL nor a list of them."""
         urls = [value] if isinstance(value, str) else value
         if not isinstance(urls, list) or not urls:
             raise ValueError("expected a git URL, or a list of git URLs")

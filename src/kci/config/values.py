@@ -119,16 +119,12 @@ class Version(tuple[int, ...]):
 
     @classmethod
     def parse(cls, text: object) -> Version:
-        """Read a version.
-
-        Raises:
-            ValueError: it is no text, or a part of it is not an unsigned integer.
-        """
+        """Read a version. Raises ValueError: it is no text, or a part of it is not an unsigned integer."""
         if not isinstance(text, str):
             raise ValueError("expected a string")
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
-        if not all(_is_unsigned(piece) for piece in pieces):
+        if not all(piece.isascii() and piece.removeprefix("+").isdigit() for piece in pieces):
             raise ValueError(f"expected a version such as '2.12', got {quoted(shorten(text))}")
         if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
             raise ValueError(f"a version part is too large: {quoted(shorten(text))}")
@@ -158,10 +154,6 @@ class Version(tuple[int, ...]):
         return f"{padded[0]}.{padded[1]}"
 
 
-def _is_unsigned(text: str) -> bool:
-    return text.isascii() and text.removeprefix("+").isdigit()
-
-
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
 _WHITE_SPACE = "".join(
@@ -185,13 +177,8 @@ def quoted(text: str) -> str:
 
 def toml_string(text: str) -> str:
     """A text as a TOML string in double quotes."""
-    return f'"{"".join(map(_escaped, text))}"'
-
-
-def _escaped(char: str) -> str:
-    if char in '"\\':
-        return f"\\{char}"
-    return char if char.isprintable() else f"\\U{ord(char):08x}"
+    escaped = (f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
+    return f'"{"".join(escaped)}"'
 
 
 class StableAbi:
@@ -205,11 +192,7 @@ class StableAbi:
 
     @classmethod
     def parse(cls, value: object) -> StableAbi:
-        """Read either shape.
-
-        Raises:
-            ValueError: neither a version nor a table of backend to version.
-        """
+        """Read either shape. Raises ValueError: neither a version nor a table of backend to version."""
         if isinstance(value, str):
             return cls(every=Version.parse(value))
         if not isinstance(value, dict):
@@ -247,11 +230,7 @@ class KernelName(str):
 
     @classmethod
     def parse(cls, name: object) -> KernelName:
-        """Read a name.
-
-        Raises:
-            ValueError: it is not one, with what a name looks like.
-        """
+        """Read a name. Raises ValueError: it is not one, with what a name looks like."""
         if not isinstance(name, str):
             raise ValueError("expected a string")
         if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):

@@ -46,11 +46,7 @@ def _bounded(file: IO[bytes], limit: int) -> bytes:
 
 
 def require_plain(path: Path) -> None:
-    """Refuse what a program could wait for without end.
-
-    Raises:
-        OSError: it is not there, or is a pipe or a device.
-    """
+    """Refuse what a program could wait for without end. Raises OSError: it is not there, or is a pipe or a device."""
     mode = path.stat().st_mode
     if not (
         stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
@@ -113,11 +109,7 @@ def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Sha
 
 
 def require_schema(number: int, known: int) -> None:
-    """Refuse a document of another schema number.
-
-    Raises:
-        ValueError: it is not the known one.
-    """
+    """Refuse a document of another schema number. Raises ValueError: it is not the known one."""
     if number != known:
         raise ValueError(f"schema {number} is not known; this kci reads schema {known}")
 

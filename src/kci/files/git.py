@@ -36,6 +36,10 @@ class GitRefusedError(FindingsError):
     """git cannot be run, does not end, or refuses a repository that belongs to another user."""
 
 
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | dict(more)
+
+
 def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> bytes | None:
     """What a git command prints, or None where it fails: no repository, or no such object.
 
@@ -51,11 +55,12 @@ def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> byt
     git = shutil.which("git")
     if git is None:
         raise MissingToolError("git is not installed on this machine", hint="install git")
-    environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | _QUIET
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     command = [git, *options, "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(command, input=given, env=environment, capture_output=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(
+            command, input=given, env=_environment(_QUIET), capture_output=True, check=False, timeout=_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitRefusedError(
             f"git cannot be run in {directory}: {error}", hint="see what `git status` says"
@@ -82,8 +87,7 @@ def remote_git(
         MissingToolError: git is not installed.
         GitRefusedError: it does not end.
     """
-    surroundings = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY}
-    surroundings |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
+    surroundings = _environment({"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})})
     command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *arguments]
     try:
         return subprocess.run(

@@ -106,7 +106,7 @@ def plan_tests(
                     system=machine.system,
                     variants=machine.variants,
                     runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
-                    timeout=limit.timeout or _MINUTES,
+                    timeout=limit.timeout_minutes or _MINUTES,
                     inputs=inputs,
                     run=run,
                 )

@@ -272,7 +272,7 @@ def place(
         system=variant.system,
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
-        timeout=limit.timeout or build.timeout,
+        timeout=limit.timeout_minutes or build.timeout,
         minutes=minutes,
         measured=measured,
         pool=pool_of(runner),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_prices, default_runners, quotas
+from kci.catalog.runners import BuildDefaults, Runner, Runners, default_prices, default_runners, quotas
 from kci.config.settings import ImageBySystem, Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import SYSTEMS, Backend
 
@@ -71,17 +71,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         build=build,
         own=_machines(settings.runners, defaults.runner),
         test=_machines(settings.test, {}),
-        limits=tuple(
-            LegLimit(
-                entry.kernel or "",
-                str(entry.backend) if entry.backend else "",
-                entry.timeout_minutes,
-                entry.max_jobs,
-                entry.cores,
-                entry.parts,
-            )
-            for entry in settings.limits
-        ),
+        limits=settings.limits,
     )
 
 

@@ -133,7 +133,9 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
     untested: list[LeftOut] = []
     if request.test:
         built = [item.leg for item in placed]
-        limits = {(leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout for leg in built}
+        limits = {
+            (leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout_minutes for leg in built
+        }
         testing, untested = _placed(group_tests(workspace.matrix(request.choice), built, limits), first)
         if not testing and not request.allow_empty:
             wanted = "; ".join(sorted({item.reason for item in untested})) or "no leg builds anything"
