@@ -74,7 +74,7 @@ class Runners(msgspec.Struct, frozen=True):
     limits: tuple[Limit, ...] = ()
 
     def machine(self, backend: str, system: str) -> Runner | None:
-        """The runner on which a backend (or `noarch`) is built for a system; None where there is none."""
+        """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
     def limit(self, kernel: str, backend: str) -> Limit:

@@ -132,7 +132,9 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
-        span = _span_at(raw[: error.start].decode("utf-8", "replace"))
+        from kci.config.syntax import place_after
+
+        span = place_after(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
         raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
     _refuse_long_keys(text, shown_as)
@@ -179,12 +181,6 @@ def refuse(*diagnostics: Diagnostic) -> FindingsError:
     first = diagnostics[0]
     more = f" (and {len(diagnostics) - 1} more)" if len(diagnostics) > 1 else ""
     return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
-
-
-def _span_at(before: str) -> Span:
-    line = before.count("\n") + 1
-    column = len(before) - (before.rfind("\n") + 1) + 1
-    return Span(line, column, line, column + 1)
 
 
 MAX_PLACES = 20_000

@@ -130,7 +130,7 @@ class _Written(Dated, frozen=True):
 
 @cache
 def written_edition() -> int:
-    """The edition that kci writes where nobody asks for another: a line of `data/editions.toml`."""
+    """The edition that kci writes by default: a line of `data/editions.toml`."""
     return shipped("config/data/editions.toml", _Written)().written
 
 

@@ -36,14 +36,15 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI130: a backend is declared under `[torch]` and has nothing to build (docs/format.md#noarch-build)."""
     if kernel.build.torch is None:
         return
-    for index, backend in _backends(kernel):
+    declared = kernel.build.general.backends
+    for backend in dict.fromkeys(declared):
         if kernel.build.components(backend):
             continue
         hint = f'add a component with `backend = "{backend}"`, or remove it from `backends`'
         if backend in WITHOUT_COMPONENTS:
             hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
         message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
-        yield kernel.document.at_value(("general", "backends", index), "KCI130", message, hint)
+        yield kernel.document.at_value(("general", "backends", declared.index(backend)), "KCI130", message, hint)
 
 
 def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -248,14 +249,6 @@ def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
         message = f"`{part}` compiles for the machine that builds; on others the code may not run"
         hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
         yield kernel.document.at_value(flag.place, "KCI163", message, hint)
-
-
-def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
-    seen: set[Backend] = set()
-    for index, backend in enumerate(kernel.build.general.backends):
-        if backend not in seen:
-            seen.add(backend)
-            yield index, backend
 
 
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:

@@ -28,7 +28,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
     root: Path = Path()
     """The directory that paths in kci.toml are relative to."""
     document: Document | None = None
-    """The file; None where there is none and the defaults hold."""
+    """The file; None where the defaults hold."""
 
     @property
     def catalog(self) -> str | None:
@@ -45,7 +45,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def trust_config(self) -> Path | None:
-        """What a Sigstore of one's own is trusted by; None for the public one."""
+        """The trust file of a private Sigstore; None for the public one."""
         name = self.settings.signing.trust_config
         return self.root / name if name else None
 
@@ -92,14 +92,10 @@ def locate(directory: Path) -> tuple[Path, Path | None]:
         if device is not None and place.stat().st_dev != device:
             break
         file = place / KCI_TOML
-        if file.is_file() and _is_ours(file):
+        # of no use on Windows, where the owner is unknown
+        if sys.platform != "win32" and file.is_file() and file.stat().st_uid in (0, os.getuid()):
             return place, file
     return start, None
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a file belongs to this user or to root. Unknown on Windows, where no such file is used."""
-    return sys.platform != "win32" and file.stat().st_uid in (0, os.getuid())
 
 
 def _shown(path: Path) -> str:

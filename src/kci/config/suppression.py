@@ -58,13 +58,6 @@ _OF_VERIFICATION = "KCI7"
 """What `kci verify` finds. Its suppressions in a build.toml hold for the whole kernel: most are not about that file."""
 
 
-def kernel_suppressions(document: Document) -> dict[str, str]:
-    """The rules of verification that a build.toml suppresses for its kernel, with the reasons."""
-    return {
-        item.rule: item.reason for item in _comments(document) if item.rule.startswith(_OF_VERIFICATION) and item.reason
-    }
-
-
 def line_suppression(lines: Sequence[str], line: int, rule: str) -> str | None:
     """The reason for which a comment on a line, or alone on the line above, suppresses a rule there; None if none does.
 
@@ -95,7 +88,8 @@ def apply_source_comments(
         document: the kernel's build.toml, if they are a kernel's.
         note: is told of every finding that is suppressed.
     """
-    whole = kernel_suppressions(document) if document is not None else {}
+    of_kernel = _comments(document) if document is not None else ()
+    whole = {item.rule: item.reason for item in of_kernel if item.rule.startswith(_OF_VERIFICATION) and item.reason}
     lines: dict[str, list[str]] = {}
     kept = []
     for item in found:

@@ -44,7 +44,11 @@ def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
     span = None
     if found := _AT.search(said):
         said = said[: found.start()]
-        span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1) if found[1] else _end(text)
+        span = (
+            Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
+            if found[1]
+            else place_after(text.rstrip())
+        )  # an empty last line is no place to look at
     problem = _explained(text, said, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
@@ -244,9 +248,8 @@ def _span(line: int, column: int) -> Span:
     return Span(line, column + 1, line, column + 2)
 
 
-def _end(text: str) -> Span:
-    """The place after the last character that is no white space: an empty last line is no place to look at."""
-    before = text.rstrip()
-    line = before.count("\n") + 1
-    column = len(before) - (before.rfind("\n") + 1) + 1
+def place_after(text: str) -> Span:
+    """The place of the character that follows a text."""
+    line = text.count("\n") + 1
+    column = len(text) - text.rfind("\n")
     return Span(line, column, line, column + 1)

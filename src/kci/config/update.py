@@ -83,7 +83,10 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *,
     if EDITION <= edition < target:
         edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
     if edition <= EDITION < target:
-        _name_languages(edits)
+        for label, part in document.data.get("kernel", {}).items():
+            if "backend" in part:
+                language, change = f"cpp-{part['backend']}", f"`language` of `kernel.{label}`"
+                edits.respell(("kernel", label, "backend"), "language", language, change)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
         _verify(after, build, shown_as, target)
@@ -140,13 +143,6 @@ def _respell_noarch(edits: Edits) -> None:
             spelt = edits.text_of(span)
             snake = spelt.replace("-", "_") if name in spelt else name.replace("-", "_")
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
-
-
-def _name_languages(edits: Edits) -> None:
-    for label, part in edits.document.data.get("kernel", {}).items():
-        if "backend" in part:
-            language = f"cpp-{part['backend']}"
-            edits.respell(("kernel", label, "backend"), "language", language, f"`language` of `kernel.{label}`")
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:

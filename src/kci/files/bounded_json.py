@@ -51,7 +51,7 @@ def require_plain(path: Path) -> None:
     if not (
         stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
     ):
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
 
 def open_plain(path: Path) -> IO[bytes]:

@@ -22,7 +22,7 @@ CACHE_OPTION = "--cache or KCI_CACHE"
 def default_cache() -> Path:
     """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification: ignore a relative path.
     root = base if Path(base).is_absolute() else "~/.cache"
     # A settings file has no shell that replaces a tilde; pathlib fails for a user who has no home.
     return Path(os.path.expanduser(os.environ.get("KCI_CACHE") or f"{root}/kci")).absolute()  # noqa: PTH111
@@ -98,7 +98,7 @@ def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
 
 
 def remove_kept(cache: Path, folder: KeptFolder) -> bool:
-    """Remove one; False if it is in use. It is moved aside first, so that nobody finds a half of it.
+    """Remove one; False if it is in use. It is moved aside first, so that no process finds half of it.
 
     Raises:
         FindingsError: it lies outside of the cache, or cannot be removed.

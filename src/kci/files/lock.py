@@ -53,7 +53,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     however that ends.
 
     Args:
-        path: what is to be worked on; it need not exist.
+        path: what to work on; it need not exist.
         log: is told if there is something to wait for.
 
     Yields:
@@ -79,7 +79,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process holds the lock of a path, or of something right inside of it; nobody is waited for."""
+    """Whether a process holds the lock of a path, or of something right inside of it; does not wait."""
     inside = list(path.glob(".kci-*.lock")) if path.is_dir() else []
     for file in [beside(path, "lock"), *inside]:
         try:

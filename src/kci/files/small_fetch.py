@@ -82,7 +82,7 @@ def refuse_address(url: str) -> None:
     except ValueError:
         fine = False
     if not fine or (parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _HERE)):
-        raise FindingsError(f"{url[:200]!r} is no address that kci asks", hint="such as https://example.org/page")
+        raise FindingsError(f"{url[:200]!r} is not an address that kci asks", hint="such as https://example.org/page")
 
 
 class _Careful(urllib.request.HTTPRedirectHandler):
