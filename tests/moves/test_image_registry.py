@@ -149,7 +149,7 @@ def test_a_registry_that_names_no_digest_is_read(registry: Registry) -> None:
         ({"status": 429}, ":v1", "the registry says 429"),
         ({"status": 500}, ":v1", "the registry says 500"),
         ({"body": b"<html>"}, ":v1", "cannot read the registry's answer"),
-        ({"token": "t", "realm": "http://192.0.2.1/token"}, ":v1", "no address that kci asks"),
+        ({"token": "t", "realm": "http://192.0.2.1/token"}, ":v1", "not an address that kci asks"),
         ({"token": "bad\ntoken"}, ":v1", "cannot read its token"),
     ],
 )

@@ -44,11 +44,9 @@ def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
     span = None
     if found := _AT.search(said):
         said = said[: found.start()]
-        span = (
-            Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-            if found[1]
-            else place_after(text.rstrip())
-        )  # an empty last line is no place to look at
+        span = place_after(text.rstrip())  # an empty last line is no place to look at
+        if found[1]:
+            span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
     problem = _explained(text, said, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
