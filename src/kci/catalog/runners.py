@@ -77,6 +77,12 @@ class Runners(msgspec.Struct, frozen=True):
         """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
+    def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
+        """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""
+        build = self.build.get(backend)
+        found = build and ((cutlass and build.memory_cutlass) or build.memory)
+        return (found or _UNKNOWN_MEMORY) * 2**30
+
     def limit(self, kernel: str, backend: str) -> Limit:
         """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""
         found: dict[str, Any] = {}
