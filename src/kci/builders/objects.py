@@ -25,12 +25,12 @@ from kci.builders.object_store import (
 )
 from kci.builders.read_files import Watch, dependencies
 from kci.builders.recipe import Recipe
-from kci.builders.request import ObjectUse
 from kci.builders.units import Language
 from kci.inputs.stat_cache import StatCache
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log
 from kci.processes.running_commands import EndedCommand
+from kci.toolchains.compiler_cache import ObjectUse
 
 _LINKED = "linked"
 """A file of the work directory: the objects that its module is made of."""

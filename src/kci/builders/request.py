@@ -12,9 +12,8 @@ from kci.config.model import Build
 from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
-from kci.plurals import count
 from kci.processes.job_budget import JobBudget
-from kci.toolchains.compiler_cache import CacheUse
+from kci.toolchains.compiler_cache import CacheUse, ObjectUse
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -97,22 +96,6 @@ class Request(msgspec.Struct, frozen=True):
             FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
         """
         return self.inputs or inputs_for(self.build, self.kernel_dir)
-
-
-class ObjectUse(msgspec.Struct, frozen=True):
-    """How many objects a build found, and how many it compiled."""
-
-    found: int
-    made: int
-    seconds: float = 0.0
-    """What it took to compile those that were found, as far as it is known."""
-    alone: int = 0
-    """How many were compiled again alone, because they were killed for want of memory."""
-
-    def __str__(self) -> str:
-        saved = f", which took {round(self.seconds)} s to compile" if self.seconds >= 1 else ""
-        alone = f"; {self.alone} were killed for want of memory and compiled again alone" if self.alone else ""
-        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}{alone}"
 
 
 class Built(msgspec.Struct, frozen=True):

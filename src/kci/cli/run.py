@@ -23,6 +23,7 @@ from kci.remote.engine_run import Driver, driving
 from kci.remote.leg_results import merge_run
 from kci.remote.run_state import OPEN, LegPhase
 from kci.run import local
+from kci.toolchains.compiler_cache import ObjectUse
 
 
 @click.command("run", cls=Command)
@@ -119,8 +120,12 @@ def _report(result: local.RunResult) -> int:
             errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             verified = count(errors, "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is local.OutcomeState.BUILT else outcome.note
+        took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
         rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
+    used = [outcome.objects for outcome in result.outcomes if outcome.objects]
+    if len(used) > 1:
+        click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:

@@ -31,6 +31,7 @@ from kci.plurals import count
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log, silent
 from kci.run.one_variant import make_variant_dir
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.toolchains.compilers import toolchain_identity
 from kci.tree.leg_record import read_sealed
 from kci.workspace.workspace import Workspace
@@ -65,6 +66,8 @@ class KeptVariant(msgspec.Struct, frozen=True):
     """Why it is what a build would give now, where its fingerprint is another."""
     seconds: float | None = None
     """How long its build took; None for one that was there."""
+    objects: ObjectUse | None = None
+    """What its build had to compile."""
 
 
 class KeptBuilds:
@@ -128,7 +131,7 @@ class KeptBuilds:
             if leg.inputs is not None:
                 write_atomic(output / RECORD, msgspec.json.encode(KeptBuild(made_from, leg.digest, leg.inputs)))
         self._forget_old(kernel, variant.name, output)
-        return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0)
+        return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
 
     def _holds(self, kernel: Kernel, made_from: str, kept: KeptBuild) -> bool:
         with self._guard:

@@ -29,6 +29,7 @@ from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.processes.process import ProgramScope
 from kci.run.kept_builds import KeptBuilds
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.toolchains.downloads import read_transfer
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
@@ -68,6 +69,8 @@ class Outcome(msgspec.Struct):
     progress: Progress | None = None
     """How far its compilers have come."""
     seconds: float = 0.0
+    objects: ObjectUse | None = None
+    """How many of its objects were compiled before."""
     directory: Path | None = None
     error: KciError | None = None
 
@@ -273,7 +276,7 @@ def _build(
             now(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, made_from, log, budget)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0)
+        now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:

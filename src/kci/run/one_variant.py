@@ -89,6 +89,7 @@ def make_variant_dir(
             seconds=round(built.seconds, 1),
             inputs=built.inputs,
             cache=built.cache,
+            objects=built.objects,
         )
 
 

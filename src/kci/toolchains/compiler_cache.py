@@ -11,11 +11,15 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import astuple
 
 from kci.errors import MissingToolError
 from kci.files.bounded_json import decode_json
+from kci.plurals import count
 from kci.processes.process import run
 
 CHOICE = "KCI_COMPILER_CACHE"
@@ -35,6 +39,27 @@ class CacheUse(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.tool}: {self.hits} of {self.hits + self.misses} compilations were in the cache"
+
+
+class ObjectUse(msgspec.Struct, frozen=True):
+    """How many objects a build found, by its own store or what it was given, and how many it compiled."""
+
+    found: Annotated[int, Meta(ge=0)]
+    made: Annotated[int, Meta(ge=0)]
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """What it took to compile those that were found, as far as it is known."""
+    alone: Annotated[int, Meta(ge=0)] = 0
+    """How many were compiled again alone, because they were killed for want of memory."""
+
+    def __str__(self) -> str:
+        took = f"{round(self.seconds / 60)} min" if self.seconds >= 120 else f"{round(self.seconds)} s"
+        saved = f", which took {took} to compile" if self.seconds >= 1 else ""
+        alone = f"; {self.alone} were killed for want of memory and compiled again alone" if self.alone else ""
+        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}{alone}"
+
+    def __add__(self, other: ObjectUse) -> ObjectUse:
+        more = (mine + its for mine, its in zip(astuple(self), astuple(other), strict=True))
+        return ObjectUse(*more)
 
 
 class CacheTool(enum.StrEnum):

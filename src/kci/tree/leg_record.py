@@ -14,7 +14,7 @@ from kci.files.bounded_json import decode_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
-from kci.toolchains.compiler_cache import CacheUse
+from kci.toolchains.compiler_cache import CacheUse, ObjectUse
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
@@ -57,6 +57,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     """What it was really made from; not there if the builder could not tell."""
     cache: CacheUse | None = None
     """How much of it came out of a compiler cache."""
+    objects: ObjectUse | None = None
+    """How many of its objects were compiled before, by whichever build."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -82,6 +84,7 @@ def leg_for(
     seconds: float | None = None,
     inputs: RecordedInputs | None = None,
     cache: CacheUse | None = None,
+    objects: ObjectUse | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory, which has the variant's name.
 
@@ -114,6 +117,7 @@ def leg_for(
             # Without a record, the next plan goes by the sources alone.
             inputs=inputs if inputs is None or len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None,
             cache=cache,
+            objects=objects,
         )
     except ValueError as error:
         raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
