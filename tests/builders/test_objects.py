@@ -13,103 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import STABLE_CPU, program, quiet, request, with_changes, write_tree
-from kci.builders import native, object_store
-from kci.builders.object_store import ObjectRecord, ObjectStore
-from kci.builders.objects import Objects
-from kci.builders.read_files import Watch
-from kci.files.cache import work_dir
-from kci.processes.running_commands import EndedCommand
-
-BUILD = """
-    [general]
-    name = "three"
-    version = 1
-    edition = 5
-    license = "MIT"
-    backends = ["cpu"]
-
-    [torch]
-    src = ["csrc/b.cpp"]
-    stable-abi = "2.11"
-
-    [kernel.cpu]
-    backend = "cpu"
-    src = ["csrc/a.cpp", "csrc/c.cpp"]
-    include = ["include"]
-    depends = ["torch"]
-"""
-FILES = {
-    "build.toml": BUILD,
-    "torch-ext/three/__init__.py": "",
-    "csrc/a.cpp": """
-        #include "a.h"
-        #include "../way/linked.h"
-        #if __has_include("other/extra.h")
-        #endif
-        // as in b.cpp
-        int a() { return A + LINKED; }
-    """,
-    "csrc/b.cpp": "int b;\n",
-    "csrc/c.cpp": '#include <math.h>\nasm(".incbin \\"kernel/table.bin\\"");\nint c;\n',
-    "include/a.h": "#define A 1\n",
-    "one/linked.h": "#define LINKED 1\n",
-    "two/linked.h": "#define LINKED 2\n",
-    "table.bin": "12345",
-}
-ALL = {"csrc/a.cpp", "csrc/b.cpp", "csrc/c.cpp"}
+from buildkit import program
+from kci.builders import object_store
+from kci.builders.object_store import ObjectRecord
+from objectkit import ALL, Kernel, put
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
-
-
-class Kernel:
-    """A kernel of three sources, compiled one after the other."""
-
-    def __init__(self, place: Path, cache: Path) -> None:
-        self.place, self.cache = write_tree(place, FILES), cache
-        (place / "way").symlink_to("one")
-        self.said: list[str] = []
-        self.missed: set[str] = set()
-        """What was compiled when a build last looked."""
-
-    @property
-    def work(self) -> Path:
-        return work_dir(self.cache, self.place, STABLE_CPU)
-
-    @property
-    def store(self) -> ObjectStore:
-        return ObjectStore(self.cache / native.OBJECTS)
-
-    def records(self) -> dict[str, Path]:
-        """The record of each source."""
-        found = self.store.place.glob("*/*/*.json")
-        return {msgspec.json.decode(path.read_bytes())["source"].removeprefix("kernel/"): path for path in found}
-
-    def begin(self) -> tuple[Objects, native.Recipe]:
-        what = with_changes(request(self.place, STABLE_CPU, self.cache.parent), cache=self.cache)
-        recipe = native.plan(what, quiet)
-        native._prepare(recipe)
-        return native._objects(recipe, what, Watch(what), self.said.append), recipe
-
-    def compile(self, during: Callable[[str], None] = quiet, *, finish: bool = True) -> set[str]:
-        """Build, and say which sources were compiled; `during` is called while a compiler runs."""
-        objects, recipe = self.begin()
-        missing = objects.restore()
-        self.missed = {step.inputs[0].removeprefix("kernel/") for step in missing}
-        for step in missing:
-            made = recipe.work / step.output
-            made.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(step.command, cwd=recipe.work, check=True)
-            during(step.inputs[0])
-            objects.ended(EndedCommand(step.output, 1.5, 10**6))
-        if finish:
-            objects.linked()
-            objects.finish()
-        else:
-            objects.keep()
-        for step in recipe.steps:
-            assert not step.depfile or (recipe.work / step.output).is_file()
-        return self.missed
 
 
 @pytest.fixture
@@ -119,15 +28,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel(tmp_path / "kernel", tmp_path / "cache")
     assert made.compile() == ALL
     return made
-
-
-def put(path: Path, text: str = "// changed\n") -> None:
-    """A file that was written long ago is put in a place."""
-    new = path.parents[1] / "new"
-    new.write_text(text)
-    os.utime(new, (10**9, 10**9))
-    path.parent.mkdir(exist_ok=True)
-    new.replace(path)
 
 
 def test_nothing_is_compiled_where_nothing_has_changed(kernel: Kernel) -> None:
@@ -359,4 +259,4 @@ def test_what_an_object_took_is_known_for_the_next_one_of_its_command(kernel: Ke
     objects, _ = kernel.begin()
     (step,) = objects.restore()
     assert objects.cost(step) == (1.5, 10**6)
-    assert objects.finish().seconds == 3.0
+    assert objects.use().seconds == 3.0

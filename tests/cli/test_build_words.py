@@ -32,6 +32,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "check_reproducible": st.booleans(),
+    "part": st.sampled_from([None, "1/1", "3/16"]),
+    "balance": st.sampled_from([None, Path("/p/seconds.json")]),
+    "link": st.just(False),
+    "objects_from": st.lists(st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2).map(tuple),
+    "objects_to": st.just(Path("/p/o.tar.zst")),
     "attempt": st.integers(1, 99),
     "run": st.text("abc-", min_size=1, max_size=5),
 }
@@ -46,6 +51,7 @@ def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[LegRequest,
         return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(build, "build_leg", built)
+    monkeypatch.setattr(build, "build_part", built)
     done = kci("build", *words)
     assert asked, done.stderr
     return asked[0], done

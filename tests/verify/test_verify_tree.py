@@ -13,11 +13,12 @@ import pytest
 
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import UnsafeError, UsageError
+from kci.files.archive import ArchiveLimits
 from kci.tree import pack as tree_pack
 from kci.tree.identity import GitState
 from kci.tree.merge import merge
 from kci.tree.metadata import decode, seal
-from kci.tree.pack import ArchiveLimits, packable
+from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant

@@ -22,7 +22,7 @@ BUILDERS = ("auto", "noarch", "native", "nix")
 
 
 def build_variant(request: Request, log: Log) -> Built:
-    """Build one variant into an empty directory, without its metadata.json.
+    """Build one variant into an empty directory, without its metadata.json; of a part, its objects alone.
 
     The caller makes the directory appear in its place only when everything has gone well; see `kci.files.replace`.
 
@@ -35,6 +35,8 @@ def build_variant(request: Request, log: Log) -> Built:
             repository that its fingerprint does not cover (KCI510).
     """
     name = choose_builder(request.options.builder, request.variant)
+    if request.part is not None and name != "native":
+        raise UsageError(f"{request.variant.name} has no objects to share out", hint="leave out --part")
     started = time.monotonic()
     with placed(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())

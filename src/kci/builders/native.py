@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+import msgspec
 
 from kci.builders import generate, hipify
 from kci.builders.commands import Toolchain
@@ -18,14 +20,16 @@ from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, unwritable
 from kci.builders.kernel_files import refused, write_package
 from kci.builders.ninjafile import ninja_text
+from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
+from kci.builders.parts import read_seconds, share_of
 from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
 from kci.builders.units import Language
 from kci.config.values import Version
-from kci.errors import BuildFailedError, MissingToolError, UnfinishedBuildError
+from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.files.lock import locked
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
@@ -147,31 +151,78 @@ def build(request: Request, log: Log) -> Built:
                 hipify.translate(recipe.translation, log)
             objects = _objects(recipe, request, watch, log)
             missing = objects.restore()
-            others = [step for step in recipe.steps if not step.depfile]
-            _write(work, {"build.ninja": ninja_text([*missing, *others], recipe.target.module)})
+            others = [] if request.part else [step for step in recipe.steps if not step.depfile]
+            wanted = [step.output for step in missing] if request.part else [recipe.target.module]
+            _write(work, {"build.ninja": ninja_text([*missing, *others], *wanted)})
         except OSError as error:
             raise unwritable(work, error) from error
-        try:
-            done, use = _compile(recipe, request, lock, log, objects, ends_at)
+        if objects.use().found:
+            log(str(objects.use()))
+        with _kept(objects, request, log):
+            done, use = Finished(0, ""), None
+            if wanted:
+                done, use = _compile(recipe, request, lock, log, objects, ends_at)
             if done.code != 0:
                 raise failed_build(recipe, request, done)
-            objects.linked()
-            inputs = _recorded(recipe, watch, objects.named())
-        finally:
-            used = objects.finish()
+            objects.complete()
+            if request.part is None:
+                objects.linked()
+                inputs = _recorded(recipe, watch, objects.named())
+        made = Built(builder="native", archs=None, cache=use, objects=objects.use())
+        if request.part is not None:
+            return made
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(builder="native", archs=archs, inputs=inputs, cache=use, objects=used)
+    return msgspec.structs.replace(made, archs=archs, inputs=inputs)
 
 
 def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
     """The objects of a build; one that is to make everything anew finds none and keeps none."""
-    cache = request.options.cache
-    stores = [] if request.fresh else [ObjectStore(cache / OBJECTS)]
-    return Objects(recipe, watch, stores, StatCache(Path("/"), cache / "inputs"), log)
+    options = request.options
+    stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
+    given = recipe.work / "given"
+    shutil.rmtree(given, ignore_errors=True)
+    if options.objects_from and not request.fresh:
+        stores.append(ObjectStore(given))
+        heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
+        for line in missing_parts(heads, request.variant.name) if options.link else ():
+            log(f"{line}: what is missing is compiled here")
+    share = None
+    if (part := request.part) is not None:
+        share = share_of(recipe.sources.units, part, read_seconds(options.balance) if options.balance else {})
+    return Objects(recipe, watch, stores, StatCache(Path("/"), options.cache / "inputs"), log, share)
+
+
+@contextmanager
+def _kept(objects: Objects, request: Request, log: Log) -> Iterator[None]:
+    """However the build ends, its objects are kept, and packed where that is asked for."""
+    try:
+        yield
+    except BaseException:
+        objects.finish()
+        try:
+            _pack(objects, request)
+        except KciError as error:
+            log(error.message)
+        raise
+    objects.finish()
+    _pack(objects, request)
+
+
+def _pack(objects: Objects, request: Request) -> None:
+    out_file, packed = request.options.objects_to, objects.packed()
+    if out_file is not None and not request.fresh:
+        head = PackHead(
+            kernel=request.build.name,
+            variant=request.variant.name,
+            part=request.part,
+            objects=len(packed),
+            wanted=objects.wanted,
+        )
+        pack_objects(packed, head, out_file)
 
 
 def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:

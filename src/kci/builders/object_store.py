@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -148,8 +148,23 @@ class ObjectStore:
         self._used.add(path.with_suffix(".json"))
         return True
 
-    def add(self, record: ObjectRecord, made: Path, headers: bytes) -> str:
-        """Keep an object; one of the same name stays as it is.
+    def add_list(self, name: str, text: bytes) -> None:
+        """Keep a list of files.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
+        path = self.list_path(name)
+        if not path.exists():
+            _write(path, text)
+
+    def add(self, record: ObjectRecord, made: Path, *, move: bool = False) -> str:
+        """Keep an object, whose list is here; one of the same name stays as it is.
+
+        Args:
+            record: what it was made from.
+            made: where it is.
+            move: whether it may go from there.
 
         Returns:
             its name.
@@ -158,22 +173,33 @@ class ObjectStore:
             OSError: it cannot be kept.
         """
         name = record.name
-        path, listed = self.object_path(record.asked, name), self.list_path(record.headers)
-        if not listed.exists():
-            _write(listed, headers)
+        path = self.object_path(record.asked, name)
         if path.with_suffix(".json").exists() and path.exists():
             return name
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = _beside(path)
-        _link(made, aside)
-        aside.replace(path)
-        aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
+        if move:
+            made.replace(path)
+        else:
+            aside = _beside(path)
+            _link(made, aside)
+            aside.replace(path)
+            aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
         _write(path.with_suffix(".json"), msgspec.json.encode(record))
         self._settled[path.relative_to(self.place).as_posix()] = record.digest
         self._added = True
         for old in self._newest(record.asked)[_KEPT:]:
             _remove(old)
         return name
+
+    @contextmanager
+    def received(self) -> Iterator[Path]:
+        """A place for an object that comes in; `add` gives it its name."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        aside = _beside(self.place / "received")
+        try:
+            yield aside
+        finally:
+            aside.unlink(missing_ok=True)
 
     def finish(self, limit: int = LIMIT) -> None:
         """Note what was used, and let the oldest go beyond so many bytes; what cannot be done is left to the next."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kci.builders.files_now import OWN, FilesNow, InTheWay
 from kci.builders.ninjafile import Step
 from kci.builders.object_compilers import ObjectCompilers
+from kci.builders.object_packs import PackedObject
 from kci.builders.object_store import (
     ObjectRecord,
     ObjectStore,
@@ -42,7 +43,13 @@ class Objects:
     """The objects of one build."""
 
     def __init__(
-        self, recipe: Recipe, watch: Watch, stores: Sequence[ObjectStore], remembered: StatCache, log: Log
+        self,
+        recipe: Recipe,
+        watch: Watch,
+        stores: Sequence[ObjectStore],
+        remembered: StatCache,
+        log: Log,
+        share: Container[str] | None = None,
     ) -> None:
         """Note that the build begins.
 
@@ -53,6 +60,7 @@ class Objects:
                 or kept.
             remembered: digests of files.
             log: takes a line if objects cannot be kept.
+            share: the outputs that it is about; all by default.
 
         Raises:
             OSError: the work directory cannot be written.
@@ -61,7 +69,9 @@ class Objects:
         """By output, what was found or kept: where, its name and its record."""
         self.found: set[str] = set()
         self._work = recipe.work
-        self._steps = {step.output: step for step in recipe.steps if step.depfile}
+        self._steps = {
+            step.output: step for step in recipe.steps if step.depfile and (share is None or step.output in share)
+        }
         self._guesses = recipe.needs
         self._vague = {unit.object for unit in recipe.sources.units if unit.language is Language.HIP}
         self._module = recipe.work / recipe.target.module
@@ -140,22 +150,37 @@ class Objects:
         now = time.monotonic()
         self._look_again = now + _SHARE * (now - began)
 
-    def linked(self) -> None:
-        """The module is made, of the objects that are there: all compilers have ended."""
+    def complete(self) -> None:
+        """All compilers have ended well."""
         for output in self._steps.keys() - self._reads.keys() - self._ended.keys():
             self._ended[output] = EndedCommand(output, None, None)
         self.keep()
+
+    def linked(self) -> None:
+        """The module is made, of the objects that are there."""
         (self._work / _LINKED).write_text(self._all_digests(), encoding="utf-8")
 
-    def finish(self) -> ObjectUse:
+    def finish(self) -> None:
         """The build ends, however it does: what was used is noted, and the oldest objects go."""
         if self._ended:
             self.keep()
         self._files.save()
         for store in self._stores:
             store.finish()
+
+    def use(self) -> ObjectUse:
+        """How many were found."""
         seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
         return ObjectUse(len(self.found), len(self._reads) - len(self.found), seconds, self._alone)
+
+    def packed(self) -> list[PackedObject]:
+        """Those that were found or kept."""
+        return [PackedObject(*found) for found in self.records.values()]
+
+    @property
+    def wanted(self) -> int:
+        """How many there are to be."""
+        return len(self._steps)
 
     def named(self) -> list[str]:
         """The files that compilers read, as they name them: absolute, or relative to the work directory."""
@@ -243,7 +268,8 @@ class Objects:
                 digest=file_digest(made), size=made.stat().st_size, source=step.inputs[0],
                 seconds=ended.seconds, memory=ended.peak,
             )  # fmt: skip
-            name = self._stores[0].add(record, made, text)
+            self._stores[0].add_list(listed, text)
+            name = self._stores[0].add(record, made)
         except OSError as error:
             self._log(f"objects are not kept: {error.strerror or error}")
             self._stores = ()

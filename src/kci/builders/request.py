@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,11 +10,35 @@ import msgspec
 from msgspec import field
 
 from kci.config.model import Build
+from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse, ObjectUse
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One share of several."""
+
+    number: int
+    """From 1 on."""
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def read_part(text: str) -> Part:
+    """What `--part` names.
+
+    Raises:
+        UsageError: it is no share, such as 3/16.
+    """
+    found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
+    return Part(int(found[1]), int(found[2]))
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -41,6 +66,16 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
     check_reproducible: bool = False
     """Build it a second time elsewhere, and refuse it if the two differ."""
+    part: str | None = None
+    """Compile only this share of the objects, such as `3/16`, and make no variant."""
+    balance: Path | None = None
+    """What sources took, by which the shares are balanced; the same for all parts (`kci.builders.parts.Seconds`)."""
+    link: bool = False
+    """Make the variant of the parts in `objects_from`, and say which are missing."""
+    objects_from: tuple[Path, ...] = ()
+    """Packs of objects, and folders of them, to look in besides the cache."""
+    objects_to: Path | None = None
+    """Write a pack of all objects that were found or made, however the build ends."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml, which `build_leg` and `run_here` fill in."""
     attempt: int = 1
@@ -88,6 +123,11 @@ class Request(msgspec.Struct, frozen=True):
     """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
+
+    @property
+    def part(self) -> Part | None:
+        """The share of the objects to compile, if nothing is to be made of them."""
+        return read_part(self.options.part) if self.options.part is not None else None
 
     def files(self) -> KernelInputs:
         """Its inputs; those that are on the disk now if they were not given.

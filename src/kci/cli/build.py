@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from kci.builders.request import BuildOptions
+from kci.builders.object_packs import pack_name
+from kci.builders.request import BuildOptions, read_part
 from kci.ci.run_records import ci_run
 from kci.cli import PATH, Command, FileName, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.errors import UsageError
-from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
+from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
 from kci.tree.leg_record import artifact_name
 
 
@@ -77,6 +79,23 @@ from kci.tree.leg_record import artifact_name
     metavar="MINUTES",
     help="End the build after so long, and keep the objects that are done: the next one goes on from there.",
 )
+@click.option(
+    "--part", metavar="I/N", help="Compile only this share of the objects, such as 3/16, and --pack them; no variant."
+)
+@click.option(
+    "--balance", type=PATH, metavar="FILE", help="What sources took, to balance the parts by; the same for all of them."
+)
+@click.option("--link", is_flag=True, help="Make the variant of the objects of its parts; what is missing is compiled.")
+@click.option(
+    "--objects-from",
+    type=PATH,
+    multiple=True,
+    metavar="PATH",
+    help="Objects of another build, or a folder of such packs, to take what fits from; repeat for more.",
+)
+@click.option(
+    "--objects-to", type=PATH, metavar="FILE", help="Pack all objects into this file, also if the build fails."
+)
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(
@@ -93,6 +112,10 @@ def command(
     Examples:
         # build one variant
         kci build --variant torch213-cxx11-cpu-x86_64-linux
+        # compile it in two parts, on one machine each, and link it on a third
+        kci build --variant torch213-cxx11-cpu-x86_64-linux --part 1/2 --pack 1.tar.zst
+        kci build --variant torch213-cxx11-cpu-x86_64-linux --part 2/2 --pack 2.tar.zst
+        kci build --variant torch213-cxx11-cpu-x86_64-linux --link --objects-from 1.tar.zst --objects-from 2.tar.zst
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
@@ -100,18 +123,25 @@ def command(
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
+    part = read_part(how.part) if how.part is not None else None
+    if how.link and (part or not how.objects_from):
+        raise UsageError("--link makes a variant of objects", hint="give the packs of its parts with --objects-from")
     variants = [workspace.variant(name, tier=how.tier) for name in dict.fromkeys(names)]
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
+    packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
+    objects_to = how.objects_to or (artifact if part else None)
     for variant in variants:
         request = LegRequest(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
-            options=how,
-            artifact=artifact_place(artifact, artifacts, variant.name),
+            options=msgspec.structs.replace(how, objects_to=artifact_place(objects_to, packs, variant.name)),
+            artifact=artifact_place(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))
+        elif part:
+            click.echo(str(build_part(workspace, request, progress_log())))
         else:
             built = build_leg(workspace, request, progress_log())
             print_diagnostics(built.findings)

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, FileName, options
+from kci.files.archive import SUFFIXES
 from kci.matrix.names import this_system
 from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
-from kci.tree.pack import SUFFIXES, pack
+from kci.tree.pack import pack
 
 
 @click.command("pack", cls=Command)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.build import plan_commands
+from kci.builders.build import build_variant, plan_commands
 from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.files.archive import SUFFIXES
 from kci.files.lock import locked
 from kci.matrix.variants import Variant
 from kci.plan.legs import image_of
@@ -21,7 +22,7 @@ from kci.processes.process import Log
 from kci.run.one_variant import check_replaceable, make_variant_dir, request_for, require_reproducible
 from kci.sources.source_rules import source_findings
 from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.pack import SUFFIXES, pack
+from kci.tree.pack import pack
 from kci.verify import verify
 from kci.workspace.workspace import Workspace
 
@@ -73,11 +74,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if request.options.check_reproducible and request.options.builder == "nix":
         raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
-    _refuse_errors(
-        source_findings(request.kernel, workspace.settings, request.options.cache / "inputs"),
-        f"{request.variant.name} is not built: the kernel's sources do not meet",
-        "`kci check` lists all findings",
-    )
+    _require_sources(workspace, request)
     own = image_of(request.variant, workspace.runners)
     image = choose_image(request.options.container, own, log)
     if image is None:
@@ -102,6 +99,37 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         run=request.options.run,
     )
     return BuiltLeg(request.directory, record, request.artifact)
+
+
+def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
+    """Compile one part of a variant's objects, in its image or here, and pack them.
+
+    Returns:
+        the pack.
+
+    Raises:
+        UsageError: nothing says where to write the pack.
+        KciError: as `build_leg`.
+    """
+    request = _with_mirrors(workspace, request)
+    out_file = request.options.objects_to
+    if out_file is None:
+        raise UsageError("nothing says where to put the objects of a part", hint="give --objects-to FILE, or --pack")
+    _require_sources(workspace, request)
+    image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
+    if image is None:
+        build_variant(request_for(request.kernel, request.variant, request.directory, request.options), log)
+    else:
+        run_in_container(_in_container(workspace, request, image), log)
+    return out_file
+
+
+def _require_sources(workspace: Workspace, request: LegRequest) -> None:
+    _refuse_errors(
+        source_findings(request.kernel, workspace.settings, request.options.cache / "inputs"),
+        f"{request.variant.name} is not built: the kernel's sources do not meet",
+        "`kci check` lists all findings",
+    )
 
 
 def _refuse_errors(findings: Sequence[Diagnostic], what: str, hint: str) -> None:
@@ -133,14 +161,18 @@ def _in_container(workspace: Workspace, request: LegRequest, image: str) -> Cont
     arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(output)]
     arguments += ["--pack", str(artifact)] if artifact else []
     arguments += ["--catalog", str(catalog or workspace.catalog_name)] if workspace.catalog_name else []
-    arguments += msgspec.structs.replace(request.options, container="none").words()
+    objects_from = tuple(path.resolve() for path in request.options.objects_from)
+    objects_to, balance = (path and path.resolve() for path in (request.options.objects_to, request.options.balance))
+    options = msgspec.structs.replace(
+        request.options, container="none", objects_from=objects_from, objects_to=objects_to, balance=balance
+    )
     return ContainerBuild(
         image,
         directory,
-        arguments,
-        writable=[output, *([artifact.parent] if artifact else [])],
+        [*arguments, *options.words()],
+        writable=[output, *(path.parent for path in (artifact, objects_to) if path)],
         cache=request.options.cache,
-        readable=[catalog] if catalog else [],
+        readable=[*(path for path in (catalog, balance) if path), *objects_from],
     )
 
 

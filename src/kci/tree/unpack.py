@@ -11,16 +11,16 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from kci.diagnostics import finding
-from kci.errors import FindingsError, KciError, UnsafeError, rule_error
+from kci.errors import FindingsError, UnsafeError, rule_error
+from kci.files.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, opened_archive
 from kci.files.full_disk import write_all, writing
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.digest import directory_digest
 from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
-from kci.tree.pack import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 
 _CHUNK = 1024 * 1024
 
@@ -86,24 +86,15 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     if not artifact.is_file():
         raise rule_error("KCI604", f"{artifact} is not a file", path=where)
     try:
-        with artifact.open("rb") as raw:
-            stream: IO[bytes] = raw
-            if artifact.name.endswith(".zst"):
-                reader: Any = zstandard().ZstdDecompressor(max_window_size=LIMITS.window)
-                stream = reader.stream_reader(raw, read_across_frames=True, closefd=False)
-            yield TarStream(stream)
+        with opened_archive(artifact) as archive:
+            yield archive
     except RefusedError as error:
         message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
         hint = "kci pack never creates such an archive; find out where it comes from"
         raise UnsafeError(message, hint=hint, diagnostics=[finding("KCI605", message, path=where)]) from error
-    except KciError:
-        raise
     except OSError as error:
         raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", path=where) from error
-    except Exception as error:
-        # zstandard's own error type is only at hand where that package is.
-        if not isinstance(error, DamagedError) and type(error).__name__ != "ZstdError":
-            raise
+    except DamagedError as error:
         message = f"{artifact} is truncated or corrupt: {error}"
         raise rule_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
 

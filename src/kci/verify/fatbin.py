@@ -18,8 +18,8 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
+from kci.files.archive import LIMITS, zstandard
 from kci.tree.elf import ElfError, read_sections
-from kci.tree.pack import LIMITS, zstandard
 from kci.verify.subject import BinaryKind, VariantDir
 
 CUDA_SECTION = ".nv_fatbin"

@@ -1,0 +1,191 @@
+"""Packs of objects: carried to another machine, and whatever somebody has done to one on the way."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in
+from kci.builders.object_store import ObjectRecord
+from kci.builders.request import Part
+from kci.errors import KciError, UnsafeError, UsageError
+from kci.files.archive import plain_member
+from objectkit import ALL, Kernel, put
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+    return Kernel(tmp_path / "here" / "kernel", tmp_path / "here" / "cache")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path / "over" / "there" / "deeper", tmp_path / "over" / "cache")
+
+
+def remade(pack: Path, change: Callable[[str, bytes], list[tuple[str, bytes]]]) -> None:
+    """Write a pack anew, with other members in place of each."""
+    with tarfile.open(pack) as archive:
+        members = [(item.name, archive.extractfile(item).read()) for item in archive]  # type: ignore[union-attr]
+    with tarfile.open(pack, "w") as archive:
+        for name, data in (made for item in members for made in change(*item)):
+            archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
+def test_what_was_packed_here_is_not_compiled_there(here: Kernel, there: Kernel, tmp_path: Path, suffix: str) -> None:
+    there.given = [here.pack(tmp_path / "packs" / f"one{suffix}")]
+    assert there.compile() == set()
+    assert there.objects.use().seconds == 4.5
+    assert not list(there.store.place.glob("*/*/*.json")), "what somebody else made serves for one build"
+    put(there.place / "include" / "a.h", "#define A 3\n")
+    assert there.compile() == {"csrc/a.cpp"}
+    there.given = ()
+    assert there.compile() == {"csrc/b.cpp", "csrc/c.cpp"}
+
+
+def test_the_same_objects_are_the_same_pack(here: Kernel, tmp_path: Path) -> None:
+    one, two = (here.pack(tmp_path / f"{name}.tar.zst") for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_what_was_taken_from_a_pack_is_packed_again(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    first = here.pack(tmp_path / "one.tar")
+    there.given = [first]
+    assert there.pack(tmp_path / "two.tar").read_bytes() == first.read_bytes()
+
+
+def test_a_pack_that_is_cut_short_gives_what_is_whole(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    pack = here.pack(tmp_path / "one.tar")
+    data, taken = pack.read_bytes(), set()
+    with tarfile.open(pack) as archive:
+        ends = [item.offset_data + item.size for item in archive if item.name.endswith(".o")]
+    for end in (ends[0] - 1, ends[0], ends[1] + 700, ends[2]):
+        pack.write_bytes(data[:end])
+        there.given, there.said = [pack], []
+        taken.add(len(ALL) - len(there.compile()))
+        assert "is cut short or damaged" in there.said[0]
+        for old in there.store.place.glob("*/*/*.json"):
+            old.unlink()
+    assert taken == {0, 1, 2, 3}
+
+
+def test_flipped_bytes_are_compiled_again_or_refused(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    pack = here.pack(tmp_path / "one.tar.zst")
+    data = pack.read_bytes()
+    for place in range(0, len(data), len(data) // 20):
+        pack.write_bytes(data[:place] + bytes([data[place] ^ 0x5A]) + data[place + 1 :])
+        there.given = [pack]
+        with suppress(KciError):
+            there.compile()
+
+
+def test_a_lying_object_is_compiled_again(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    """Its bytes are not those of its record; its record is that of another name; its list is another one."""
+
+    def other_bytes(name: str, data: bytes) -> list[tuple[str, bytes]]:
+        return [(name, data[::-1] if name.endswith(".o") else data)]
+
+    def other_reads(name: str, data: bytes) -> list[tuple[str, bytes]]:
+        if not name.endswith(".json") or name == HEAD:
+            return [(name, data)]
+        record = msgspec.json.decode(data, type=ObjectRecord)
+        reads = dict.fromkeys(record.reads, "0" * 64)
+        return [(name, msgspec.json.encode(msgspec.structs.replace(record, reads=reads)))]
+
+    def other_list(name: str, data: bytes) -> list[tuple[str, bytes]]:
+        return [(name, b"[]" if name.endswith(".list") else data)]
+
+    for change in (other_bytes, other_reads, other_list):
+        pack = here.pack(tmp_path / "one.tar")
+        remade(pack, change)
+        there.given, there.said = [pack], []
+        assert there.compile() == ALL
+        assert "3 objects refused" in there.said[0]
+        for old in there.store.place.glob("*/*/*.json"):
+            old.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("../evil.o", b""),
+        ("/etc/evil", b""),
+        (f"{'0' * 64}.sh", b""),
+        (HEAD, b"{}"),
+        (f"{'0' * 64}.json", b" " * (17 * 1024 * 1024)),
+    ],
+    ids=["up", "absolute", "suffix", "two heads", "long"],
+)
+def test_what_no_pack_has_is_refused(here: Kernel, there: Kernel, tmp_path: Path, name: str, data: bytes) -> None:
+    pack = here.pack(tmp_path / "one.tar")
+    remade(pack, lambda old, text: [(old, text), *([(name, data)] if old == HEAD else [])])
+    there.given = [pack]
+    with pytest.raises(UnsafeError, match="not safe to unpack"):
+        there.compile()
+
+
+def test_what_is_no_pack(there: Kernel, tmp_path: Path) -> None:
+    pack = tmp_path / "none.tar"
+    for data in (b"", b"no tar", b"\0" * 1024):
+        pack.write_bytes(data)
+        there.given = [pack]
+        with pytest.raises(KciError, match=r"none\.tar"):
+            there.compile()
+    with pytest.raises(UsageError, match="no such file"):
+        packs_in([tmp_path / "missing.tar"])
+
+
+def test_objects_of_another_compiler_are_not_taken(
+    here: Kernel, there: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = here.pack(tmp_path / "one.tar")
+    other = tmp_path / "other-compiler"
+    other.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CXX", str(other))
+    there.given = [pack]
+    assert there.compile() == ALL
+
+
+def test_parts_share_out_all_objects_and_each_once(here: Kernel, tmp_path: Path) -> None:
+    for parts in (1, 2, 3, 5):
+        compiled: list[str] = []
+        for number in range(1, parts + 1):
+            part = Kernel(tmp_path / f"{parts}-{number}" / "kernel", tmp_path / f"{parts}-{number}" / "cache")
+            part.part = f"{number}/{parts}"
+            compiled += part.compile()
+        assert sorted(compiled) == sorted(ALL)
+
+
+def test_parts_of_two_states_are_compiled_again_where_they_differ(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    here.part = "1/2"
+    first = here.pack(tmp_path / "1.tar")
+    other = Kernel(tmp_path / "other" / "kernel", tmp_path / "other" / "cache")
+    put(other.place / "csrc" / "b.cpp", "int changed;\n")
+    put(other.place / "include" / "a.h", "#define A 5\n")
+    other.part = "2/2"
+    there.given = [first, other.pack(tmp_path / "2.tar"), first]
+    assert there.compile() <= {"csrc/a.cpp", "csrc/b.cpp"}
+
+
+def test_what_is_missing_of_parts_is_named() -> None:
+    def head(number: int, objects: int, *, variant: str = "v", wanted: int = 4) -> PackHead:
+        return PackHead(kernel="k", variant=variant, part=Part(number, 3), objects=objects, wanted=wanted)
+
+    whole = PackHead(kernel="k", variant="v", objects=9, wanted=9)
+    assert missing_parts([head(1, 4), head(2, 4), head(3, 4), head(1, 2), whole], "v") == []
+    found = missing_parts([head(1, 4), head(2, 3), head(3, 4, variant="w")], "v")
+    assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
+    assert missing_parts([whole], "v") == []
+    assert pack_name("k", "v", Part(2, 16)) == "kci-objects-k-v-2-of-16.tar.zst"
