@@ -1,8 +1,9 @@
 """Archives: one tar that is the same bytes whenever its files are, and a strict reader of those that others made.
 
-`tarfile` writes, and does not read: it acts on extended headers (links, sparse maps, sizes) while it parses them, before
-a caller can judge a member, and some of that never ends on hostile input. kci's archives hold plain files and directories
-only, so the reader here knows those, long names by way of a POSIX extended header, and refuses everything else by name.
+`tarfile` writes, and does not read: it acts on extended headers (links, sparse maps, sizes) while it parses them,
+before a caller can judge a member, and some of that never ends on hostile input. kci's archives hold plain files and
+directories only, so the reader here knows those, long names by way of a POSIX extended header, and refuses everything
+else by name.
 """
 
 from __future__ import annotations
