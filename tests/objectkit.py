@@ -79,7 +79,7 @@ class Kernel:
 
     def records(self) -> dict[str, Path]:
         """The record of each source."""
-        found = self.store.place.glob("*/*/*.json")
+        found = self.store.place.glob("*/*.json")
         return {msgspec.json.decode(path.read_bytes())["source"].removeprefix("kernel/"): path for path in found}
 
     def request(self) -> Request:

@@ -47,7 +47,7 @@ def test_what_was_packed_here_is_not_compiled_there(here: Kernel, there: Kernel,
     there.given = [here.pack(tmp_path / "packs" / f"one{suffix}")]
     assert there.compile() == set()
     assert there.objects.use().seconds == 4.5
-    assert not list(there.store.place.glob("*/*/*.json")), "what somebody else made serves for one build"
+    assert not list(there.store.place.glob("*/*.json")), "what somebody else made serves for one build"
     put(there.place / "include" / "a.h", "#define A 3\n")
     assert there.compile() == {"csrc/a.cpp"}
     there.given = ()
@@ -75,7 +75,7 @@ def test_a_pack_that_is_cut_short_gives_what_is_whole(here: Kernel, there: Kerne
         there.given, there.said = [pack], []
         taken.add(len(ALL) - len(there.compile()))
         assert "is cut short or damaged" in there.said[0]
-        for old in there.store.place.glob("*/*/*.json"):
+        for old in there.store.place.glob("*/*.json"):
             old.unlink()
     assert taken == {0, 1, 2, 3}
 
@@ -112,7 +112,7 @@ def test_a_lying_object_is_compiled_again(here: Kernel, there: Kernel, tmp_path:
         there.given, there.said = [pack], []
         assert there.compile() == ALL
         assert "3 objects refused" in there.said[0]
-        for old in there.store.place.glob("*/*/*.json"):
+        for old in there.store.place.glob("*/*.json"):
             old.unlink()
 
 
@@ -188,4 +188,4 @@ def test_what_is_missing_of_parts_is_named() -> None:
     found = missing_parts([head(1, 4), head(2, 3), head(3, 4, variant="w")], "v")
     assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
     assert missing_parts([whole], "v") == []
-    assert pack_name("k", "v", Part(2, 16)) == "kci-objects-k-v-2-of-16.tar.zst"
+    assert pack_name("k", "v", Part(2, 16)) == "objects.k.v.part2of16.tar.zst"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -29,7 +31,9 @@ from kci.files.archive import (
     written_archive,
 )
 from kci.files.bounded_json import MAX_BYTES, decode_json, require_schema
+from kci.files.full_disk import write_all
 from kci.files.replace import replacing
+from kci.matrix.names import objects_name
 from kci.plurals import count
 from kci.processes.process import Log
 
@@ -38,6 +42,8 @@ HEAD = "objects.json"
 _LEVEL = 3
 """Of zstd: machine code does not get much smaller with more, and takes ten times as long."""
 _CHUNK = 1024 * 1024
+_IN_MEMORY, _AT_ONCE, _WRITERS = 16 * 1024 * 1024, 8, 2
+"""Objects up to this size are hashed and written by so many threads, while others are read."""
 _MEMBER = re.compile(r"([0-9a-f]{64})\.(json|list|o)")
 
 
@@ -60,8 +66,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
 
 def pack_name(kernel: str, variant: str, part: Part | None) -> str:
     """The name of a pack in a folder of them."""
-    share = f"-{part.number}-of-{part.of}" if part is not None else ""
-    return f"kci-objects-{kernel}-{variant}{share}.tar.zst"
+    return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
 
 
 class PackedObject(msgspec.Struct, frozen=True):
@@ -141,15 +146,17 @@ def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:
         FindingsError: the file is no pack.
         UnsafeError: it holds something that no pack has.
     """
-    taken = _Taken(store)
     broken = ""
+    store.place.mkdir(parents=True, exist_ok=True)
     try:
-        with opened_archive(pack) as archive:
+        with ThreadPoolExecutor(_WRITERS) as pool, opened_archive(pack) as archive:
+            taken = _Taken(store, pool)
             try:
                 for member in archive.members():
                     taken.member(archive, member)
             except DamagedError as error:
                 broken = str(error)
+            taken.wait()
     except RefusedError as error:
         raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
     except (OSError, DamagedError) as error:
@@ -168,7 +175,9 @@ def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:
 class _Taken:
     """The members of a pack, one after the other."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._waiting: deque[Future[bool]] = deque()
         self.head: PackHead | None = None
         self.objects = self.refused = 0
         self._store = store
@@ -207,14 +216,32 @@ class _Taken:
         if following is None or following[0] != name or following[1].headers not in self._lists:
             self.refused += 1
             return
-        record, total = following[1], hashlib.sha256()
-        with self._store.received() as aside:
-            with aside.open("wb") as file:
-                while data := archive.read(_CHUNK):
+        chunks = iter(lambda: archive.read(_CHUNK), b"")
+        if member.size > _IN_MEMORY:
+            self._count(self._keep(name, following[1], chunks))
+            return
+        self._waiting.append(self._pool.submit(self._keep, name, following[1], list(chunks)))
+        if len(self._waiting) > _AT_ONCE:
+            self._count(self._waiting.popleft().result())
+
+    def wait(self) -> None:
+        """Until all objects are kept."""
+        while self._waiting:
+            self._count(self._waiting.popleft().result())
+
+    def _keep(self, name: str, record: ObjectRecord, chunks: Iterable[bytes]) -> bool:
+        total, size = hashlib.sha256(), 0
+        with self._store.received(name) as aside:
+            with aside.open("wb", buffering=0) as file:
+                for data in chunks:
                     total.update(data)
-                    file.write(data)
-            if total.hexdigest() != record.digest or member.size != record.size:
-                self.refused += 1
-                return
+                    size += len(data)
+                    write_all(file.fileno(), data)
+            if (total.hexdigest(), size) != (record.digest, record.size):
+                return False
             self._store.add(record, aside, move=True)
-        self.objects += 1
+        return True
+
+    def _count(self, kept: bool) -> None:
+        self.objects += kept
+        self.refused += not kept

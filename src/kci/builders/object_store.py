@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,7 @@ SCHEMA = 1
 LIMIT = 20 * 10**9
 """Bytes of objects that are kept by default."""
 
+_OBJECTS = "kept"
 _KEPT = 16
 """Objects of one command: branches and headers in turn; the oldest go."""
 
@@ -107,6 +109,7 @@ class ObjectStore:
         """Nothing is read or made yet."""
         self.place = place
         self._known = StatCache(place, place / "digests")
+        self._names: dict[str, set[str]] | None = None
         self._settled: dict[str, str] = {}
         self._used: set[Path] = set()
         self._added = False
@@ -115,7 +118,7 @@ class ObjectStore:
         """The names and records of all objects that one command made, the newest first."""
         for path in self._newest(asked):
             with suppress(OSError, ValueError, KciError):
-                yield path.stem, read_json(path, ObjectRecord)
+                yield path.stem.partition("-")[2], read_json(path, ObjectRecord)
 
     def latest(self, asked: str) -> ObjectRecord | None:
         """What the newest object of a command took, whatever it was made from."""
@@ -176,26 +179,26 @@ class ObjectStore:
         path = self.object_path(record.asked, name)
         if path.with_suffix(".json").exists() and path.exists():
             return name
-        path.parent.mkdir(parents=True, exist_ok=True)
         if move:
-            made.replace(path)
+            _in_folder(path, lambda: made.replace(path))
         else:
             aside = _beside(path)
-            _link(made, aside)
+            _in_folder(path, lambda: _link(made, aside))
             aside.replace(path)
             aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
         _write(path.with_suffix(".json"), msgspec.json.encode(record))
         self._settled[path.relative_to(self.place).as_posix()] = record.digest
         self._added = True
-        for old in self._newest(record.asked)[_KEPT:]:
-            _remove(old)
+        if self._names is not None:
+            self._names[record.asked].add(str(path.with_suffix(".json")))
+            for old in self._newest(record.asked)[_KEPT:]:
+                _remove(old)
         return name
 
     @contextmanager
-    def received(self) -> Iterator[Path]:
-        """A place for an object that comes in; `add` gives it its name."""
-        self.place.mkdir(parents=True, exist_ok=True)
-        aside = _beside(self.place / "received")
+    def received(self, name: str) -> Iterator[Path]:
+        """A place for an object that comes in; `add` lets it go where it belongs."""
+        aside = _beside(self.place / name)
         try:
             yield aside
         finally:
@@ -216,22 +219,25 @@ class ObjectStore:
 
     def object_path(self, asked: str, name: str) -> Path:
         """Where an object lies; its record is beside it, as `.json`."""
-        return self.place / asked[:2] / asked / f"{name}.o"
+        return self.place / _OBJECTS / f"{asked}-{name}.o"
 
     def list_path(self, name: str) -> Path:
         """Where a list of files lies."""
         return self.place / "lists" / f"{name}.list"
 
     def _newest(self, asked: str) -> Sequence[Path]:
-        try:
-            found = [(entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(self.place / asked[:2] / asked)]
-        except OSError:
-            return []
-        return [
-            self.place / asked[:2] / asked / name
-            for _, name in sorted(found, reverse=True)
-            if name[0] != "." and name.endswith(".json")
-        ]
+        """The records of a command. All names are read once: what others add meanwhile is for the next build."""
+        if self._names is None:
+            self._names = defaultdict(set)
+            with suppress(OSError), os.scandir(self.place / _OBJECTS) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".json"):
+                        self._names[entry.name.partition("-")[0]].add(entry.path)
+        found = []
+        for path in self._names[asked]:
+            with suppress(OSError):
+                found.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
+        return [Path(path) for _, path in sorted(found, reverse=True)]
 
     def _digest(self, path: Path) -> str:
         now = path.stat()
@@ -289,10 +295,18 @@ def _link(one: Path, other: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = _beside(path)
-    aside.write_bytes(data)
+    _in_folder(path, lambda: aside.write_bytes(data))
     aside.replace(path)
+
+
+def _in_folder(path: Path, write: Callable[[], object]) -> None:
+    # most folders are there
+    try:
+        write()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write()
 
 
 def _beside(path: Path) -> Path:

@@ -171,7 +171,7 @@ class Objects:
     def use(self) -> ObjectUse:
         """How many were found."""
         seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
-        return ObjectUse(len(self.found), len(self._reads) - len(self.found), seconds, self._alone)
+        return ObjectUse(len(self.found), len(self._steps) - len(self.found), seconds, self._alone)
 
     def packed(self) -> list[PackedObject]:
         """Those that were found or kept."""
