@@ -257,7 +257,7 @@ def _compile(
         except KeyboardInterrupt:
             done = None
         if done is None:
-            raise UnfinishedBuildError(request.variant.name, objects.done(), len(recipe.sources.units))
+            raise UnfinishedBuildError(request.variant.name, objects.done(), objects.wanted)
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
