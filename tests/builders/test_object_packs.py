@@ -14,7 +14,7 @@ import pytest
 
 from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in
 from kci.builders.object_store import ObjectRecord
-from kci.builders.request import Part
+from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
 from objectkit import ALL, Kernel, put
@@ -181,11 +181,11 @@ def test_parts_of_two_states_are_compiled_again_where_they_differ(here: Kernel, 
 
 def test_what_is_missing_of_parts_is_named() -> None:
     def head(number: int, objects: int, *, variant: str = "v", wanted: int = 4) -> PackHead:
-        return PackHead(kernel="k", variant=variant, part=Part(number, 3), objects=objects, wanted=wanted)
+        return PackHead(kernel="k", variant=variant, part=PartOf(number, 3), objects=objects, wanted=wanted)
 
     whole = PackHead(kernel="k", variant="v", objects=9, wanted=9)
     assert missing_parts([head(1, 4), head(2, 4), head(3, 4), head(1, 2), whole], "v") == []
     found = missing_parts([head(1, 4), head(2, 3), head(3, 4, variant="w")], "v")
     assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
     assert missing_parts([whole], "v") == []
-    assert pack_name("k", "v", Part(2, 16)) == "objects.k.v.part2of16.tar.zst"
+    assert pack_name("k", "v", PartOf(2, 16)) == "objects.k.v.part2of16.tar.zst"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kci.builders.parts import Seconds, read_seconds, share_of, shares
-from kci.builders.request import Part, read_part
+from kci.builders.request import PartOf, read_part
 from kci.builders.units import Language, Unit
 from kci.errors import UsageError
 
@@ -32,11 +32,11 @@ def unit(number: int, language: Language = Language.CXX, archs: int = 0) -> Unit
 
 def test_the_shares_follow_from_the_sources_and_what_all_are_told() -> None:
     units = tuple(unit(number, Language.CUDA if number % 3 else Language.CXX, number % 4) for number in range(40))
-    made = [share_of(units, Part(number, 4), {}) for number in range(1, 5)]
-    assert [share_of(units[::-1], Part(number, 4), {}) for number in range(1, 5)] == made
+    made = [share_of(units, PartOf(number, 4), {}) for number in range(1, 5)]
+    assert [share_of(units[::-1], PartOf(number, 4), {}) for number in range(1, 5)] == made
     assert set().union(*made) == {item.object for item in units}
     told = {units[7].shown: 10_000.0}
-    assert {units[7].object} in [share_of(units, Part(number, 4), told) for number in range(1, 5)]
+    assert {units[7].object} in [share_of(units, PartOf(number, 4), told) for number in range(1, 5)]
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "01/2", "1/2/3", "-1/2", "1/99999", "a/b"])

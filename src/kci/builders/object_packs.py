@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.object_store import ObjectRecord, ObjectStore, read_header_list
-from kci.builders.request import Part
+from kci.builders.request import PartOf
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.files.archive import (
     SUFFIXES,
@@ -52,7 +52,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
 
     kernel: str
     variant: str
-    part: Part | None = None
+    part: PartOf | None = None
     """The share whose objects these are; None for those of the whole variant."""
     objects: int
     """How many there are."""
@@ -64,7 +64,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
         require_schema(self.schema, SCHEMA)
 
 
-def pack_name(kernel: str, variant: str, part: Part | None) -> str:
+def pack_name(kernel: str, variant: str, part: PartOf | None) -> str:
     """The name of a pack in a folder of them."""
     return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
 
@@ -115,7 +115,7 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     whole = {head.part for head in given if head.objects == head.wanted}
     found = []
     for of in sorted({head.part.of for head in given if head.part}):
-        for part in (Part(number, of) for number in range(1, of + 1)):
+        for part in (PartOf(number, of) for number in range(1, of + 1)):
             short = max((head for head in given if head.part == part), key=lambda head: head.objects, default=None)
             if short is None:
                 found.append(f"part {part} was not given")

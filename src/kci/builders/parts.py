@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.builders.request import Part
+from kci.builders.request import PartOf
 from kci.builders.units import Language, Unit
 from kci.errors import UsageError
 from kci.files.bounded_json import read_record, require_schema
@@ -68,7 +68,7 @@ def shares(seconds: Mapping[str, float], parts: int) -> tuple[tuple[str, ...], .
     return tuple(tuple(sorted(names)) for names in made)
 
 
-def share_of(units: tuple[Unit, ...], part: Part, told: Mapping[str, float]) -> frozenset[str]:
+def share_of(units: tuple[Unit, ...], part: PartOf, told: Mapping[str, float]) -> frozenset[str]:
     """The objects that one part compiles."""
     seconds = {unit.shown: told.get(unit.shown, estimated_seconds(unit)) for unit in units}
     mine = shares(seconds, part.of)[part.number - 1]

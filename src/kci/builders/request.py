@@ -18,7 +18,7 @@ from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse, ObjectUse
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartOf(msgspec.Struct, frozen=True):
     """One share of several."""
 
     number: int
@@ -29,7 +29,7 @@ class Part(msgspec.Struct, frozen=True):
         return f"{self.number}/{self.of}"
 
 
-def read_part(text: str) -> Part:
+def read_part(text: str) -> PartOf:
     """What `--part` names.
 
     Raises:
@@ -38,7 +38,7 @@ def read_part(text: str) -> Part:
     found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
-    return Part(int(found[1]), int(found[2]))
+    return PartOf(int(found[1]), int(found[2]))
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class Request(msgspec.Struct, frozen=True):
     """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> PartOf | None:
         """The share of the objects to compile, if nothing is to be made of them."""
         return read_part(self.options.part) if self.options.part is not None else None
 
