@@ -14,7 +14,7 @@ from kci.builders.recipe import commands
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.processes.job_budget import job_count
 from kci.toolchains.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, toolchain_identity
-from kci.toolchains.cuda import ensure_toolkit, find_toolkit, nvcc_name
+from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.toolchain_data import toolchains
 from wheels import make_wheel, only_wheels
@@ -377,11 +377,11 @@ def test_a_toolkit_of_wheels_appears_whole(
     only_wheels(monkeypatch, tmp_path / "wheels")
     only_these(monkeypatch, tmp_path)
     toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
-    ensure_toolkit(toolkit, Path(sys.executable), quiet)
+    toolkit.ensure(Path(sys.executable), quiet)
     assert toolkit.complete
     assert len(list((toolkit.root / "share").iterdir())) == len(toolchains().cuda["13.2"])
     said: list[str] = []
-    ensure_toolkit(toolkit, Path(sys.executable), said.append)
+    toolkit.ensure(Path(sys.executable), said.append)
     assert said == []
 
 
@@ -394,5 +394,5 @@ def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
     only_these(monkeypatch, tmp_path)
     toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
     with pytest.raises(MissingToolError, match=r"No matching distribution found for nvidia-nvvm==13\.2\.86"):
-        ensure_toolkit(toolkit, Path(sys.executable), quiet)
+        toolkit.ensure(Path(sys.executable), quiet)
     assert list((tmp_path / "cache/cuda").iterdir()) == []

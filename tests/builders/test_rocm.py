@@ -17,7 +17,7 @@ from kci.builders.request import Request
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from kci.toolchains import rocm
-from kci.toolchains.environment import Environment, ensure, isolated, read_torch_version
+from kci.toolchains.environment import Environment, isolated, read_torch_version
 from kci.toolchains.rocm import Rocm, find_rocm
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
@@ -163,7 +163,7 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
     install_torch = environment.setup()[1]
     assert install_torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/rocm7.2", "torch==2.13.0+rocm7.2"]
     with pytest.raises(MissingToolError, match=r"whl/rocm7\.2 cannot be reached, and no other index"):
-        ensure(environment, quiet)
+        environment.ensure(environment.python, quiet)
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
     monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     with pytest.raises(MissingToolError, match=says.replace(".", r"\.")):
-        ensure(environment, quiet)
+        environment.ensure(environment.python, quiet)
     assert environment.root is not None
     assert not environment.root.exists()
 
@@ -188,7 +188,9 @@ def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
     monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
-    found = read_torch_version(ensure(isolated(tmp_path, "2.13", "rocm7.2"), quiet))
+    environment = isolated(tmp_path, "2.13", "rocm7.2")
+    environment.ensure(environment.python, quiet)
+    found = read_torch_version(environment)
     assert (found.rocm, found.built_for) == ("7.2", "ROCm 7.2")
 
 

@@ -14,7 +14,6 @@ from kci.builders import native
 from kci.config.settings import Settings
 from kci.matrix.names import Kind
 from kci.processes.process import silent
-from kci.toolchains.environment import ensure
 from witness import Compiler, files_of, judge, planned, request_for
 
 pytestmark = [
@@ -60,7 +59,8 @@ def test_a_fingerprint_moves_if_and_only_if_the_variant_does(name: str, wanted: 
     archs = ("9.0",) if made.backend == "cuda" else ()
     request = with_changes(request_for(tmp_path, kernel, made, warm_cache(tmp_path)), archs=archs)
     if made.kind is not Kind.NOARCH:
-        ensure(native.plan(request, silent).chain.environment, silent)
+        environment = native.plan(request, silent).chain.environment
+        environment.ensure(environment.python, silent)
     judged = judge(files_of(root), lambda: planned(root, kernel, made, Settings())[0], Compiler(request).content, print)
     print(f"{name} {wanted}: {judged.changes} changes, {len(judged.stale)} stale, {len(judged.needless)} needless")
     assert judged.stale == []

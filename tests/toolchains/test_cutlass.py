@@ -15,7 +15,7 @@ from buildkit import quiet, write_tree
 from kci.config.values import Depend
 from kci.errors import MissingToolError
 from kci.toolchains import cutlass
-from kci.toolchains.cutlass import HeaderSource, ensure_headers, find_headers, headers_digest
+from kci.toolchains.cutlass import HeaderSource, find_headers, headers_digest
 from kci.toolchains.toolchain_data import CutlassRelease, toolchains
 
 FILES = {
@@ -106,7 +106,7 @@ def test_a_git_mirror_gives_the_headers_and_nothing_else(
 ) -> None:
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", {"cutlass": checkout.as_uri()}, quiet)
     assert (found.source, found.complete) == (HeaderSource.GIT, False)
-    ensure_headers([found], PYTHON, quiet)
+    found.ensure(PYTHON, quiet)
     assert taken(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
     assert [path.name for path in found.folder.parent.iterdir()] == [found.folder.name]
@@ -118,7 +118,7 @@ def test_an_archive_gives_the_same(tmp_path: Path, checkout: Path, release: Cutl
     mirror = {"cutlass": (tmp_path / "{tag}.tar.gz").as_uri().replace("%7B", "{").replace("%7D", "}")}
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", mirror, quiet)
     assert found.source is HeaderSource.ARCHIVE
-    ensure_headers([found], PYTHON, quiet)
+    found.ensure(PYTHON, quiet)
     assert taken(found.folder) == TAKEN
 
 
@@ -143,7 +143,7 @@ def test_other_headers_than_the_pinned_ones_are_refused(
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", mirror, quiet)
     fixed = msgspec.structs.replace(found, where=f"{tmp_path.as_uri()}/x.tar.gz")
     with pytest.raises(MissingToolError, match=rf"does not hold cutlass_4_0 {release.tag}"):
-        ensure_headers([fixed], PYTHON, quiet)
+        fixed.ensure(PYTHON, quiet)
     assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
 
 
@@ -154,7 +154,7 @@ def test_a_mirror_that_is_none_is_an_error_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", {"cutlass": mirror}, quiet)
     with pytest.raises(MissingToolError, match="cannot get cutlass_4_0") as caught:
-        ensure_headers([found], PYTHON, quiet)
+        found.ensure(PYTHON, quiet)
     assert "CUTLASS_SRC_DIR" in caught.value.hint
     assert not list(tmp_path.rglob("pwned*"))
     assert release.commit not in [path.name for path in found.folder.parent.iterdir()]

@@ -18,7 +18,7 @@ from kci.errors import MissingToolError
 from kci.files.cache import default_cache, work_dir
 from kci.files.lock import locked
 from kci.toolchains import environment
-from kci.toolchains.environment import COMPLETE, Environment, ensure, isolated, own, read_torch_version, same_version
+from kci.toolchains.environment import COMPLETE, Environment, isolated, own, read_torch_version, same_version
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.wheel_ranges import find_wheel
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
@@ -109,7 +109,8 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     asked = isolated(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     write_tree(asked.root, {"bin/python": "half", "junk": ""})
-    environment = ensure(asked, said.append)
+    environment = asked
+    environment.ensure(environment.python, said.append)
     assert environment.complete
     assert not (asked.root / "junk").exists()
     assert read_torch_version(environment).release == "2.13.0"
@@ -119,7 +120,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
     assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
     said.clear()
-    ensure(isolated(tmp_path, "2.13", "cpu"), said.append)
+    environment.ensure(environment.python, said.append)
     assert said == []
     # One whose Python has gone, as after an upgrade of the system, does not count.
     environment.python.unlink()
@@ -132,7 +133,7 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
     only_wheels(monkeypatch, tmp_path / "wheels")
     environment = isolated(tmp_path, "2.13", "cpu")
     with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
-        ensure(environment, quiet)
+        environment.ensure(environment.python, quiet)
     assert "No matching distribution found for torch==2.13.0" in caught.value.message
     assert environment.root is not None
     assert not environment.root.exists()
@@ -144,7 +145,7 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
     made_by(tmp_path / "wheels", monkeypatch, cuda="12.8")
     environment = isolated(tmp_path, "2.13", "cu130")
     with pytest.raises(MissingToolError, match=r"for CUDA 12\.8, not for cu130"):
-        ensure(environment, quiet)
+        environment.ensure(environment.python, quiet)
     assert environment.root is not None
     assert not environment.root.exists()
 
@@ -165,7 +166,7 @@ def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch:
     named = msgspec.structs.replace(isolated(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
     said: list[str] = []
     with pytest.raises(MissingToolError):
-        environment._make(named, said.append)
+        named.fetch(named.python, tmp_path, said.append)
     assert said == []
 
 
@@ -174,9 +175,10 @@ def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     python = pip_of_the_tests(monkeypatch, tmp_path)
     code = (
         "import sys; from pathlib import Path; from kci.toolchains import environment\n"
-        "from kci.toolchains.environment import ensure, isolated\n"
+        "from kci.toolchains.environment import isolated\n"
         f"environment.base_python = lambda: {str(python)!r}\n"
-        "ensure(isolated(Path(sys.argv[1]), '2.13', 'cpu'), lambda line: print(line, flush=True))"
+        "asked = isolated(Path(sys.argv[1]), '2.13', 'cpu')\n"
+        "asked.ensure(asked.python, lambda line: print(line, flush=True))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     root = isolated(tmp_path, "2.13", "cpu").root

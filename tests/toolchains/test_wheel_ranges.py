@@ -19,7 +19,6 @@ from kci.toolchains.cuda import (
     LibraryHeaders,
     Toolkit,
     below_include,
-    ensure_library_headers,
     find_library_headers,
     mentions_libraries,
 )
@@ -158,12 +157,12 @@ def test_the_headers_of_cudas_libraries_are_whole_or_not_there(
     made = LibraryHeaders(tmp_path / "cuda" / "headers", ("nvidia-cublas==13.1.0.3",))
     broken = LibraryHeaders(made.folder, (*made.requirements, "nvidia-cufft==12.0.0.61"))
     with pytest.raises(MissingToolError):
-        ensure_library_headers(broken, quiet)
+        broken.ensure(Path("python"), quiet)
     assert not list(made.folder.parent.iterdir())
-    ensure_library_headers(made, quiet)
+    made.ensure(Path("python"), quiet)
     assert made.complete
     before = index.requests
-    ensure_library_headers(made, quiet)
+    made.ensure(Path("python"), quiet)
     assert index.requests == before
 
 

@@ -25,6 +25,7 @@ from kci.toolchains import oneapi
 from kci.toolchains.compiler_cache import CompilerCache
 from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
+from kci.toolchains.downloads import FetchedTool
 from kci.toolchains.environment import Environment
 from kci.toolchains.old_glibc import NewerParts, old_libraries
 from kci.toolchains.rocm import Rocm
@@ -75,6 +76,11 @@ class Toolchain(msgspec.Struct, frozen=True):
     """What the tools say they are; another version compiles everything anew."""
     compiler_cache: CompilerCache | None = None
     """A compiler cache that every compiler is started through."""
+
+    def fetched(self) -> list[FetchedTool]:
+        """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
+        found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        return [part for part in found if part is not None]
 
 
 class Target(msgspec.Struct, frozen=True):

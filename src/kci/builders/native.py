@@ -49,17 +49,14 @@ from kci.toolchains.compilers import (
 )
 from kci.toolchains.cuda import (
     Toolkit,
-    ensure_library_headers,
-    ensure_toolkit,
     find_library_headers,
     find_toolkit,
     mentions_libraries,
     nvcc_name,
 )
-from kci.toolchains.cutlass import ensure_headers, find_headers
+from kci.toolchains.cutlass import find_headers
 from kci.toolchains.environment import (
     Environment,
-    ensure,
     isolated,
     own,
     python_include,
@@ -135,14 +132,11 @@ def build(request: Request, log: Log) -> Built:
     ends_at = ending(request.options.stop_after)
     recipe = plan(request, log)
     watch = Watch(request)
-    environment = ensure(recipe.chain.environment, log)
-    if not recipe.target.tvm_ffi:
-        _check_torch(request, environment)
-    if recipe.chain.cuda is not None:
-        ensure_toolkit(recipe.chain.cuda, environment.python, log)
-    if recipe.chain.cuda_headers is not None:
-        ensure_library_headers(recipe.chain.cuda_headers, log)
-    ensure_headers(recipe.chain.headers, environment.python, log)
+    environment = recipe.chain.environment
+    for part in recipe.chain.fetched():
+        part.ensure(environment.python, log)
+        if part is environment and not recipe.target.tvm_ffi:
+            _check_torch(request, environment)
     work = recipe.work
     with locked(work, log) as lock:
         try:

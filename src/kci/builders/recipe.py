@@ -59,17 +59,6 @@ class Recipe(msgspec.Struct, frozen=True):
     needs: dict[str, Need]
     """What each object is expected to take, by output."""
 
-    def setup(self) -> Iterator[list[str]]:
-        """The commands that install what is missing."""
-        environment = self.chain.environment
-        if not environment.complete:
-            yield from environment.setup()
-        if self.chain.cuda is not None and not self.chain.cuda.complete:
-            yield from self.chain.cuda.setup(environment.python)
-        for headers in self.chain.headers:
-            if not headers.complete:
-                yield from headers.setup(environment.python)
-
     def ninja(self, arguments: Iterable[str]) -> list[str]:
         """The command that compiles and links."""
         return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
@@ -111,12 +100,8 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
 
 def commands(recipe: Recipe) -> list[str]:
     """What a build runs, one shell line each, for `--dry-run`."""
-    lines = [shown(command) for command in recipe.setup()]
-    environment, libraries = recipe.chain.environment, recipe.chain.cuda_headers
-    if environment.headers_only and not environment.complete:
-        lines.append(f"# kci takes the headers out of the wheel of torch {environment.release}+{environment.flavour}")
-    if libraries is not None and not libraries.complete:
-        lines.append(f"# kci takes the headers out of {', '.join(libraries.requirements)}")
+    python = recipe.chain.environment.python
+    lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]

@@ -12,13 +12,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.files.cache import made_once
 from kci.processes.process import Log, run, said
-from kci.toolchains.downloads import install, pip_install
+from kci.toolchains.downloads import FetchedTool, install, pip_install
 from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
 
@@ -27,7 +24,7 @@ _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
-class Toolkit(msgspec.Struct, frozen=True):
+class Toolkit(FetchedTool, frozen=True):
     """A CUDA toolkit of one version."""
 
     version: str
@@ -59,41 +56,32 @@ class Toolkit(msgspec.Struct, frozen=True):
         )
 
     @property
+    def place(self) -> Path | None:
+        return self.wheels
+
+    @property
     def complete(self) -> bool:
         return self.wheels is None or self.nvcc.exists()
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        """The commands that make one of wheels."""
         if self.wheels is None:
             return []
         packages = toolchains().cuda[self.version]
         return [[*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]]
 
+    def fetch(self, python: Path, place: Path, log: Log) -> None:
+        log(f"installing nvcc {self.version} into {self.wheels}")
+        install(self.setup(python, place)[0], f"nvcc {self.version}", log, place.parent)
+
 
 def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
-    """The toolkit for a CUDA version such as `13.0`; `ensure_toolkit` makes it if it is one of wheels.
+    """The toolkit for a CUDA version such as `13.0`; `Toolkit.ensure` makes it if it is one of wheels.
 
     Raises:
         MissingToolError: this machine has none of that version and PyPI has neither; or `NVCC` names another version.
     """
     version = Version.parse(compute).minor_text
     return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
-
-
-def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
-    """Install the wheels of a toolkit, with a Python that has pip, if they are not there yet.
-
-    Raises:
-        MissingToolError: the wheels cannot be installed.
-    """
-    if toolkit.wheels is not None:
-
-        def make(place: Path) -> None:
-            log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
-            install(toolkit.setup(python, place)[0], f"nvcc {toolkit.version}", log, place.parent)
-
-        made_once(toolkit.wheels, lambda: toolkit.complete, make, log)
-    return toolkit
 
 
 def nvcc_version(nvcc: Path) -> str | None:
@@ -175,7 +163,7 @@ LINK = "cuda-headers"
 _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
 
 
-class LibraryHeaders(msgspec.Struct, frozen=True):
+class LibraryHeaders(FetchedTool, frozen=True):
     """Headers out of NVIDIA's wheels."""
 
     folder: Path
@@ -183,8 +171,24 @@ class LibraryHeaders(msgspec.Struct, frozen=True):
     """The wheels that they are in."""
 
     @property
-    def complete(self) -> bool:
-        return self.folder.is_dir()
+    def place(self) -> Path:
+        return self.folder
+
+    @property
+    def by_kci(self) -> str:
+        return f"takes the headers out of {', '.join(self.requirements)}"
+
+    def setup(self, _python: Path, _target: Path | None = None) -> list[list[str]]:
+        return []
+
+    def fetch(self, _python: Path, place: Path, log: Log) -> None:
+        # about a megabyte out of wheels of hundreds
+        from kci.toolchains.wheel_ranges import extract, find_wheel
+
+        for requirement in self.requirements:
+            package, _, version = requirement.partition("==")
+            log(f"taking the headers out of {requirement}")
+            extract(find_wheel(package, version, platform.machine()), below_include, place, log)
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
@@ -203,23 +207,6 @@ def find_library_headers(toolkit: Toolkit, cache: Path) -> LibraryHeaders | None
         return None
     few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
     return LibraryHeaders(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
-
-
-def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
-    """Get them if they are not there: about a megabyte out of wheels of hundreds.
-
-    Raises:
-        MissingToolError: the index cannot be reached, or serves no byte ranges.
-    """
-    from kci.toolchains.wheel_ranges import extract, find_wheel
-
-    def make(place: Path) -> None:
-        for requirement in headers.requirements:
-            package, _, version = requirement.partition("==")
-            log(f"taking the headers out of {requirement}")
-            extract(find_wheel(package, version, platform.machine()), below_include, place, log)
-
-    made_once(headers.folder, lambda: headers.complete, make, log)
 
 
 def below_include(path: str) -> str | None:

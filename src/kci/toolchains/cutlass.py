@@ -8,16 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
-
-import msgspec
 
 from kci.config.values import Depend
 from kci.errors import MissingToolError
-from kci.files.cache import made_once
 from kci.processes.process import Log, run, shown
-from kci.toolchains.downloads import pip_install, run_pip
+from kci.toolchains.downloads import FetchedTool, pip_install, run_pip
 from kci.toolchains.oneapi import tla_version
 from kci.toolchains.toolchain_data import CutlassRelease, toolchains
 
@@ -48,7 +44,7 @@ class HeaderSource(enum.StrEnum):
     ARCHIVE = "archive"
 
 
-class Headers(msgspec.Struct, frozen=True):
+class Headers(FetchedTool, frozen=True):
     """A header-only dependency."""
 
     name: str
@@ -62,11 +58,11 @@ class Headers(msgspec.Struct, frozen=True):
     release: CutlassRelease | None = None
 
     @property
-    def complete(self) -> bool:
-        return self.folder.is_dir()
+    def place(self) -> Path | None:
+        return None if self.source is HeaderSource.FOLDER else self.folder
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        """The commands that get it; none for an archive, which kci itself downloads."""
+        # none for an archive, which kci itself downloads
         into = str(target or self.folder)
         match self.source:
             case HeaderSource.WHEEL:
@@ -81,6 +77,29 @@ class Headers(msgspec.Struct, frozen=True):
                 ]
             case _:
                 return []
+
+    def fetch(self, python: Path, place: Path, log: Log) -> None:
+        log(f"getting {self.name} from {self.where}")
+        if self.source is HeaderSource.ARCHIVE:
+            _unpack(self, place)
+        for command in self.setup(python, place):
+            # Addresses can be anybody's, and git knows some that are commands (`ext::`).
+            limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+            environment = {**os.environ, **limits}
+            wheel = self.source is HeaderSource.WHEEL
+            done = run_pip(command, log, environment) if wheel else run(command, env=environment)
+            if done.code != 0:
+                raise MissingToolError(
+                    f"cannot get {self.name}\n{shown(command)}\n{done.tail()}", hint=_hint(self.name)
+                )
+        shutil.rmtree(place / ".git", ignore_errors=True)
+        if self.source is not HeaderSource.WHEEL and self.release is not None:
+            found = headers_digest(place)
+            if found != self.release.digest:
+                message = (
+                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {found}"
+                )
+                raise MissingToolError(f"{message}, not {self.release.digest}", hint="use another mirror")
 
 
 def find_headers(
@@ -102,16 +121,6 @@ def find_headers(
         MissingToolError: one of them cannot be had.
     """
     return tuple(_find(depend, cache, mirrors, log, compute) for depend in depends if depend is not Depend.TORCH)
-
-
-def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
-    """Get the headers that are not there yet.
-
-    Raises:
-        MissingToolError: they cannot be had, or are not those of the pinned commit.
-    """
-    for item in headers:
-        made_once(item.folder, item.folder.is_dir, partial(_get, item, python, log=log), log)
 
 
 def headers_digest(folder: Path) -> str:
@@ -159,26 +168,6 @@ def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease,
     if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
         log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
-
-
-def _get(item: Headers, python: Path, place: Path, log: Log) -> None:
-    log(f"getting {item.name} from {item.where}")
-    if item.source is HeaderSource.ARCHIVE:
-        _unpack(item, place)
-    for command in item.setup(python, place):
-        # Addresses can be anybody's, and git knows some that are commands (`ext::`).
-        limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
-        environment = {**os.environ, **limits}
-        wheel = item.source is HeaderSource.WHEEL
-        done = run_pip(command, log, environment) if wheel else run(command, env=environment)
-        if done.code != 0:
-            raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint(item.name))
-    shutil.rmtree(place / ".git", ignore_errors=True)
-    if item.source is not HeaderSource.WHEEL and item.release is not None:
-        found = headers_digest(place)
-        if found != item.release.digest:
-            message = f"{item.where} does not hold {item.name} {item.release.tag}: its headers have the digest {found}"
-            raise MissingToolError(f"{message}, not {item.release.digest}", hint="use another mirror")
 
 
 def _unpack(item: Headers, into: Path) -> None:

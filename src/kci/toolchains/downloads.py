@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kci.errors import MissingToolError
-from kci.files.cache import CACHE_OPTION
+from kci.files.cache import CACHE_OPTION, made_once
 from kci.files.full_disk import program_hint
 from kci.processes.process import Finished, Log, run, said, shown
 from kci.toolchains.toolchain_data import toolchains
@@ -25,6 +25,48 @@ _VERSION = re.compile(r"pip (\d+)\.(\d+)")
 _DOWNLOADING = re.compile(r"\s*Downloading (\S+)(?: \((.+)\))?")
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _LARGE = ("MB", "GB")
+
+
+class FetchedTool(msgspec.Struct, frozen=True):
+    """A part of a toolchain: this machine has it, or the cache has it once it was fetched."""
+
+    @property
+    def place(self) -> Path | None:
+        """Where in the cache it lies; None where this machine has it."""
+        raise NotImplementedError
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there."""
+        return self.place is None or self.place.is_dir()
+
+    @property
+    def by_kci(self) -> str:
+        """What kci itself does to get it, for a dry run; empty if commands do all."""
+        return ""
+
+    def setup(self, python: Path, target: Path | None = None, /) -> list[list[str]]:
+        """The commands that get it, by a Python that has pip, to another place if that is given."""
+        raise NotImplementedError
+
+    def fetch(self, python: Path, place: Path, log: Log, /) -> None:
+        """Get it, to the place that is given. MissingToolError if it cannot be had."""
+        raise NotImplementedError
+
+    def planned(self, python: Path) -> list[str]:
+        """The shell lines that `ensure` would run."""
+        if self.complete:
+            return []
+        return [*map(shown, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
+
+    def ensure(self, python: Path, log: Log) -> None:
+        """Get it unless it is there; several processes may ask at once.
+
+        Raises:
+            MissingToolError: it cannot be had.
+        """
+        if self.place is not None:
+            made_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
 def pip_install(python: Path) -> list[str]:

@@ -26,7 +26,7 @@ from kci.files.full_disk import program_hint
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.processes.process import Log, run
-from kci.toolchains.downloads import install, newer_pip, pip_install
+from kci.toolchains.downloads import FetchedTool, install, newer_pip, pip_install
 from kci.toolchains.toolchain_data import toolchains
 
 COMPLETE = ".kci-complete"
@@ -36,7 +36,7 @@ _SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so"
 """What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
 
 
-class Environment(msgspec.Struct, frozen=True):
+class Environment(FetchedTool, frozen=True):
     """Where a torch and the programs beside it are."""
 
     python: Path
@@ -54,11 +54,21 @@ class Environment(msgspec.Struct, frozen=True):
     """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
 
     @property
+    def place(self) -> Path | None:
+        return self.root
+
+    @property
     def complete(self) -> bool:
         return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
 
-    def setup(self, *, from_index: bool = True) -> list[list[str]]:
-        """The commands that make it."""
+    @property
+    def by_kci(self) -> str:
+        torch = f"torch {self.release}+{self.flavour}"
+        return f"takes the headers out of the wheel of {torch}" if self.headers_only else ""
+
+    def setup(
+        self, _python: Path | None = None, _target: Path | None = None, *, from_index: bool = True
+    ) -> list[list[str]]:
         if self.root is None:
             return []
         index = toolchains().index_url(self.flavour)
@@ -74,6 +84,49 @@ class Environment(msgspec.Struct, frozen=True):
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
             [*pip, "--no-deps", toolchains().tools["ninja"]],
         ]
+
+    def ensure(self, python: Path, log: Log) -> None:
+        """As others, but made in place, because a Python environment cannot be moved.
+
+        It counts as there once its marker file, which is written last, exists. One without the marker is what a killed
+        run left behind, and is made anew.
+        """
+        if self.root is None or self.complete:
+            return
+        with locked(self.root, log):
+            if not self.complete:
+                shutil.rmtree(self.root, ignore_errors=True)
+                try:
+                    self.fetch(python, self.root, log)
+                except BaseException:
+                    shutil.rmtree(self.root, ignore_errors=True)
+                    raise
+                (self.root / COMPLETE).write_text(f"torch {self.release} {self.flavour}\n", encoding="utf-8")
+
+    def fetch(self, _python: Path, place: Path, log: Log) -> None:
+        index = toolchains().index_url(self.flavour)
+        reachable = bool(self.requirement) or _reachable(index)
+        if not reachable and self.flavour.startswith("rocm"):
+            hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
+            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
+        if not reachable:
+            log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
+        venv, *torch, ninja = self.setup(from_index=reachable)
+        made = run(venv)
+        if made.code != 0:
+            hint = program_hint(made.output, place, CACHE_OPTION)
+            hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+            raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+        newer_pip(self.python)
+        if self.headers_only:
+            log(f"taking the headers of torch {self.release} ({self.flavour}) into {place}")
+            _take_headers(self, index if reachable else None, log)
+        for command in torch:
+            what = self.requirement or f"torch {self.release} ({self.flavour})"
+            log(f"installing {what} into {place}")
+            install(command, what, log, place)
+        _check_flavour(self)
+        install(ninja, "ninja", log, place)
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
@@ -101,7 +154,7 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
 
 def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
-    """An environment of kci's own for a torch minor version, which `ensure` makes if it is not there.
+    """An environment of kci's own for a torch minor version, which `Environment.ensure` makes if it is not there.
 
     Args:
         cache: the cache directory.
@@ -161,37 +214,14 @@ def own() -> Environment:
     )
 
 
-def ensure(environment: Environment, log: Log) -> Environment:
-    """Make an environment if it is not there yet; several processes may ask at once.
-
-    It is made in place, because a Python environment cannot be moved, and counts as there only once its marker file,
-    which is written last, exists. One without the marker is what a killed run left behind, and is made anew.
-
-    Raises:
-        MissingToolError: it cannot be made here (no venv module, no torch for this Python, no network).
-    """
-    root = environment.root
-    if root is None or environment.complete:
-        return environment
-    with locked(root, log):
-        if not environment.complete:
-            shutil.rmtree(root, ignore_errors=True)
-            try:
-                _make(environment, log)
-            except BaseException:
-                shutil.rmtree(root, ignore_errors=True)
-                raise
-            (root / COMPLETE).write_text(f"torch {environment.release} {environment.flavour}\n", encoding="utf-8")
-    return environment
-
-
 def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
 
     Raises:
         MissingToolError: it cannot be made here.
     """
-    environment = ensure(isolated(cache, torch, "cpu"), log)
+    environment = isolated(cache, torch, "cpu")
+    environment.ensure(environment.python, log)
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
     packages = toolchains().runtime["packages"]
@@ -243,32 +273,6 @@ def python_include() -> Path:
         hint = f"install Python's headers, for example: apt-get install python{version}-dev"
         raise MissingToolError(f"Python.h is missing (looked in {include})", hint=hint)
     return include
-
-
-def _make(environment: Environment, log: Log) -> None:
-    index, root = toolchains().index_url(environment.flavour), environment.root or Path()
-    reachable = bool(environment.requirement) or _reachable(index)
-    if not reachable and environment.flavour.startswith("rocm"):
-        hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
-        raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
-    if not reachable:
-        log(f"{index} cannot be reached: taking torch {environment.release} from pip's default index")
-    venv, *torch, ninja = environment.setup(from_index=reachable)
-    made = run(venv)
-    if made.code != 0:
-        hint = program_hint(made.output, root, CACHE_OPTION)
-        hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-        raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
-    newer_pip(environment.python)
-    if environment.headers_only:
-        log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {root}")
-        _take_headers(environment, index if reachable else None, log)
-    for command in torch:
-        what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
-        log(f"installing {what} into {root}")
-        install(command, what, log, root)
-    _check_flavour(environment)
-    install(ninja, "ninja", log, root)
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
