@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, DATA, STABLE_CPU, STABLE_CUDA, build_of, quiet, request, warm_cache, with_changes
+from buildkit import CPU, DATA, STABLE_CPU, STABLE_CUDA, build_of, quiet, request, variant, warm_cache, with_changes
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders import Built, build_variant
@@ -108,6 +108,19 @@ def test_the_bytes_of_parts_are_those_of_a_whole_build(kernel: Path, name: str, 
             assert linked.objects is not None
             assert (linked.objects.found, linked.objects.made) == (count, 0)
             assert binary == expected
+
+
+@pytest.mark.parametrize("name", [STABLE_CPU, pytest.param(STABLE_CUDA, marks=NVCC)])
+def test_what_reads_nothing_of_torch_is_the_same_under_another_torch(name: str, tmp_path: Path) -> None:
+    kernel = checkout(DATA / "bare", tmp_path, 0)
+    reads = kernel / "csrc" / ("bare_1.cu" if name == STABLE_CUDA else "bare_1.cpp")
+    reads.write_text(f"#include <torch/headeronly/version.h>\n{reads.read_text()}int minor = TORCH_VERSION_MINOR;\n")
+    what = request(kernel, name, tmp_path, cache=warm_cache(tmp_path))
+    first = build_variant(what, quiet).objects
+    second = build_variant(with_changes(what, variant=variant(name, torch="2.14")), quiet).objects
+    assert first is not None
+    assert second is not None
+    assert (second.found, second.made) == (first.made - 1, 1)
 
 
 def test_a_link_compiles_what_is_missing_and_says_so(tmp_path: Path) -> None:
