@@ -260,3 +260,10 @@ def test_what_an_object_took_is_known_for_the_next_one_of_its_command(kernel: Ke
     (step,) = objects.restore()
     assert objects.cost(step) == (1.5, 10**6)
     assert objects.use().seconds == 3.0
+
+
+def test_what_an_object_took_is_what_it_is_expected_to_take(kernel: Kernel) -> None:
+    (kernel.place / "csrc" / "a.cpp").write_text("int changed;\n")
+    needs = kernel.begin()[0].needs()
+    assert {need.what for need in needs.values()} == ALL
+    assert {(need.memory, need.seconds, need.measured) for need in needs.values()} == {(10**6, 1.5, True)}

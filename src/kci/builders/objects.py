@@ -11,6 +11,8 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from kci.builders.files_now import OWN, FilesNow, InTheWay
 from kci.builders.ninjafile import Step
 from kci.builders.object_compilers import ObjectCompilers
@@ -122,8 +124,10 @@ class Objects:
         found = dict(self._guesses)
         for output, step in self._steps.items():
             seconds, memory = self.cost(step)
-            if memory:
-                found[output] = Need(memory, seconds or 0.0, measured=True, what=found[output].what)
+            guess = found[output]
+            found[output] = msgspec.structs.replace(
+                guess, memory=memory or guess.memory, seconds=seconds or 0.0, measured=memory is not None
+            )
         return found
 
     def ended(self, command: EndedCommand) -> None:
