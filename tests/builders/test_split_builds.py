@@ -148,6 +148,7 @@ def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             done = kci(*words, "--link", "--objects-from", tmp_path, "--objects-to", tmp_path / "all.tar")
             assert "5 of 5 objects are as they were" in done.stderr
             assert (tmp_path / "all.tar").is_file()
+            assert not list(machine.glob("cache/work/*/*/given"))
         else:
             done = kci(*words)
         assert done.code == 0, done.stderr

@@ -69,6 +69,9 @@ from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, f
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
 
+GIVEN = "given"
+"""The objects of packs in the work directory, as long as a build lasts."""
+
 OBJECTS = "objects/1"
 """Where the cache has objects."""
 
@@ -152,7 +155,7 @@ def build(request: Request, log: Log) -> Built:
             raise unwritable(work, error) from error
         if objects.use().found:
             log(str(objects.use()))
-        with _kept(objects, request, log):
+        with _kept(objects, request, work / GIVEN, log):
             done, use = Finished(0, ""), None
             if wanted:
                 done, use = _compile(recipe, request, lock, log, objects, ends_at)
@@ -177,7 +180,7 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
     """The objects of a build; one that is to make everything anew finds none and keeps none."""
     options = request.options
     stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
-    given = recipe.work / "given"
+    given = recipe.work / GIVEN
     shutil.rmtree(given, ignore_errors=True)
     if options.objects_from and not request.fresh:
         stores.append(ObjectStore(given))
@@ -191,7 +194,7 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
 
 
 @contextmanager
-def _kept(objects: Objects, request: Request, log: Log) -> Iterator[None]:
+def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator[None]:
     """However the build ends, its objects are kept, and packed where that is asked for."""
     try:
         yield
@@ -202,8 +205,11 @@ def _kept(objects: Objects, request: Request, log: Log) -> Iterator[None]:
         except KciError as error:
             log(error.message)
         raise
-    objects.finish()
-    _pack(objects, request)
+    else:
+        objects.finish()
+        _pack(objects, request)
+    finally:
+        shutil.rmtree(given, ignore_errors=True)
 
 
 def _pack(objects: Objects, request: Request) -> None:
