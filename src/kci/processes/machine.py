@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -23,9 +24,11 @@ def cores() -> int:
 
 def memory() -> int:
     """The bytes of memory that this process and its children may use."""
+    if sys.platform == "win32":
+        return _UNKNOWN
     try:
         found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, and macOS not all names
+    except (ValueError, OSError):  # macOS has not all names
         found = _UNKNOWN
     limit = memory_limit()
     return found if limit is None else min(found, limit)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -90,18 +91,18 @@ class MemoryGate:
                 if not item.running and item.held_since is None:
                     begun.append(item)
                     item.held_since = now
-                    _signal(item, signal.SIGSTOP)
+                    _hold(item, held=True)
                 elif item.running and item.held_since is not None:
                     item.held_seconds += now - item.held_since
                     item.held_since = None
-                    _signal(item, signal.SIGCONT)
+                    _hold(item, held=False)
             return begun
 
     def release(self, commands: Iterable[RunningCommand]) -> None:
         """Let go on what waits, because it is to end."""
         for item in commands:
             if item.held_since is not None:
-                _signal(item, signal.SIGCONT)
+                _hold(item, held=False)
 
     def leave(self, build: object) -> None:
         """A build has ended."""
@@ -137,7 +138,10 @@ def decide(commands: Sequence[RunningCommand], free: int | None, now: float = 0.
     return others | may_run
 
 
-def _signal(command: RunningCommand, number: int) -> None:
+def _hold(command: RunningCommand, *, held: bool) -> None:
+    if sys.platform == "win32":  # where nothing is known of memory, and nothing waits
+        return
+    number = signal.SIGSTOP if held else signal.SIGCONT
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command.group, number)
 
