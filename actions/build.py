@@ -6,6 +6,8 @@ import os
 import shlex
 from pathlib import Path
 
+import msgspec
+
 import kci
 from common import (
     add_summary,
@@ -20,8 +22,11 @@ from common import (
     set_output,
     show,
     text_input,
+    warn,
 )
-from kci.ci.run_records import VariantFailure, ci_run, write_failure
+from kci.builders.object_packs import pack_name, read_head
+from kci.builders.request import read_part
+from kci.ci.run_records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
 from kci.ci.watched_leg import watch_leg
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
@@ -30,11 +35,19 @@ from kci.errors import UnfinishedBuildError, first_error
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
+from kci.run.build_leg import build_part
 from kci.run.disk_room import make_room
 from kci.toolchains.downloads import SeldomTransfers
 from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
+
+SHARE_OF_TIMEOUT, SETUP_MINUTES = 0.92, 4
+"""How much of a job's time a build may take, and the minutes that the steps around it need."""
+
+
+MOST_BYTES = 4 * 10**9
+"""Objects of a leg, packed; larger ones would cost more to carry than to compile."""
 
 
 class Leg:
@@ -46,6 +59,7 @@ class Leg:
         self.output = Path(text_input("output", str(runner_temp() / "kci-build")))
         self.name = text_input("leg", self.names[0] if len(self.names) == 1 else "")
         flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
+        self.part = text_input("part")
         self.threads, self.disk, self.run = count_input("threads"), count_input("disk"), ci_run()
         self.options = kci.BuildOptions(
             builder=text_input("builder", "auto"),
@@ -54,7 +68,13 @@ class Leg:
             jobs=count_input("jobs"),
             attempt=self.run.attempt or 1,
             run=self.run.id,
+            part=self.part or None,
+            link=bool(text_input("takes")),
+            stop_after=stop_after(count_input("timeout")),
+            objects_from=packs(runner_temp() / "kci-objects"),
         )
+        self.objects = text_input("objects")
+        self.kept = runner_temp() / "kci-objects-out"
         if not self.name:
             fail("the input `leg` is missing: several variants need a name for their artifact", 2)
         self.packed = runner_temp() / "kci-artifacts-out"
@@ -64,7 +84,8 @@ class Leg:
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
 
     def replay(self, variant: str) -> str:
-        options = [f"--variant={variant}", *self.options.words()]
+        here = msgspec.structs.replace(self.options, part=None, link=False, stop_after=None, objects_from=())
+        options = [f"--variant={variant}", *here.words()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
@@ -73,18 +94,38 @@ class Leg:
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=self.options,
+            options=msgspec.structs.replace(self.options, objects_to=self.pack_of(variant.name)),
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
         )
 
-    def build(self, variant: kci.Variant) -> kci.BuiltLeg:
-        with group(f"Build {variant.name}"):
+    def build(self, variant: kci.Variant) -> kci.BuiltLeg | None:
+        """Build a variant; None for a part of one, which makes objects only."""
+        with group(f"Build {variant.name}{f' (part {self.part})' if self.part else ''}"):
+            if self.part:
+                build_part(self.workspace, self.request(variant), log)
+                return None
             return kci.build_leg(self.workspace, self.request(variant), log)
+
+    def pack_of(self, variant: str) -> Path | None:
+        """Where the objects of a variant go, if they are to be kept."""
+        part = read_part(self.part) if self.part else None
+        name = pack_name(self.kernel.build.name, variant, part).removesuffix(".zst")  # the upload compresses it
+        return self.kept / name if self.objects else None
 
     @property
     def upload_name(self) -> str:
         """What it uploads is called, without what tells attempts apart."""
         return upload_name(self.kernel.build.name, self.name)
+
+
+def packs(folder: Path) -> tuple[Path, ...]:
+    """The objects of earlier runs, of earlier attempts, and of the parts of a link."""
+    return tuple(sorted(folder.rglob("objects.*.tar")))
+
+
+def stop_after(timeout: int | None) -> float | None:
+    """After how many minutes a build ends itself, so that the job can upload its objects before GitHub ends it."""
+    return None if timeout is None else max(1.0, timeout * SHARE_OF_TIMEOUT - SETUP_MINUTES)
 
 
 log = SeldomTransfers(show)
@@ -104,13 +145,16 @@ def main() -> None:
     failed: list[tuple[str, kci.KciError]] = []
     for variant in leg.variants:
         try:
-            built.append(leg.build(variant))
+            if (made := leg.build(variant)) is not None:
+                built.append(made)
         except kci.KciError as error:
             failed.append((variant.name, error))
             report_failure(leg, variant.name, error)
+    objects = keep_objects(leg)
     # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
     # attempts of a run are one set: merging takes the newest.
-    set_output("artifact-name", f"{leg.upload_name}-{leg.run.attempt or 1}")
+    if not leg.part:
+        set_output("artifact-name", f"{leg.upload_name}-{leg.run.attempt or 1}")
     set_output("folder", str(leg.packed))
     set_output("variant-dir", "\n".join(str(item.directory) for item in built))
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
@@ -121,12 +165,41 @@ def main() -> None:
     ]
     rows += [(leg.kernel.build.name, name, "failed", first_error(error), "") for name, error in failed]
     headers = ("kernel", "variant", "state", "time or reason", "digest")
-    add_tables([AnswerTable(f"Build: {len(built)} of {count(len(leg.variants), 'variant')}", headers, tuple(rows))])
-    if failed:
+    title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
+    add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
+    if failed and leg.objects and all(isinstance(why, UnfinishedBuildError) for _, why in failed):
+        for _, why in failed:  # nothing is wrong: the record tells what is missing, and whoever goes on compiles it
+            warn(why.message)
+    elif failed:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         told = f"{name} was not built{more} (exit code {first.exit_code})"
         fail(f"{told}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
+
+
+def keep_objects(leg: Leg) -> list[AnswerTable]:
+    """Hand the objects over to the upload, say in a record which there are, and how many were not compiled."""
+    packed = {path: read_head(path) for path in packs(leg.kept)}
+    if not packed:
+        return []
+    uses = [head.use for head in packed.values() if head.use is not None]
+    found, made = (sum(getattr(use, name) for use in uses) for name in ("found", "made"))
+    seconds, attempt = sum(use.seconds for use in uses), leg.run.attempt or 1
+    name = f"{leg.objects}-{attempt}"
+    wanted = sum(head.wanted for head in packed.values())
+    rate = f"{100 * found // max(1, found + made)} %"
+    runs = ", ".join(sorted({run for use in uses for run in use.runs})) or "no earlier run"
+    row = (leg.name, f"{found + made} of {wanted}", found, rate, runs, made, f"{seconds / 60:.0f}")
+    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes saved")
+    if (size := sum(path.stat().st_size for path in packed)) > MOST_BYTES:
+        warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MOST_BYTES / 1e9:.0f} are the most")
+    else:
+        set_output("objects-name", name)
+        set_output("objects-folder", str(leg.kept))
+        if not leg.part:  # those of a part are with the leg that links, too
+            kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds)
+            write_record(leg.packed / OBJECTS_FILE, kept)
+    return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 
 
 def watch(leg: Leg) -> None:

@@ -22,7 +22,7 @@ from common import (
     text_input,
     unpacked,
 )
-from kci.ci.run_records import RECORD_FILE, KernelRecord, ci_run, read_failures, write_record
+from kci.ci.run_records import RECORD_FILE, KernelRecord, ci_run, read_failures, read_objects, write_record
 from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
@@ -87,6 +87,7 @@ class Merge:
             present=present,
             missing=manifest.missing if manifest else (),
             failures=tuple(failure for failure in failures if failure.variant not in present),
+            objects=read_objects(self.artifacts, self.kernel),
             error=error,
             manifest=manifest if manifest and not error else None,
         )

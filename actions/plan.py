@@ -58,6 +58,7 @@ def main() -> None:
         affected=affected_base(),
         published=known | index.published(),
         trees=index.carried(),
+        objects=index.kept_objects(),
         fingerprints=True,
         callers=callers or None,
         split=flag_input("parts", default="false"),

@@ -41,6 +41,8 @@ class Run(NamedTuple):
     ok: bool
     checks: Mapping[str, str] = MappingProxyType({})
     """The results of the jobs of the file itself by the names that GitHub lists, for branch protection among others."""
+    event: str = "push"
+    """What started it; what the branch goes on from are its pushes."""
 
 
 def act_path() -> str | None:
@@ -220,7 +222,7 @@ def run_workflow(
     runs.mkdir(exist_ok=True)
     for number, run in enumerate(earlier, start=FIRST_RUN):
         (runs / str(number)).symlink_to(run.artifacts)
-    last = str(FIRST_RUN + len(earlier) - 1) if earlier else ""
+    last = max((str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"), default="")
     places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
     if containers:
         # Where the repository lies here, a container has the workspace.

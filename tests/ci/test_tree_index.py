@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, RunPlan, TestRecord, write_record
-from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_uploads, today
+from conftest import ROOT
+from kci.ci.run_records import (
+    OBJECTS_FILE,
+    PLAN_FILE,
+    RECORD_FILE,
+    TEST_FILE,
+    KernelRecord,
+    LegObjects,
+    RunPlan,
+    TestRecord,
+    read_objects,
+    write_record,
+)
+from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, OBJECTS_DAYS, TreeIndex, TreePlace, next_index, read_uploads, today
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
@@ -186,3 +199,35 @@ def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
     with pytest.raises(FindingsError, match="is not a record of a run"):
         next_index(tmp_path, "41", 2)
+
+
+def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
+    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+
+
+def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
+    failed = KernelRecord("aa", 1, complete=False, error="no", objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")))
+    first = next_index(hand_over(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
+    assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
+    again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
+    second = next_index(hand_over(tmp_path / "2", first, again, good("bb")), "42", 7)
+    found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
+    assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
+
+
+def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
+    record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
+    run = hand_over(tmp_path, TreeIndex(day=100), record)
+    assert next_index(run, "41", 99 + OBJECTS_DAYS).kept_objects()
+    assert not next_index(run, "41", 100 + OBJECTS_DAYS).kept_objects()
+    assert f'retention-days: "{OBJECTS_DAYS}"' in (ROOT / "action.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("artifact", "kernel"), [("kci-aa.cpu-1", "aa"), ("objects.bb.cpu-1", "aa"), ("objects.aa.cpu 1", "aa")]
+)
+def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str, kernel: str) -> None:
+    text = {"kernel": kernel, "leg": "cpu", "attempt": 1, "artifact": artifact}
+    (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
+    with pytest.raises(FindingsError):
+        read_objects([tmp_path], kernel)

@@ -12,6 +12,7 @@ from github_library import evaluate
 from kci.catalog.rows import Catalog
 from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
+from kci.matrix.names import Kind
 from kci.matrix.selection import compute_matrix
 from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
@@ -119,7 +120,9 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
     entry = json.loads(github_matrix(sharded([leg(max_jobs=3)])))["include"][0]
     assert entry["max_jobs"] == 3
     assert "cores" not in entry
-    assert entry.keys() - {"max_jobs", "tier"} == set(LEG_KEYS)
+    assert entry.keys() - {"max_jobs", "tier", "objects"} == set(LEG_KEYS)
+    assert entry["objects"] == f"objects.{entry['kernel']}.{entry['name']}"
+    assert "objects" not in json.loads(github_matrix(sharded([leg(kind=Kind.NOARCH)])))["include"][0]
 
 
 # --- GitHub's own evaluator ---

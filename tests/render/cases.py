@@ -119,6 +119,7 @@ CASES = [
             kernels=("kernels/a b", "kernels/c"),
             branch="dev",
             callers=1,
+            compiled=True,
             pr_tier="quick",
             schedule_tier="nightly",
             schedule="17 4 * * 1",
@@ -153,7 +154,9 @@ CASES = [
     ),
     Case(
         "published-alone",
-        Inputs(names=("relu",), tested=True, publish=PublishJobs("hub", ("v*",), attest=False, sign=False)),
+        Inputs(
+            names=("relu",), tested=True, compiled=True, publish=PublishJobs("hub", ("v*",), attest=False, sign=False)
+        ),
         _pinned(),
     ),
 ]

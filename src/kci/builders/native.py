@@ -182,6 +182,7 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
     stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
     given = recipe.work / GIVEN
     shutil.rmtree(given, ignore_errors=True)
+    heads: list[PackHead] = []
     if options.objects_from and not request.fresh:
         stores.append(ObjectStore(given))
         heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
@@ -190,7 +191,9 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
     share = None
     if (part := request.part) is not None:
         share = share_of(recipe.sources.units, part, read_seconds(options.balance) if options.balance else {})
-    return Objects(recipe, watch, stores, StatCache(Path("/"), options.cache / "inputs"), log, share)
+    return Objects(
+        recipe, watch, stores, StatCache(Path("/"), options.cache / "inputs"), log, share, [head.run for head in heads]
+    )
 
 
 @contextmanager
@@ -215,12 +218,15 @@ def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator
 def _pack(objects: Objects, request: Request) -> None:
     out_file, packed = request.options.objects_to, objects.packed()
     if out_file is not None and not request.fresh:
+        use = objects.use()
         head = PackHead(
             kernel=request.build.name,
             variant=request.variant.name,
             part=request.part,
             objects=len(packed),
             wanted=objects.wanted,
+            use=msgspec.structs.replace(use, made=len(packed) - use.found),
+            run=request.options.run,
         )
         pack_objects(packed, head, out_file)
 

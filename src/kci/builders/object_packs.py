@@ -36,6 +36,7 @@ from kci.files.replace import replacing
 from kci.matrix.names import objects_name
 from kci.plurals import count
 from kci.processes.process import Log
+from kci.toolchains.compiler_cache import ObjectUse, RunId
 
 SCHEMA = 1
 HEAD = "objects.json"
@@ -58,6 +59,10 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
     """How many there are."""
     wanted: int
     """How many it would have if all compilers had ended."""
+    use: ObjectUse | None = None
+    """How many of them the build found."""
+    run: RunId = ""
+    """The CI run that packed them, empty outside of one."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -137,6 +142,22 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
             raise UsageError(f"--objects-from {place}: there is no such file or folder")
         found += inside
     return found
+
+
+def read_head(pack: Path) -> PackHead:
+    """What a pack says of itself.
+
+    Raises:
+        FindingsError: it does not say it.
+    """
+    try:
+        with opened_archive(pack) as archive:
+            member = next(archive.members(), None)
+            if member is not None and member.name == HEAD and member.size <= MAX_BYTES:
+                return decode_json(b"".join(iter(lambda: archive.read(_CHUNK), b"")), PackHead)
+    except (OSError, RefusedError, DamagedError, ValueError) as error:
+        raise FindingsError(f"cannot read {pack}: {error}") from error
+    raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
 
 
 def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:

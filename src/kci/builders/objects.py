@@ -52,6 +52,7 @@ class Objects:
         remembered: StatCache,
         log: Log,
         share: Container[str] | None = None,
+        runs: Sequence[str] = (),
     ) -> None:
         """Note that the build begins.
 
@@ -63,6 +64,7 @@ class Objects:
             remembered: digests of files.
             log: takes a line if objects cannot be kept.
             share: the outputs that it is about; all by default.
+            runs: the CI runs that packed what is in the second store.
 
         Raises:
             OSError: the work directory cannot be written.
@@ -78,6 +80,7 @@ class Objects:
         self._vague = {unit.object for unit in recipe.sources.units if unit.language is Language.HIP}
         self._module = recipe.work / recipe.target.module
         self._stores = stores
+        self._runs = tuple(sorted({run for run in runs if run}))
         self._log = log
         self._files = FilesNow(recipe.work, remembered)
         self._compilers = ObjectCompilers(recipe.chain, self._files)
@@ -175,7 +178,9 @@ class Objects:
     def use(self) -> ObjectUse:
         """How many were found."""
         seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
-        return ObjectUse(len(self.found), len(self._steps) - len(self.found), seconds, self._alone)
+        given = any(self.records[output][0] is not self._stores[0] for output in self.found if output in self.records)
+        runs = self._runs if given else ()
+        return ObjectUse(len(self.found), len(self._steps) - len(self.found), seconds, self._alone, runs)
 
     def packed(self) -> list[PackedObject]:
         """Those that were found or kept."""

@@ -20,6 +20,7 @@ from kci.config.values import LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
+from kci.matrix.names import objects_name
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
@@ -27,6 +28,7 @@ from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1
 FAILURE_PREFIX = "kci-failure-"
+OBJECTS_FILE = "kci-objects.json"
 RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
@@ -35,7 +37,7 @@ SILENT = "the job ended silently: it was cancelled, ran out of time, or its mach
 
 _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
-_Attempted = TypeVar("_Attempted", "VariantFailure", "KernelRecord", "TestRecord")
+_Attempted = TypeVar("_Attempted", "VariantFailure", "LegObjects", "KernelRecord", "TestRecord")
 
 Text = Annotated[str, Meta(max_length=4000)]
 Attempt = Annotated[int, Meta(ge=1)]
@@ -63,6 +65,24 @@ class VariantFailure(_Record, frozen=True):
     """Whether nothing failed: its time was over, and `error` says how much is done."""
 
 
+class LegObjects(_Record, frozen=True):
+    """The objects of a leg: the artifact that has them, and how many of them were not compiled."""
+
+    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    leg: Text
+    attempt: Attempt
+    artifact: Annotated[str, Meta(pattern=r"^objects\.[A-Za-z0-9._+%-]{1,240}\Z")]
+    found: Annotated[int, Meta(ge=0)] = 0
+    made: Annotated[int, Meta(ge=0)] = 0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """What it took to compile those that were found, as far as it is known."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.artifact.startswith(objects_name(self.kernel, "")):
+            raise ValueError(f"{self.artifact!r} is no artifact of {self.kernel!r}")
+
+
 class KernelRecord(_Record, frozen=True):
     """What became of one kernel: written by the job that merges it, whatever the result."""
 
@@ -73,6 +93,8 @@ class KernelRecord(_Record, frozen=True):
     present: tuple[Text, ...] = ()
     missing: tuple[Text, ...] = ()
     failures: tuple[VariantFailure, ...] = ()
+    objects: tuple[LegObjects, ...] = ()
+    """What its legs have kept, whatever came of them."""
     error: Text = ""
     """Why no good tree was made, apart from missing variants."""
     manifest: Manifest | None = None
@@ -157,6 +179,13 @@ def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
     by_variant = newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
     return [failure for _, failure in sorted(by_variant.items())]
+
+
+def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
+    """What a kernel's legs have kept; of several attempts of one the newest. Raises as `read_uploaded`."""
+    found = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
+    by_leg = newest((item for item in found if item.kernel == kernel), lambda item: item.leg)
+    return tuple(item for _, item in sorted(by_leg.items()))
 
 
 def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:

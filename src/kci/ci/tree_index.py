@@ -31,6 +31,7 @@ from kci.ci.run_records import (
 from kci.files.bounded_json import require_schema
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
+from kci.plan.plan import KeptObjects
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
@@ -39,6 +40,10 @@ SCHEMA = 1
 KEPT_DAYS = 60
 """For how long a tree counts. GitHub keeps artifacts for 90 days unless a repository says less; after that everything
 is built once more, and it has to be before the artifact is gone."""
+
+
+OBJECTS_DAYS = 14
+"""For how long GitHub keeps objects: action.yml says so when it uploads them. The oldest go first by that."""
 
 
 class TreePlace(msgspec.Struct, frozen=True):
@@ -53,6 +58,17 @@ class TreePlace(msgspec.Struct, frozen=True):
     """The test legs that passed on it, by name. One that failed, or left no record, is not here."""
 
 
+class ObjectsPlace(KeptObjects, frozen=True):
+    """Where the newest objects of a leg are."""
+
+    day: int
+    """When that run was planned."""
+
+    def __post_init__(self) -> None:
+        if not (self.run.isascii() and self.run.isdecimal() and self.artifact.startswith("objects.")):
+            raise ValueError(f"there are no objects in {self.artifact!r} of run {self.run!r}")
+
+
 class TreeIndex(msgspec.Struct, frozen=True):
     """The newest tree of each kernel, by name."""
 
@@ -61,6 +77,8 @@ class TreeIndex(msgspec.Struct, frozen=True):
     """When the run that uploads this was planned."""
     attempt: Attempt = 1
     """The attempt of that run; each plans anew, and the newest counts."""
+    objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
+    """The newest objects of each kernel's legs, by the leg's name: of pushes to the branch only, as the trees are."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -74,6 +92,10 @@ class TreeIndex(msgspec.Struct, frozen=True):
         return {
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
         }
+
+    def kept_objects(self) -> dict[Key, KeptObjects]:
+        """The objects as a plan takes them."""
+        return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
     def published(self) -> dict[Key, PublishedVariant]:
         """The variants of the trees, as `read_published` tells those of files."""
@@ -151,7 +173,10 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
         return TreeIndex(day=day)
     before = read_uploads(earlier)
     trees, lacking = dict(before.index.trees), before.untested()
+    objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
     for kernel, record in before.records.items():
+        for leg in record.objects:
+            objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
         if record.manifest is not None and record.complete:
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
@@ -165,4 +190,8 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
                 passed[test.name] = TestPass(tree, test.inputs)
             trees[test.kernel] = msgspec.structs.replace(place, passed=passed)
     kept = {kernel: place for kernel, place in sorted(trees.items()) if day - place.day <= KEPT_DAYS}
-    return TreeIndex(kept, day)
+    still = {
+        kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < OBJECTS_DAYS}
+        for kernel, legs in sorted(objects.items())
+    }
+    return TreeIndex(kept, day, objects={kernel: legs for kernel, legs in still.items() if legs})

@@ -18,6 +18,7 @@ from kci.catalog.runners import is_hosted
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
+from kci.matrix.names import Kind, objects_name
 from kci.plan.plan import LeftOut, Leg, Plan, Role, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
@@ -42,7 +43,7 @@ TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout
 LIMIT_KEYS = ("max_jobs", "cores", "disk")
 """Keys that a job has only where there is such a limit or need."""
 
-OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "memory")
+OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "objects_from", "memory")
 """What a job gets to know about objects, each where there is something to know; `parts` of a link leg may be 0."""
 
 
@@ -100,6 +101,8 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
     said = {key: getattr(leg, key) for key in OBJECT_KEYS}
+    if leg.kind is not Kind.NOARCH:
+        said["objects"] = objects_name(leg.kernel, leg.name)
     return entry | {key: value for key, value in said.items() if value not in (None, "", ()) and value is not False}
 
 

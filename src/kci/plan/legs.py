@@ -16,7 +16,7 @@ from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.machines import most_minutes, pool_of, price_of
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
+from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.sharding import assign, shards
 from kci.plan.splitting import parts_of, split_leg
 
@@ -126,8 +126,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
     split: bool = False
     """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
-    objects: Mapping[tuple[str, str], str] = {}
-    """The latest earlier run with the objects of each leg, by kernel and name."""
+    objects: Mapping[tuple[str, str], KeptObjects] = {}
+    """The latest objects of each leg that makes variants, by kernel and name."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -186,8 +186,13 @@ def make_plan(
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
     if options.objects:
-        known_runs = ((leg, options.objects.get((leg.kernel, leg.name), "")) for leg in legs)
-        legs = [msgspec.structs.replace(leg, objects_run=run) for leg, run in known_runs]
+        # Those of a variant in parts are all with the leg that links it: so other parts than before find theirs too.
+        names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
+        kept = [options.objects.get(name, KeptObjects("", "")) for name in names]
+        legs = [
+            msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
+            for leg, item in zip(legs, kept, strict=True)
+        ]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     legs, count = assign(legs, options.shards)

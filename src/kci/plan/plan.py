@@ -39,6 +39,14 @@ class Role(enum.StrEnum):
     """It makes a variant of objects that other legs have compiled, and compiles what is missing."""
 
 
+class KeptObjects(msgspec.Struct, frozen=True):
+    """Where the objects of a leg are."""
+
+    run: str
+    """The id of the run."""
+    artifact: str
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One job: one variant, or several of one kernel, and where and how they are built."""
 
@@ -89,6 +97,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The part legs of the kernel whose objects a link leg takes, by name."""
     objects_run: str = ""
     """The earlier run whose objects it starts with; empty for none."""
+    objects_from: str = ""
+    """The artifact of that run that has them."""
     memory: int | None = None
     """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
 

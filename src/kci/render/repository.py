@@ -17,6 +17,7 @@ from kci.config.values import Forks, PullRequests, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
+from kci.matrix.names import Kind
 from kci.plan.budget import check_time
 from kci.plan.github import MANY_JOBS, MAX_JOBS, caller_count, check_callers, check_limits, github_matrix, run_jobs
 from kci.plan.plan import Plan
@@ -196,6 +197,9 @@ def render_workflows(
         moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
+        # A static matrix knows no earlier run.
+        compiled=mode is Mode.RUNTIME
+        and any(leg.kind is not Kind.NOARCH for plan in bounds.plans.values() for leg in plan.legs),
         publish=publish_jobs(workspace.settings),
         **legs,
     )

@@ -92,6 +92,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
     """Whether there are machines that test."""
+    compiled: bool = False
+    """Whether a kernel is compiled, so that there are objects to keep from run to run."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
@@ -160,6 +162,7 @@ def render(
         "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
+        "from_base": inputs.tested or inputs.compiled,
     }
     templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
     special: dict[str, dict[str, Any]] = {}

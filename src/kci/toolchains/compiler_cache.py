@@ -15,7 +15,6 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import astuple
 
 from kci.errors import MissingToolError
 from kci.files.bounded_json import decode_json
@@ -41,6 +40,9 @@ class CacheUse(msgspec.Struct, frozen=True):
         return f"{self.tool}: {self.hits} of {self.hits + self.misses} compilations were in the cache"
 
 
+RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
+
+
 class ObjectUse(msgspec.Struct, frozen=True):
     """How many objects a build found, by its own store or what it was given, and how many it compiled."""
 
@@ -50,16 +52,22 @@ class ObjectUse(msgspec.Struct, frozen=True):
     """What it took to compile those that were found, as far as it is known."""
     alone: Annotated[int, Meta(ge=0)] = 0
     """How many were compiled again alone, because they were killed for want of memory."""
+    runs: tuple[RunId, ...] = ()
+    """The CI runs whose packs had some of them."""
 
     def __str__(self) -> str:
         took = f"{round(self.seconds / 60)} min" if self.seconds >= 120 else f"{round(self.seconds)} s"
         saved = f", which took {took} to compile" if self.seconds >= 1 else ""
         alone = f"; {self.alone} were killed for want of memory and compiled again alone" if self.alone else ""
-        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}{alone}"
+        runs = f", of run {' and '.join(self.runs)}" if self.runs else ""
+        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{runs}{saved}{alone}"
 
     def __add__(self, other: ObjectUse) -> ObjectUse:
-        more = (mine + its for mine, its in zip(astuple(self), astuple(other), strict=True))
-        return ObjectUse(*more)
+        runs = tuple(sorted({*self.runs, *other.runs}))
+        return ObjectUse(
+            self.found + other.found, self.made + other.made, self.seconds + other.seconds,
+            self.alone + other.alone, runs,
+        )  # fmt: skip
 
 
 class CacheTool(enum.StrEnum):

@@ -58,7 +58,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     cache: CacheUse | None = None
     """How much of it came out of a compiler cache."""
     objects: ObjectUse | None = None
-    """How many of its objects were compiled before, by whichever build."""
+    """How many of its objects were compiled before, and from which runs those are that it was given."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

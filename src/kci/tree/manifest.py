@@ -20,6 +20,7 @@ from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.plan.fingerprint import Key, PublishedVariant
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.tree.leg_record import read_sealed
 from kci.version import __version__
 
@@ -55,6 +56,8 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     """It was in the tree before and was made from another source than what is planned: it counts as missing."""
     inputs: str | None = None
     """Under which key of the manifest's `inputs` stands what its build really read."""
+    objects: ObjectUse | None = None
+    """How many objects were compiled for it, where others are from the packs of CI runs; these are named."""
 
 
 class Replaced(msgspec.Struct, frozen=True):

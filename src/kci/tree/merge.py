@@ -213,8 +213,10 @@ def _build(job: _Job, tree: Path) -> _Made:
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         made = placed.metadata.kci.committed if placed.metadata.kci is not None else None
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made)
-        read = inputs_key(leg.inputs, records)
-        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), inputs=read)
+        taken = leg.objects if leg.objects is not None and leg.objects.runs else None
+        made_from, read = job.fingerprint(leg), inputs_key(leg.inputs, records)
+        entry = Present(leg.variant, leg.digest, leg.backend, origin, made_from, inputs=read, objects=taken)
+        present[leg.variant] = entry
         hashes[leg.variant] = placed.hashes
     version = job.version
     for entry, carried in _carried(job, present, records):
@@ -293,7 +295,9 @@ def _carried(
         made_from = before.fingerprint if same else None
         inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
         read = inputs_key(inputs, records)
-        found.append((Present(directory.name, digest, backend, origin, made_from, inputs=read), sealed))
+        taken = before.objects if same else None
+        entry = Present(directory.name, digest, backend, origin, made_from, inputs=read, objects=taken)
+        found.append((entry, sealed))
     return found
 
 

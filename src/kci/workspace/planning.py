@@ -26,7 +26,7 @@ from kci.plan.github import check_callers, check_limits, github_matrix, refuse_e
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.plan import Estimate, LeftOut, Plan, Role, as_json
+from kci.plan.plan import Estimate, KeptObjects, LeftOut, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_faulty
 from kci.workspace.workspace import Choice, Workspace
 
@@ -53,8 +53,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether legs build in images."""
     split: bool = False
     """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
-    objects: Mapping[Key, str] = {}
-    """The latest earlier run with the objects of each leg, by kernel and the leg's name."""
+    objects: Mapping[Key, KeptObjects] = {}
+    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     digests: Path | None = None
     """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
