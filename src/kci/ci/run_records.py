@@ -80,7 +80,7 @@ class LegObjects(_Record, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.artifact.startswith(objects_name(self.kernel, "")):
-            raise ValueError(f"{self.artifact!r} is no artifact of {self.kernel!r}")
+            raise ValueError(f"{self.artifact!r} does not name an artifact of {self.kernel!r}")
 
 
 class KernelRecord(_Record, frozen=True):
