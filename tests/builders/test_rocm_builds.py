@@ -118,9 +118,10 @@ def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation
     kernel = write_tree(
         tmp_path / "plain",
         {
-            "build.toml": PLAIN,
+            "build.toml": PLAIN.replace('a.cu"', 'a.cu", "csrc/cuda/b.cu"'),
             "torch-ext/plain/__init__.py": "",
             "binding.cpp": "void launch(float* data);\nvoid call(float* data) { launch(data); }\n",
+            "csrc/cuda/b.cu": "__global__ void other(float* data) { data[threadIdx.x] = 2; }\n",
             "csrc/cuda/a.cu": """
                 #include "launch_cuda.cuh"
                 __global__ void kernel(float* data) { data[threadIdx.x] = 1; }
@@ -150,6 +151,8 @@ def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation
     (kernel / "notes.txt").write_text("no source\n")
     assert compiled() == ["hipcc csrc/cuda/a.cu"]
     assert module(what).read_bytes() == first
+    (kernel / "torch-ext/plain/__init__.py").write_text("# nothing that is compiled\n")
+    assert compiled() == []
 
 
 def test_the_same_sources_give_the_same_bytes_elsewhere(halve: Request, asked: Request, tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ class Objects:
             step.output: step for step in recipe.steps if step.depfile and (share is None or step.output in share)
         }
         self._guesses = recipe.needs
-        self._vague = {unit.object for unit in recipe.sources.units if unit.language is Language.HIP}
         self._module = recipe.work / recipe.target.module
         self._stores = stores
         self._runs = tuple(sorted({run for run in runs if run}))
@@ -86,6 +85,15 @@ class Objects:
         self._compilers = ObjectCompilers(recipe.chain, self._files)
         inputs = watch.inputs
         self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(watch.variant)}
+        # What hipcc lists is not known to be all.
+        self._may_read = {
+            unit.object: {
+                f"{OWN[0]}{inputs.shown(path)}"
+                for path, _ in inputs.of_source(watch.variant, str(unit.source), map(str, unit.include), unit.flags)
+            }
+            for unit in recipe.sources.units
+            if unit.language is Language.HIP
+        }
         # What assembler includes has a name that is wanted; here it is about files that a flag names.
         self._unlisted = {f"{OWN[0]}{inputs.shown(path)}" for path in inputs.unlisted(watch.variant)}
         self._links = _as_links(recipe.links)
@@ -235,7 +243,7 @@ class Objects:
         if directories not in self._in_the_way:
             self._in_the_way[directories] = InTheWay(self._files, self._own, directories)
         found = self._in_the_way[directories].of(step.inputs[0], reads, headers, listed)
-        found |= self._own if step.output in self._vague else set()
+        found |= self._may_read.get(step.output, set())
         return self._files.digests(sorted(found.difference(reads)))
 
     def _names(self, step: Step) -> tuple[str, str]:
@@ -248,8 +256,7 @@ class Objects:
         found = {self._link_name(path) for path in dependencies(self._work / f"{step.output}.d")}
         words = " ".join(step.command)
         found |= {path for path in self._unlisted if posixpath.basename(path) in words}
-        if step.output in self._vague:
-            found |= self._own
+        found |= self._may_read.get(step.output, set())
         self._reads[step.output] = found
         return found
 

@@ -140,6 +140,13 @@ class KernelInputs:
         labels = self._labels(variant)
         return self._compiled(labels) if labels else self._package[0]
 
+    def of_source(
+        self, variant: Variant, source: str, include: Iterable[str], flags: Sequence[str]
+    ) -> frozenset[tuple[str, str]]:
+        """Those of `of` that compiling one source may read; all, if one of its includes cannot be followed."""
+        reached = self.graph.follow([source], (*include, *self._shared), flags)
+        return self.of(variant) if reached.unknown else reached.files
+
     def _labels(self, variant: Variant) -> tuple[str, ...]:
         return () if variant.kind is Kind.NOARCH else tuple(sorted({BINDING, *active(self.build, variant)}))
 
@@ -251,10 +258,15 @@ class KernelInputs:
             raise rule_error("KCI333", message, path="kci.toml")
         return real
 
+    @property
+    def _shared(self) -> tuple[str, ...]:
+        framework = self.build.torch or self.build.tvm_ffi
+        return (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
+
     @cached_property
     def _reached(self) -> dict[str, Reached]:
         framework = self.build.torch or self.build.tvm_ffi
-        shared = (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
+        shared = self._shared
         asked: _Asked = {}
         if framework is not None:
             asked[BINDING] = (framework.src, shared, framework.cxx_flags or ())
