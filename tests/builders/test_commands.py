@@ -20,12 +20,13 @@ from kci.builders.commands import (
 )
 from kci.builders.definitions import stable_abi_define
 from kci.builders.units import Language, Unit
-from kci.config.values import Depend
+from kci.config.values import Depend, LauncherTool
 from kci.errors import BuildFailedError
-from kci.toolchains.compiler_cache import CacheTool, CompilerCache
 from kci.toolchains.cuda import LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
+from kci.toolchains.launcher import Launcher
+from kci.toolchains.oneapi import SyclCode
 
 TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
@@ -162,10 +163,23 @@ def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: 
 
 
 def test_every_compiler_is_started_through_the_launcher(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, compiler_cache=CompilerCache(CacheTool.CCACHE, Path("/usr/bin/ccache")))
+    made = chain(cuda=toolkit, launcher=Launcher(LauncherTool.CCACHE, Path("/usr/bin/ccache")))
     for language, program in ((Language.CXX, "g++"), (Language.CUDA, "/cuda/bin/nvcc")):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[:2] == ["/usr/bin/ccache", program]
+
+
+@pytest.mark.parametrize("tool", [LauncherTool.DISTCC, LauncherTool.ICECC])
+def test_what_others_cannot_compile_is_started_without_the_launcher(toolkit: Toolkit, tool: LauncherTool) -> None:
+    made = chain(cuda=toolkit, launcher=Launcher(tool, Path("/usr/bin/sender")))
+    cxx, cuda = (
+        compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        for language in (Language.CXX, Language.CUDA)
+    )
+    assert cxx[:2] == ["/usr/bin/sender", "g++"]
+    assert cuda[0] == "/cuda/bin/nvcc"
+    sycl = msgspec.structs.replace(made, sycl=SyclCode(("spir64",), ()))
+    assert sycl.launched("c++") is None, "icpx preprocesses for two machines"
 
 
 def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:

@@ -11,6 +11,8 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.builders import build_variant, native
 from kci.builders.recipe import commands
+from kci.catalog.runners import default_runners
+from kci.config.values import LauncherTool
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.processes.job_budget import job_count
 from kci.toolchains.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, toolchain_identity
@@ -317,6 +319,7 @@ def test_compilers_get_the_memory_that_they_need(
     assert {backend: job_count(None, backend) for backend in jobs} == jobs
     monkeypatch.setattr("kci.processes.job_budget.free_memory", lambda: 2**30)
     assert {job_count(None, backend) for backend in jobs} == {min(cores, gib * 2)}
+    assert {backend: job_count(None, backend, hidden=True) for backend in jobs} == jobs
 
 
 @pytest.mark.parametrize(
@@ -325,6 +328,22 @@ def test_compilers_get_the_memory_that_they_need(
 def test_the_glibc_of_this_machine_is_compared(monkeypatch: pytest.MonkeyPatch, version: str, newer: bool) -> None:
     monkeypatch.setattr("os.confstr", lambda _name: version)
     assert glibc_is_newer() is newer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
+def test_what_others_compile_waits_for_no_memory_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+    folder = only_these(monkeypatch, tmp_path)
+    for name, says in (("g++", 'echo "g++ 12"'), ("distcc", "true")):
+        program(folder, name, says)
+    fake_toolkit(tmp_path / "cuda", "13.0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    asked = request(copy_kernel("bare", tmp_path), STABLE_CUDA, tmp_path, launcher=LauncherTool.DISTCC)
+    needs = {need.what: need.memory for need in native.plan(asked, quiet).needs.values()}
+    assert needs == {"torch-ext/torch_binding.cpp": 0, "csrc/bare.cu": default_runners().compiler_memory("cuda")}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")

@@ -13,7 +13,7 @@ from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, varia
 from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
 from kci.run.one_variant import make_variant_dir
-from kci.toolchains.compiler_cache import CacheUse
+from kci.toolchains.launcher import CacheUse
 from kci.tree.leg_record import LegRecord
 
 pytestmark = [

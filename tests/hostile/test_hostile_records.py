@@ -25,10 +25,11 @@ from buildkit import noarch_kernel, program
 from cli.runner import Result, kci
 from kci.ci.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
 from kci.ci.tree_index import TreeIndex, TreePlace
+from kci.config.values import LauncherTool
 from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.bounded_json import decode_json
 from kci.plan.plan import KernelPlan
-from kci.toolchains.compiler_cache import CacheTool, CompilerCache
+from kci.toolchains.launcher import Launcher
 from kci.toolchains.wheel_ranges import find_wheel
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
@@ -406,7 +407,7 @@ def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> No
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_compiler_cache_that_talks_nonsense_is_not_counted(tmp_path: Path, answer: str) -> None:
     (tmp_path / "said").write_bytes(ANSWERS[answer])
-    cache = CompilerCache(CacheTool.SCCACHE, program(tmp_path, "sccache", f"cat {tmp_path}/said"))
+    cache = Launcher(LauncherTool.SCCACHE, program(tmp_path, "sccache", f"cat {tmp_path}/said"))
     before = cache.start(tmp_path, {})
     assert cache.use(tmp_path, {}, before) is None
 

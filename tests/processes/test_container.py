@@ -51,6 +51,23 @@ def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, so that no key is on a command line; but no place of this machine that the container does not see."""
+    conf = tmp_path / "sccache.conf"
+    conf.touch()
+    said = {"DISTCC_HOSTS": "a/8 b/8", "CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
+    secret = {"AWS_SECRET_ACCESS_KEY": "key"}
+    for name, value in {**said, **secret, "CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}.items():
+        monkeypatch.setenv(name, value)
+    build = ContainerBuild(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c")
+    command = build_command(build)
+    assert all(f"--env={name}" in command for name in said | secret)
+    assert f"--mount=type=bind,source={conf},target={conf},readonly" in command
+    assert not any("key" in word or "_DIR" in word or "ERROR_LOG" in word for word in command)
+    monkeypatch.delenv("SCCACHE_CONF")
+    assert "--env=AWS_SECRET_ACCESS_KEY" not in build_command(build), "nobody asks for it"
+
+
 def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "ca.crt").touch()

@@ -73,9 +73,11 @@ def test_an_error_names_the_file_from_where_the_user_stands(tmp_path: Path, monk
         assert f"file={shown}torch-ext/just_python/gone.py::" in failed.stdout + failed.stderr
 
 
-def test_the_mirrors_of_kci_toml_reach_every_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_kci_toml_says_of_builds_reaches_every_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    (kernel / "kci.toml").write_text('[mirrors]\ncutlass = "https://example.com/cutlass"\n')
+    (kernel / "kci.toml").write_text(
+        '[mirrors]\ncutlass = "https://example.com/cutlass"\n[build]\nlauncher = "distcc"\n'
+    )
     workspace = open_workspace([kernel])
     seen: list[BuildOptions] = []
 
@@ -94,3 +96,4 @@ def test_the_mirrors_of_kci_toml_reach_every_build(tmp_path: Path, monkeypatch: 
     outcomes = local.outcomes_of(workspace, Choice(only=("torch-cpu",)))
     local.run_here(workspace, outcomes, local.tree_places(workspace, None), options, lambda _: None)
     assert [dict(item.mirrors) for item in seen] == [{"cutlass": "https://example.com/cutlass"}] * 2
+    assert [item.launcher for item in seen] == ["distcc"] * 2

@@ -22,11 +22,11 @@ from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.toolchains import oneapi
-from kci.toolchains.compiler_cache import CompilerCache
 from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.downloads import FetchedTool
 from kci.toolchains.environment import Environment
+from kci.toolchains.launcher import Launcher, is_launcher
 from kci.toolchains.old_glibc import NewerParts, old_libraries
 from kci.toolchains.rocm import Rocm
 from kci.toolchains.toolchain_data import toolchains
@@ -74,8 +74,13 @@ class Toolchain(msgspec.Struct, frozen=True):
     """What a cross compiler's nvcc needs."""
     versions: tuple[str, ...] = ()
     """What the tools say they are; another version compiles everything anew."""
-    compiler_cache: CompilerCache | None = None
-    """A compiler cache that every compiler is started through."""
+    launcher: Launcher | None = None
+    """What compilers are started through, as far as it takes them."""
+
+    def launched(self, compiler: str) -> Launcher | None:
+        """The launcher of a compiler: `c++` for the C++ compiler, `nvcc` or `hipcc`."""
+        tool = "icpx" if compiler == "c++" and self.sycl is not None else compiler
+        return self.launcher if self.launcher is not None and self.launcher.takes(tool) else None
 
     def fetched(self) -> list[FetchedTool]:
         """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
@@ -106,7 +111,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if unit.language is Language.HIP:
         return _hipcc(chain, target, unit)
     return [
-        *_launcher(chain),
+        *_launcher(chain, "c++"),
         *chain.cxx,
         *standard(target, gnu=True),
         "-O3",
@@ -216,7 +221,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
-        *_launcher(chain),
+        *_launcher(chain, "nvcc"),
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
@@ -262,7 +267,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
-        *_launcher(chain),
+        *_launcher(chain, "hipcc"),
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
         *standard(target),
@@ -291,12 +296,13 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def host_compiler(cxx: tuple[str, ...]) -> str:
     """The compiler itself, without launcher and flags: nvcc takes only that."""
-    programs = [word for word in cxx if not word.startswith("-") and Path(word).name not in ("ccache", "sccache")]
+    programs = [word for word in cxx if not word.startswith("-") and not is_launcher(word)]
     return programs[0] if programs else cxx[0]
 
 
-def _launcher(chain: Toolchain) -> list[str]:
-    return [str(chain.compiler_cache.program)] if chain.compiler_cache else []
+def _launcher(chain: Toolchain, compiler: str) -> list[str]:
+    launcher = chain.launched(compiler)
+    return [str(launcher.program)] if launcher else []
 
 
 def standard(target: Target, *, gnu: bool = False) -> list[str]:

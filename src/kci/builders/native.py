@@ -38,7 +38,6 @@ from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progr
 from kci.processes.ninja_run import NinjaRun, ending, run_ninja
 from kci.processes.process import Finished, Log
 from kci.processes.running_commands import NINJA_LOG
-from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
 from kci.toolchains.compilers import (
     compiler_of,
     glibc_is_newer,
@@ -64,6 +63,7 @@ from kci.toolchains.environment import (
     same_version,
     tvm_ffi_environment,
 )
+from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
@@ -120,7 +120,7 @@ def plan(request: Request, log: Log) -> Recipe:
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        compiler_cache=find_compiler_cache(cxx),
+        launcher=find_launcher(cxx, request.options.launcher, log),
     )
     return make_recipe(request, sources, chain)
 
@@ -249,13 +249,15 @@ def _compile(
         UnfinishedBuildError: the time was over, or somebody has ended this process.
         BuildFailedError: as `run_ninja`.
     """
-    tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
+    tools, found = _compile_environment(recipe.chain), recipe.chain.launcher
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
         tools |= share.settings | (_FRESH if request.fresh else {})
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
-        before = found.start(recipe.work, tools) if found else ()
+        before = found.start(recipe.work, tools) if found else {}
+        if found and (line := found.about_to_run(tools, _not_launched(recipe))):
+            log(line)
         command = recipe.ninja(share.arguments)
         run = NinjaRun(command, recipe.work, tools, objects.needs(), lock, ends_at)
         try:
@@ -268,6 +270,13 @@ def _compile(
     if use is not None:
         log(str(use))
     return done, use
+
+
+def _not_launched(recipe: Recipe) -> list[str]:
+    """The compilers of a build that are started without the launcher."""
+    tools = {step.what.partition(" ")[0] for step in recipe.steps if step.depfile}
+    names = {tool: "icpx" if tool == "c++" and recipe.chain.sycl else tool for tool in tools}
+    return sorted(name for tool, name in names.items() if recipe.chain.launched(tool) is None)
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:

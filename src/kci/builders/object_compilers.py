@@ -14,7 +14,6 @@ import msgspec
 from kci.builders.commands import Toolchain, host_compiler
 from kci.builders.files_now import FilesNow
 from kci.processes.process import said
-from kci.toolchains.compiler_cache import CacheTool
 from kci.toolchains.compilers import environment_flags
 
 _PARTS_OF_CXX = ("cc1plus", "as")
@@ -36,6 +35,7 @@ class ObjectCompilers:
         self._chain = chain
         self._files = files
         self._known: dict[str, str] = {}
+        self._launcher = chain.launcher.words() if chain.launcher is not None else []
         self._words = {host_compiler(chain.cxx): "c++"}
         if chain.cuda is not None:
             self._words[str(chain.cuda.nvcc)] = "nvcc"
@@ -49,9 +49,8 @@ class ObjectCompilers:
         no difference, nor do the threads of nvcc.
         """
         words = list(command)
-        cache = self._chain.compiler_cache
-        if cache is not None and words[0] == str(cache.program):
-            words[0:1] = [] if cache.tool is CacheTool.CCACHE else [cache.tool.value]
+        if self._chain.launcher is not None and words[0] == str(self._chain.launcher.program):
+            words[0:1] = self._launcher
         if "--threads" in words:
             del words[(at := words.index("--threads")) : at + 2]
         words = [self._words.get(word, word) for word in words]

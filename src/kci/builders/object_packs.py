@@ -36,7 +36,7 @@ from kci.files.replace import replacing
 from kci.matrix.names import objects_name
 from kci.plurals import count
 from kci.processes.process import Log
-from kci.toolchains.compiler_cache import ObjectUse, RunId
+from kci.toolchains.launcher import ObjectUse, RunId
 
 SCHEMA = 1
 HEAD = "objects.json"

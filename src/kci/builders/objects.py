@@ -33,7 +33,7 @@ from kci.inputs.stat_cache import StatCache
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log
 from kci.processes.running_commands import EndedCommand
-from kci.toolchains.compiler_cache import ObjectUse
+from kci.toolchains.launcher import ObjectUse
 
 _LINKED = "linked"
 """A file of the work directory: the objects that its module is made of."""

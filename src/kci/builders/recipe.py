@@ -93,8 +93,12 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
         files=generated,
         package=package_files(request.kernel_dir, request.build, compiled=True),
-        jobs=job_count(request.options.jobs, request.variant.backend),
-        needs={unit.object: _need(request, unit) for unit in units},
+        jobs=job_count(
+            request.options.jobs,
+            request.variant.backend,
+            hidden=chain.launcher is not None and chain.launcher.hides_compilers,
+        ),
+        needs={unit.object: _need(request, chain, unit) for unit in units},
     )
 
 
@@ -132,9 +136,13 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
 
-def _need(request: Request, unit: Unit) -> Need:
-    """A guess by the language, and by CUTLASS. Somebody who has chosen how many compilers run knows better."""
-    if jobs_are_chosen(request.options.jobs):
+def _need(request: Request, chain: Toolchain, unit: Unit) -> Need:
+    """A guess by the language, and by CUTLASS. Somebody who has chosen how many compilers run knows better.
+
+    What another machine compiles takes no memory worth mentioning here.
+    """
+    launcher = chain.launched(_TOOLS[unit.language])
+    if jobs_are_chosen(request.options.jobs) or (launcher is not None and launcher.is_remote):
         return Need(what=unit.shown)
     backend = {Language.CUDA: "cuda", Language.HIP: "rocm"}.get(unit.language)
     backend = backend or ("xpu" if request.variant.backend == "xpu" else "cpu")

@@ -10,12 +10,14 @@ import msgspec
 from msgspec import field
 
 from kci.config.model import Build
+from kci.config.settings import Settings
+from kci.config.values import LauncherTool
 from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
-from kci.toolchains.compiler_cache import CacheUse, ObjectUse
+from kci.toolchains.launcher import CacheUse, ObjectUse
 
 
 class PartOf(msgspec.Struct, frozen=True):
@@ -77,7 +79,9 @@ class BuildOptions(msgspec.Struct, frozen=True):
     objects_to: Path | None = None
     """Write a pack of all objects that were found or made, however the build ends."""
     mirrors: Mapping[str, str] = {}
-    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml, which `build_leg` and `run_here` fill in."""
+    """Where to get what GitHub has, by name."""
+    launcher: LauncherTool | None = None
+    """What kci.toml wants compilers to be started through."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
     run: str = ""
@@ -101,8 +105,13 @@ class BuildOptions(msgspec.Struct, frozen=True):
                 made.append(f"{option}={value}")
         return made
 
+    def under(self, settings: Settings) -> BuildOptions:
+        """The same, with what kci.toml says."""
+        said = {"mirrors": settings.mirrors.addresses(), "launcher": settings.build.launcher}
+        return msgspec.structs.replace(self, **said)
 
-_KNOWN_ELSEWHERE = ("cache", "mirrors", "attempt", "run")
+
+_KNOWN_ELSEWHERE = ("cache", "mirrors", "launcher", "attempt", "run")
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from kci.remote.engine_run import Driver, driving
 from kci.remote.leg_results import merge_run
 from kci.remote.run_state import OPEN, LegPhase
 from kci.run import local
-from kci.toolchains.compiler_cache import ObjectUse
+from kci.toolchains.launcher import ObjectUse
 
 
 @click.command("run", cls=Command)

@@ -11,7 +11,7 @@ from msgspec import field
 
 from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, LeaveOut, PullRequests, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, LauncherTool, LeaveOut, PullRequests, System, Tier, Version
 
 KCI_TOML = "kci.toml"
 
@@ -130,6 +130,13 @@ class PlanTable(Table, frozen=True):
 
     group: Grouping = Grouping.VARIANT
     """What one job builds."""
+
+
+class BuildTable(Table, frozen=True):
+    """How objects are compiled."""
+
+    launcher: LauncherTool | None = None
+    """What compilers are started through; without it, ccache or sccache where one is installed."""
 
 
 class PullRequest(Table, frozen=True):
@@ -283,6 +290,7 @@ class Settings(Table, frozen=True):
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
     plan: PlanTable = PlanTable()
+    build: BuildTable = BuildTable()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

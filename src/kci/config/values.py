@@ -61,6 +61,18 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
+class LauncherTool(enum.StrEnum):
+    """What compilers are started through."""
+
+    CCACHE = "ccache"
+    SCCACHE = "sccache"
+    """With its scheduler and servers too (sccache-dist)."""
+    DISTCC = "distcc"
+    ICECC = "icecc"
+    OFF = "off"
+    """Nothing."""
+
+
 class LeaveOut(enum.StrEnum):
     """What becomes of variants that are published from other sources and that a release leaves out."""
 

@@ -63,7 +63,7 @@ PASSED_ON = (
     "no_proxy",
 )
 
-PLACES = ("PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
+PLACES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
 """The same, with files and folders in their values, which the container sees as well."""
 
 # `registry/name:tag` or `name@digest`, and no option of docker; then one by digest, which never moves.
@@ -208,7 +208,7 @@ def build_command(build: ContainerBuild) -> list[str]:
         mounts,
         ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
         workdir=build.kernel_dir.resolve(),
-        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ],
+        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ] + _of_launchers(),
         settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
     )
 
@@ -323,6 +323,15 @@ def _sources(kernel_dir: Path) -> list[Mount]:
         common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
         return [Mount(place), *([Mount(Path(os.fsdecode(common).strip()))] if common else [])]
     return [Mount(place)]
+
+
+def _of_launchers() -> list[str]:
+    """The variables that launchers of compilers read themselves, without those with a place of this machine."""
+    prefixes = ["CCACHE_", "SCCACHE_", "DISTCC_", "ICECC_"]
+    if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
+        prefixes.append("AWS_")  # what S3 asks for
+    named = (item for item in os.environ.items() if item[0].startswith(tuple(prefixes)) and item[0] not in PLACES)
+    return [name for name, value in named if not value.startswith(("/", "~"))]
 
 
 def _named_places(variable: str) -> list[Path]:

@@ -25,12 +25,12 @@ _LEAST_MEMORY = 2**29
 """No compiler of torch sources takes less; so many bytes for each bound how many are started at once."""
 
 
-def job_count(asked: int | None, backend: str) -> int:
+def job_count(asked: int | None, backend: str, *, hidden: bool = False) -> int:
     """How many compilers run at once at most: what was asked for, else `MAX_JOBS`, else by cores.
 
     How many of them really run is decided by the memory that is free (`kci.processes.memory_gate`). Where a machine
-    does not say what is free, so many run for which there is memory at their worst. nvcc may itself run several
-    threads (`NVCC_THREADS`), and each of them counts.
+    does not say what is free, and where compilers are `hidden` because a server starts them, so many run for which
+    there is memory at their worst. nvcc may itself run several threads (`NVCC_THREADS`), and each of them counts.
 
     Raises:
         UsageError: the number asked for is not a positive integer.
@@ -42,7 +42,8 @@ def job_count(asked: int | None, backend: str) -> int:
     if (limit := _positive("MAX_JOBS")) is not None:
         jobs = limit
     else:
-        least = _LEAST_MEMORY if free_memory() is not None else default_runners().compiler_memory(backend)
+        held = free_memory() is not None and not hidden
+        least = _LEAST_MEMORY if held else default_runners().compiler_memory(backend)
         jobs = max(1, min(cores(), memory() // least))
     threads = nvcc_threads() if backend == "cuda" else None
     return max(1, jobs // (threads or 1))

@@ -31,8 +31,8 @@ from kci.plurals import count
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log, silent
 from kci.run.one_variant import make_variant_dir
-from kci.toolchains.compiler_cache import ObjectUse
 from kci.toolchains.compilers import toolchain_identity
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.leg_record import read_sealed
 from kci.workspace.workspace import Workspace
 
@@ -75,7 +75,7 @@ class KeptBuilds:
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
-        self._options = msgspec.structs.replace(options, mirrors=self._settings.mirrors.addresses())
+        self._options = options.under(self._settings)
         self._sources = SourceTrees()
         self._prints: dict[str, Fingerprints] = {}
         self._guard = Lock()

@@ -29,8 +29,8 @@ from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.processes.process import ProgramScope
 from kci.run.kept_builds import KeptBuilds
-from kci.toolchains.compiler_cache import ObjectUse
 from kci.toolchains.downloads import read_transfer
+from kci.toolchains.launcher import ObjectUse, find_launcher
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -151,7 +151,9 @@ def run_here(
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
     # As many compilers as the neediest backend allows, and one more variant: while that is linked, others compile.
     backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
-    width = min(job_count(options.jobs, backend) for backend in backends or {"cpu"}) + 1
+    launcher = find_launcher(wanted=workspace.settings.settings.build.launcher)
+    hidden = launcher is not None and launcher.hides_compilers
+    width = min(job_count(options.jobs, backend, hidden=hidden) for backend in backends or {"cpu"}) + 1
     merged: dict[str, TreeResult] = {}
     unfinished = Counter(outcome.kernel for outcome in waiting)
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}

@@ -18,9 +18,9 @@ from kci.errors import KciError
 from kci.matrix.names import this_system
 from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
-from kci.toolchains.compiler_cache import find_compiler_cache
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
 from kci.toolchains.cuda import find_toolkit
+from kci.toolchains.launcher import find_launcher
 from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.rocm import find_rocm
 
@@ -109,7 +109,7 @@ def _helpers() -> Iterator[Examined]:
 
     yield _asked("containers", container, "builds then happen on this machine itself")
     try:
-        tool = find_compiler_cache(cxx_compiler())
+        tool = find_launcher(cxx_compiler())
     except KciError:
         tool = None
     if tool is None:

@@ -14,7 +14,7 @@ from kci.files.bounded_json import decode_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
-from kci.toolchains.compiler_cache import CacheUse, ObjectUse
+from kci.toolchains.launcher import CacheUse, ObjectUse
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata

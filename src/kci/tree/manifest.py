@@ -20,7 +20,7 @@ from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.plan.fingerprint import Key, PublishedVariant
-from kci.toolchains.compiler_cache import ObjectUse
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.leg_record import read_sealed
 from kci.version import __version__
 
