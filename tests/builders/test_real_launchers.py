@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -84,44 +84,53 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 class Daemon:
-    """A program that runs until the test ends, and what it says."""
+    """A program that runs until the test ends, and what it says. It is ready when it has said a certain thing."""
 
-    def __init__(self, folder: Path, name: str, command: list[str]) -> None:
-        self.log = folder / f"{name}.log"
-        with self.log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder, start_new_session=True)
+    def __init__(self, command: list[str], ready: str) -> None:
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.lines: list[str] = []
+        self.ready = any(ready in line for line in self._said())
+        self._rest = threading.Thread(target=lambda: list(self._said()), daemon=True)
+        self._rest.start()
 
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
+    def _said(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            yield line
 
-    def end(self) -> None:
+    def end(self) -> str:
+        """End it, and give all that it has said."""
         self.process.terminate()
         self.process.wait(20)
+        self._rest.join(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return "".join(self.lines)
+
+
+Start = Callable[[list[str], str], Daemon]
 
 
 @pytest.fixture
-def daemons(tmp_path: Path) -> Iterator[Callable[[str, list[str]], Daemon]]:
+def start() -> Iterator[Start]:
     started: list[Daemon] = []
 
-    def start(name: str, command: list[str]) -> Daemon:
-        started.append(Daemon(tmp_path, name, command))
+    def made(command: list[str], ready: str) -> Daemon:
+        started.append(Daemon(command, ready))
         return started[-1]
 
-    yield start
+    yield made
     for daemon in reversed(started):
-        daemon.end()
+        if daemon.process.returncode is None:
+            daemon.end()
 
 
 @pytest.fixture
-def sccache(
-    tmp_path: Path, daemons: Callable[[str, list[str]], Daemon], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def sccache(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An sccache whose scheduler has two servers; they compile in sandboxes of bubblewrap."""
     if shutil.which("bwrap") is None or os.getuid() != 0:
         pytest.skip("a server of sccache-dist needs bubblewrap and root")
@@ -139,9 +148,8 @@ def sccache(
     monkeypatch.setenv("SCCACHE_LOG", "info")
     text = f'public_addr = "{scheduler}"\n{token("client_auth")}{token("server_auth")}'
     monkeypatch.setenv("SCCACHE_NO_DAEMON", "1")
-    daemons("scheduler", [dist, "scheduler", "--config", config("scheduler.conf", text)])
+    start([dist, "scheduler", "--config", config("scheduler.conf", text)], "Scheduler listening")
     monkeypatch.delenv("SCCACHE_NO_DAEMON")
-    servers = []
     for number, place in enumerate(places):
         home = tmp_path / f"server{number}"
         (home / "build").mkdir(parents=True)
@@ -150,7 +158,8 @@ def sccache(
             f'[builder]\ntype = "overlay"\nbuild_dir = "{home}/build"\nbwrap_path = "{shutil.which("bwrap")}"\n'
         )
         words = [dist, "server", "--config", config(f"server{number}.conf", text + token("scheduler_auth"))]
-        servers.append(daemons(f"server{number}", words))
+        if not (server := start(words, "connected to scheduler")).ready:
+            pytest.skip(f"a server of sccache-dist cannot run here: {server.end()[-300:]}")
     text = (
         f'[dist]\nscheduler_url = "http://{scheduler}"\ncache_dir = "{tmp_path}/toolchains"\ntoolchains = []\n'
         f'{token("dist.auth")}[cache.disk]\ndir = "{tmp_path}/sccache"\n'
@@ -159,16 +168,8 @@ def sccache(
     monkeypatch.setenv("SCCACHE_SERVER_PORT", str(free_port()))
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     subprocess.run([client, "--start-server"], check=True, capture_output=True)
-    try:
-        deadline = time.monotonic() + 30
-        while '"num_servers":2' not in subprocess.check_output([client, "--dist-status"], text=True):
-            if ended := [server for server in servers if server.process.poll() is not None]:
-                pytest.skip(f"a server of sccache-dist cannot run here: {ended[0].said()[-300:]}")
-            assert time.monotonic() < deadline, servers[0].said()
-            time.sleep(0.2)
-        yield client
-    finally:
-        subprocess.run([client, "--stop-server"], check=False, capture_output=True)
+    yield client
+    subprocess.run([client, "--stop-server"], check=False, capture_output=True)
 
 
 def compiled_by(client: str) -> dict[str, int]:
@@ -203,19 +204,15 @@ def test_sccache_dist_compiles_device_code_elsewhere_too(build: Build, sccache: 
 
 
 @pytest.fixture
-def distccds(daemons: Callable[[str, list[str]], Daemon], monkeypatch: pytest.MonkeyPatch) -> list[Daemon]:
+def distccds(start: Start, monkeypatch: pytest.MonkeyPatch) -> list[Daemon]:
     """Two distccd."""
     if shutil.which("distccd") is None:
         pytest.skip("distcc is not installed")
-    ports, started = [free_port(), free_port()], []
-    for port in ports:
-        words = ["distccd", "--daemon", "--no-detach", "--log-stderr", "--log-level", "info", f"--port={port}"]
-        started.append(daemons(f"distccd{port}", [*words, "--listen=127.0.0.1", "--allow=127.0.0.1", "--jobs=2"]))
-    deadline = time.monotonic() + 20
-    for port in ports:
-        while not answers(port):
-            assert time.monotonic() < deadline, [daemon.said() for daemon in started]
-            time.sleep(0.1)
+    words = ["distccd", "--daemon", "--no-detach", "--log-stderr", "--log-level=info", "--listen=127.0.0.1"]
+    words += ["--allow=127.0.0.1", "--jobs=2"]
+    ports = [free_port(), free_port()]
+    started = [start([*words, f"--port={port}"], "listening on") for port in ports]
+    assert all(daemon.ready for daemon in started), [daemon.lines for daemon in started]
     monkeypatch.setenv("DISTCC_HOSTS", " ".join(f"127.0.0.1:{port}/2" for port in ports))
     monkeypatch.setenv("DISTCC_FALLBACK", "0")
     return started
@@ -223,7 +220,7 @@ def distccds(daemons: Callable[[str, list[str]], Daemon], monkeypatch: pytest.Mo
 
 def test_distcc_compiles_cxx_on_both_servers(build: Build, distccds: list[Daemon]) -> None:
     sent = build(LauncherTool.DISTCC)
-    each = [daemon.said().count("COMPILE_OK") for daemon in distccds]
+    each = [daemon.end().count("COMPILE_OK") for daemon in distccds]
     assert sum(each) == SOURCES
     assert all(each)
     assert "distcc sends C++ to its hosts" in sent.log.splitlines()
@@ -235,10 +232,10 @@ def test_distcc_compiles_cxx_on_both_servers(build: Build, distccds: list[Daemon
 @needs_nvcc
 def test_distcc_leaves_device_code_here_and_kci_says_so(build: Build, distccds: list[Daemon]) -> None:
     sent = build(LauncherTool.DISTCC, STABLE_CUDA)
-    said = "".join(daemon.said() for daemon in distccds)
+    said = "".join(daemon.end() for daemon in distccds)
     assert said.count("COMPILE_OK") == 1
     assert "torch_binding.cpp" in said
-    assert ".cu" not in said
+    assert "bare.cu" not in said
     assert "distcc sends C++ to its hosts; nvcc cannot be sent and runs here" in sent.log
     here = build(LauncherTool.OFF, STABLE_CUDA)
     assert here.compiled == ["torch-ext/torch_binding.cpp"], "the object of nvcc is the same one"
