@@ -6,23 +6,13 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kci.builders.parts import Seconds, read_seconds, share_of, shares
+from kci.builders.parts import Seconds, read_seconds, share_of
 from kci.builders.request import PartOf, read_part
 from kci.builders.units import Language, Unit
 from kci.errors import UsageError
-
-
-@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e6), max_size=40), st.integers(1, 20))
-def test_each_name_is_in_one_share(seconds: dict[str, float], parts: int) -> None:
-    made = shares(seconds, parts)
-    assert len(made) == parts
-    assert sorted(name for names in made for name in names) == sorted(seconds)
-    loads = [sum(seconds[name] for name in names) for names in made]
-    longest = max(seconds.values(), default=0)
-    assert max(loads) - min(loads) <= longest + 1e-6, "the longest first, each into the lightest"
+from kci.matrix.names import Kind
+from kci.plan.object_work import ObjectWork, Work
 
 
 def unit(number: int, language: Language = Language.CXX, archs: int = 0) -> Unit:
@@ -32,11 +22,14 @@ def unit(number: int, language: Language = Language.CXX, archs: int = 0) -> Unit
 
 def test_the_shares_follow_from_the_sources_and_what_all_are_told() -> None:
     units = tuple(unit(number, Language.CUDA if number % 3 else Language.CXX, number % 4) for number in range(40))
-    made = [share_of(units, PartOf(number, 4), {}) for number in range(1, 5)]
-    assert [share_of(units[::-1], PartOf(number, 4), {}) for number in range(1, 5)] == made
+    work = Work(Kind.FULL, tuple(ObjectWork(item.shown, 9, torch=at < 10) for at, item in enumerate(units)))
+    made = [share_of(units, PartOf(number, 4), work, {}) for number in range(1, 5)]
+    assert [share_of(units[::-1], PartOf(number, 4), work, {}) for number in range(1, 5)] == made
     assert set().union(*made) == {item.object for item in units}
     told = {units[7].shown: 10_000.0}
-    assert {units[7].object} in [share_of(units, PartOf(number, 4), told) for number in range(1, 5)]
+    assert {units[7].object} in [share_of(units, PartOf(number, 4), work, told) for number in range(1, 5)]
+    own = [share_of(units, PartOf(number, 4), work, {}, torch_only=True) for number in range(1, 5)]
+    assert set().union(*own) == {item.object for item in units[:10]}
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "01/2", "1/2/3", "-1/2", "1/99999", "a/b"])

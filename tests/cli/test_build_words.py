@@ -33,6 +33,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "check_reproducible": st.booleans(),
     "part": st.sampled_from([None, "1/1", "3/16"]),
+    "torch_only": st.booleans(),
     "balance": st.sampled_from([None, Path("/p/seconds.json")]),
     "link": st.just(False),
     "objects_from": st.lists(st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2).map(tuple),

@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
+from kci.catalog.runners import default_runners
+from kci.config.settings import Limit
+from kci.config.values import Backend
 from kci.errors import FindingsError
+from kci.matrix.names import Kind
+from kci.matrix.variants import Variant
+from kci.plan.budget import estimate, starts
+from kci.plan.durations import NO_DURATIONS, Duration, Durations
 from kci.plan.github import check_callers, github_matrix, work_of
+from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import Pool
-from kci.plan.plan import KernelPlan, Leg, Plan, Role, promised
+from kci.plan.object_work import ObjectWork, Work
+from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, Role, promised
 from kci.plan.sharding import MAX_MATRIX, assign, shards
-from kci.plan.splitting import parts_of, split_leg
-from planning import leg, plan
+from planning import leg, matrix, plan
 
-WHOLE = leg("torch213-cxx11-cu130-x86_64-linux", "flash", minutes=900, timeout=350, artifact="kci-flash.v")
-PARTS = split_leg(WHOLE, [100, 80], 4)
+NAMES = ("torch213-cxx11-cu130-x86_64-linux", "torch214-cxx11-cu130-x86_64-linux")
+
+
+def work(heavy: int, *, torch: int = 0, seconds: float = 600.0) -> Work:
+    """So many objects of 7 GiB, some of which read headers of torch, and one of a binding."""
+    objects = [ObjectWork(f"{at:03}.cu", seconds, memory=7, torch=at < torch) for at in range(heavy)]
+    return Work(Kind.FULL, (ObjectWork("binding.cpp", 20.0), *objects))
+
+
+def made(
+    of: Work,
+    names: Sequence[str] = NAMES[:1],
+    limits: Sequence[Limit] = (),
+    took: Durations = NO_DURATIONS,
+    **keys: Any,
+) -> Plan:
+    """A plan of variants of one kernel, on hosted machines of 4 cores and 16 GB."""
+    variants = [
+        Variant(
+            name=name, kind=Kind.FULL, backend="cuda", system="x86_64-linux", torch=f"2.{name[6:8]}", compute="13.0",
+            stable_abi=None, tvm_ffi=None, archs=("9.0a",), bundled=True,
+        )
+        for name in names
+    ]  # fmt: skip
+    runners = msgspec.structs.replace(default_runners(), limits=tuple(limits))
+    works = {("flash", name): of for name in names}
+    options = PlanOptions(split=True, works=works, **keys)
+    return make_plan(matrix({"flash": variants}), runners, options, durations=took)
+
+
+def split_leg(parts: int) -> list[Leg]:
+    """A variant in so many parts."""
+    return list(made(work(parts), limits=[Limit(parts=parts)]).legs)
 
 
 def planned(legs: list[Leg]) -> Plan:
@@ -29,57 +70,155 @@ def planned(legs: list[Leg]) -> Plan:
 
 
 def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
-    one, two, link = PARTS
-    assert (one.name, two.name, link.name) == (f"{WHOLE.name}.part1of2", f"{WHOLE.name}.part2of2", WHOLE.name)
-    assert (one.part, one.parts, two.part, link.part, link.parts) == (1, 2, 2, None, 2)
-    assert (one.variant, one.variants, link.variants) == (WHOLE.variant, (), WHOLE.variants)
-    assert (link.takes, one.takes) == ((one.name, two.name), ())
-    assert (one.minutes, two.minutes) == (104, 84)
-    assert one.artifact == f"objects.flash.{one.name}"
-    assert link.artifact == WHOLE.artifact
-    assert [item.role for item in PARTS] == [Role.PART, Role.PART, Role.LINK]
+    plan = made(work(120))  # 120 * 600 s, two at once: 600 minutes
+    *parts, link = sorted(plan.legs, key=lambda item: (item.role is Role.LINK, item.part))
+    assert [item.name for item in parts] == [f"{NAMES[0]}.part{number}of4" for number in range(1, 5)]
+    assert [(item.part, item.parts, item.variants, item.takes) for item in parts] == [
+        (number, 4, (), ()) for number in range(1, 5)
+    ]
+    assert {item.variant for item in plan.legs} == {link.name} == {NAMES[0]}
+    assert (link.part, link.parts, link.variants) == (None, 4, NAMES[:1])
+    assert link.takes == tuple(item.name for item in parts)
+    assert [item.artifact for item in parts] == [f"objects.flash.{item.name}" for item in parts]
+    assert link.artifact == f"kci-flash.{NAMES[0]}"
+    assert sum(item.minutes for item in parts) == pytest.approx(600 + 4 * 4, abs=6)
+    assert max(item.minutes for item in plan.legs) < 350 / 2 + 10
+    assert {item.memory for item in parts} == {9}
+    (split,) = plan.splits
+    assert (split.parts, split.objects, split.takes, split.saves) == (4, 121, "", 0)
+    assert split.reason == "121 objects of 7 GiB, 2 at once: about 605 minutes, and a job has 350"
+
+
+def test_what_fits_is_planned_as_it_was() -> None:
+    plan = made(work(48, torch=48), NAMES)  # 240 minutes each
+    (one, _) = plan.legs
+    assert not plan.splits
+    assert {item.role for item in plan.legs} == {Role.WHOLE}
+    assert (one.part, one.parts, one.takes, one.memory, one.torch_only, one.objects_run) == (
+        None,
+        None,
+        (),
+        None,
+        False,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
-    ("minutes", "asked", "parts"),
-    [(280, None, 1), (290, None, 2), (900, None, 6), (900, "auto", 6), (900, 1, 1), (10, 3, 3)],
+    ("parts", "legs"), [(None, 5), ("auto", 5), (1, 1), (2, 3), (7, 8)], ids=["none", "auto", "1", "2", "7"]
 )
-def test_what_does_not_fit_is_split_and_a_number_is_a_number(minutes: int, asked: int | str | None, parts: int) -> None:
-    assert parts_of(minutes, 360, 4, asked) == parts
+def test_a_number_in_kci_toml_is_a_number(parts: int | Literal["auto"] | None, legs: int) -> None:
+    limits = [Limit(parts=3), Limit(kernel="flash", parts="auto"), Limit(backend=Backend.CUDA, parts=parts)]
+    assert len(made(work(120), limits=limits).legs) == legs
+
+
+def test_no_part_is_without_an_object() -> None:
+    assert len(made(work(2), limits=[Limit(parts=50)]).legs) == 3 + 1
+
+
+def test_a_short_timeout_makes_more_parts() -> None:
+    plan = made(work(120), limits=[Limit(timeout_minutes=100)])
+    assert max(item.minutes for item in plan.legs) < 100
+    assert len(plan.legs) > 5
+
+
+def test_what_was_recorded_decides_how_many_parts_there_are() -> None:
+    took = Durations([Duration("flash", NAMES[0], 3600.0)])
+    assert [item.role for item in made(work(120), took=took).legs] == [Role.WHOLE]
+    took = Durations([Duration("flash", NAMES[0], 1200 * 60.0)])
+    plan = made(work(120), took=took)
+    assert len(plan.legs) == 1 + 8
+    assert all(item.measured for item in plan.legs)
+
+
+def test_objects_that_read_no_torch_are_compiled_once_for_all_variants_of_a_toolkit() -> None:
+    alone, plan = made(work(120)), made(work(120, torch=10), NAMES)
+    first, other = (item for item in sorted(plan.legs, key=lambda item: item.name) if item.role is Role.LINK)
+    assert len(plan.legs) == len(alone.legs) + 1
+    assert (first.name, other.name) == NAMES
+    assert (other.parts, other.takes) == (0, first.takes), "it compiles the rest itself"
+    assert other.minutes == pytest.approx(4 + 2 + 51, abs=1)
+    assert [(item.variant, item.takes, item.shared) for item in plan.splits] == [
+        (NAMES[0], "", 0),
+        (NAMES[1], NAMES[0], 110),
+    ]
+    assert plan.splits[1].saves == 2 * sum(item.minutes for item in alone.legs) - sum(
+        item.minutes for item in plan.legs
+    )
+    assert "110 objects that read no header of torch, by their includes" in plan.splits[1].reason
+
+
+def test_a_variant_that_takes_objects_has_parts_for_the_rest_where_that_does_not_fit() -> None:
+    plan = made(work(160, torch=100), NAMES)
+    parts = [item for item in plan.legs if item.role is Role.PART and item.variant == NAMES[1]]
+    (link,) = (item for item in plan.legs if item.name == NAMES[1])
+    assert parts
+    assert all(item.torch_only for item in parts)
+    assert link.parts == len(parts)
+    assert {item.name for item in parts} < {*link.takes}
+    assert not any(item.torch_only for item in plan.legs if item.variant == NAMES[0])
+
+
+def test_small_variants_share_too_where_that_saves_minutes() -> None:
+    shared = made(work(12), NAMES)  # an hour each
+    assert sorted((item.role, item.name) for item in shared.legs) == [
+        (Role.LINK, NAMES[0]), (Role.LINK, NAMES[1]), (Role.PART, f"{NAMES[0]}.part1of1"),
+    ]  # fmt: skip
+    assert {item.role for item in made(work(2), NAMES).legs} == {Role.WHOLE}, "ten minutes: nothing is gained"
+    assert {item.role for item in made(work(12, torch=12), NAMES).legs} == {Role.WHOLE}, "all of it reads torch"
+    assert {item.role for item in made(work(12), NAMES, [Limit(parts=1)]).legs} == {Role.WHOLE}
+
+
+def test_a_link_starts_when_its_parts_have_ended() -> None:
+    plan = made(work(120))
+    begins = dict(zip([item.name for item in plan.legs], starts(plan.legs), strict=True))
+    last = max(item.minutes for item in plan.legs if item.role is Role.PART)
+    assert begins[NAMES[0]] == last
+    assert estimate(plan.legs).wall_minutes == last + 6
+    own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
+    assert estimate(own).wall_minutes == sum(item.minutes for item in own)
+
+
+def test_each_part_starts_with_the_objects_of_its_variant() -> None:
+    kept = KeptObjects("41", f"objects.flash.{NAMES[0]}-1")
+    found = made(work(120), objects={("flash", NAMES[0]): kept, ("other", NAMES[0]): KeptObjects("42", "o")})
+    assert {(item.objects_run, item.objects_from) for item in found.legs} == {(kept.run, kept.artifact)}
+    assert {entry["objects_run"] for entry in json.loads(github_matrix(found, role=Role.PART))["include"]} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
-    whole = planned([*PARTS, leg("v", "flash")])
+    whole = planned([*split_leg(2), leg("v", "flash")])
     found = {role: json.loads(github_matrix(whole, role=role))["include"] for role in Role}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "torch_only", "objects_run", "memory"}.isdisjoint(found[Role.WHOLE][0])
-    assert [(entry["part"], entry["parts"]) for entry in found[Role.PART]] == [(1, 2), (2, 2)]
-    assert [entry["takes"] for entry in found[Role.LINK]] == [[PARTS[0].name, PARTS[1].name]]
+    assert sorted((entry["part"], entry["parts"]) for entry in found[Role.PART]) == [(1, 2), (2, 2)]
+    assert [entry["takes"] for entry in found[Role.LINK]] == [[f"{NAMES[0]}.part1of2", f"{NAMES[0]}.part2of2"]]
     (caller,) = json.loads(work_of(whole, 1))
     assert {role: caller["include"][0]["work"][role]["include"] for role in Role} == found
 
 
 def test_a_link_that_has_no_parts_of_its_own_says_so() -> None:
-    link = msgspec.structs.replace(PARTS[2], parts=0)
+    link = msgspec.structs.replace(split_leg(2)[-1], parts=0)
     (entry,) = json.loads(github_matrix(planned([link]), role=Role.LINK))["include"]
     assert entry["parts"] == 0
 
 
 def test_what_is_promised_is_the_variant_and_no_part() -> None:
-    assert promised(planned(PARTS))["kernels"] == promised(planned([WHOLE]))["kernels"]
+    (whole,) = made(work(120), limits=[Limit(parts=1)]).legs
+    assert promised(planned(split_leg(3)))["kernels"] == promised(planned([whole]))["kernels"]
 
 
 def test_each_matrix_may_have_so_many_jobs() -> None:
-    full = split_leg(WHOLE, [9] * MAX_MATRIX, 4)
+    full = split_leg(MAX_MATRIX)
     assert not [item for item in check_callers(planned([*full, leg("v", "flash")]), 1) if item.rule == "KCI305"]
-    (found,) = [item for item in check_callers(planned(split_leg(WHOLE, [9] * 257, 4)), 1) if item.rule == "KCI305"]
+    more = split_leg(MAX_MATRIX + 1)
+    (found,) = [item for item in check_callers(planned(more), 1) if item.rule == "KCI305"]
     assert "257 part legs" in found.message
     with pytest.raises(FindingsError, match="257 part legs"):
-        github_matrix(planned(split_leg(WHOLE, [9] * 257, 4)))
+        github_matrix(planned(more))
 
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:
-    pool = Pool("own", 4)
-    legs = [msgspec.structs.replace(item, pool=pool) for item in split_leg(WHOLE, [9] * 7, 4)]
-    (shard,) = planned([*legs, *(leg(f"v{number}", "flash", pool=pool) for number in range(8))]).shards
+    legs = [msgspec.structs.replace(item, pool=Pool("own", 4)) for item in split_leg(7)]
+    (shard,) = planned([*legs, *(leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8))]).shards
     assert (shard.max_parallel, shard.parts_parallel) == (2, 2)

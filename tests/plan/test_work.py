@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import kernel
 from kci.catalog.rows import Catalog
 from kci.config.model import Build
+from kci.inputs.header_names import HeaderNames
+from kci.inputs.kernel_inputs import KernelInputs
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.durations import Duration, Durations, Work, work_of, works
+from kci.plan.durations import Duration, Durations
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.object_work import ObjectWork, Work, shares, work_data, work_of, works
 from planning import matrix
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
 CPU = "torch213-cxx11-cpu-x86_64-linux"
+
+
+def work(kind: Kind, cxx: int, device: int = 0, codes: int = 0) -> Work:
+    """So many C++ sources, and sources of device code, for so many architectures in all."""
+    each = work_data().stable_abi if kind is Kind.STABLE_ABI else work_data().full
+    of_device = [each.device + each.per_arch * (codes // device + (at < codes % device)) for at in range(device)]
+    seconds = [each.cxx] * cxx + of_device
+    return Work(kind, tuple(ObjectWork(f"{at}.cu", took) for at, took in enumerate(seconds)))
 
 
 def build(sources: int, capabilities: str = "") -> Build:
@@ -64,18 +79,20 @@ src = []
 
 def test_units_and_architectures_are_counted(catalog: Catalog) -> None:
     found = variants(catalog)
-    work = work_of(build(3, 'cuda-capabilities = ["8.0", "9.0"]'), found[CUDA])
-    assert work == Work(Kind.FULL, cxx=2, device=3, codes=6)
-    assert work_of(build(3), found[CPU]) == Work(Kind.FULL, cxx=2)
-    assert Work(Kind.NOARCH).seconds(4) == Work(Kind.NOARCH, 9, 9, 9).seconds(1), "nothing is compiled"
+    made = work_of(build(3, 'cuda-capabilities = ["8.0", "9.0"]'), found[CUDA])
+    assert sorted(each.seconds for each in made.objects) == sorted(
+        each.seconds for each in work(Kind.FULL, 2, 3, 6).objects
+    )
+    assert [each.source for each in work_of(build(3), found[CPU]).objects] == ["torch-ext/binding.cpp", "csrc/b.cpp"]
+    assert Work(Kind.NOARCH).seconds(4) == work(Kind.NOARCH, 9, 9, 9).seconds(1), "nothing is compiled"
 
 
 @pytest.mark.parametrize(
     ("less", "more", "cores"),
     [
-        (Work(Kind.FULL, 1, 1, 1), Work(Kind.FULL, 1, 430, 1), 4),
-        (Work(Kind.FULL, 1, 1, 1), Work(Kind.FULL, 1, 1, 6), 4),
-        (Work(Kind.STABLE_ABI, 1, 1, 6), Work(Kind.FULL, 1, 1, 6), 4),
+        (work(Kind.FULL, 1, 1, 1), work(Kind.FULL, 1, 430, 1), 4),
+        (work(Kind.FULL, 1, 1, 1), work(Kind.FULL, 1, 1, 6), 4),
+        (work(Kind.STABLE_ABI, 1, 1, 6), work(Kind.FULL, 1, 1, 6), 4),
     ],
 )
 def test_more_work_takes_longer_and_more_cores_less(less: Work, more: Work, cores: int) -> None:
@@ -84,7 +101,7 @@ def test_more_work_takes_longer_and_more_cores_less(less: Work, more: Work, core
 
 
 def test_no_unit_is_shared_by_cores() -> None:
-    assert Work(Kind.FULL, 1).seconds(1) == Work(Kind.FULL, 1).seconds(64)
+    assert work(Kind.FULL, 1).seconds(1) == work(Kind.FULL, 1).seconds(64)
 
 
 def test_what_was_recorded_of_a_kernel_tells_its_other_variants() -> None:
@@ -116,8 +133,8 @@ def test_other_kernels_tell_of_one_without_a_record_each_once() -> None:
 def test_a_plan_goes_by_the_work(catalog: Catalog) -> None:
     wanted = variants(catalog)[CUDA]
     both = matrix({"small": [wanted], "large": [wanted]})
-    seconds = {("small", CUDA): work_of(build(1), wanted).seconds, ("large", CUDA): work_of(build(430), wanted).seconds}
-    minutes = {leg.kernel: leg.minutes for leg in make_plan(both, options=PlanOptions(seconds=seconds)).legs}
+    both_works = {("small", CUDA): work_of(build(1), wanted), ("large", CUDA): work_of(build(430), wanted)}
+    minutes = {leg.kernel: leg.minutes for leg in make_plan(both, options=PlanOptions(works=both_works)).legs}
     assert minutes["small"] < 10 < 100 < minutes["large"]
     unknown = {leg.kernel: leg.minutes for leg in make_plan(both).legs}
     assert unknown["small"] == unknown["large"]
@@ -129,3 +146,89 @@ def test_works_of_a_matrix_are_those_of_its_kernels(catalog: Catalog) -> None:
     chosen = select(made, catalog)
     found = works([made], Matrix("release", "c", "d", (chosen,)))
     assert found == {("kk", "torch-cpu"): Work(Kind.NOARCH)}
+
+
+HEAVY = """
+[general]
+name = "some-kernel"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cuda"]
+[torch]
+src = ["torch-ext/binding.cpp"]
+[kernel.a]
+backend = "cuda"
+cuda-capabilities = ["8.0", "9.0"]
+depends = ["torch", "cutlass_4_0"]
+include = ["csrc"]
+src = ["csrc/heavy.cu", "csrc/light.cu", "csrc/own.cu"]
+"""
+SOURCES = {
+    "torch-ext/binding.cpp": "#include <torch/library.h>\n",
+    "csrc/heavy.cu": '#include "below.h"\n',
+    "csrc/below.h": "#include <cutlass/cutlass.h>\n",
+    "csrc/light.cu": "#include <cuda_runtime.h>\n",
+    "csrc/own.cu": '#include "deeper.h"\n',
+    "csrc/deeper.h": "#include <ATen/ATen.h>\n",
+}
+
+
+def headers_of(place: Path, sources: dict[str, str]) -> HeaderNames:
+    for name, text in sources.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return HeaderNames(KernelInputs(kernel(HEAVY).build, place))
+
+
+def test_cutlass_is_known_by_includes_and_without_them_by_what_a_component_depends_on(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    wanted, data = variants(catalog)[CUDA], work_data()
+    guessed = {each.source: each for each in work_of(kernel(HEAVY).build, wanted).objects}
+    assert {each.memory for source, each in guessed.items() if source.endswith(".cu")} == {data.cutlass.memory}
+    assert all(each.torch for each in guessed.values()), "what is not known may read torch"
+    found = {each.source: each for each in work_of(kernel(HEAVY).build, wanted, headers_of(tmp_path, SOURCES)).objects}
+    assert {source for source, each in found.items() if each.memory} == {"csrc/heavy.cu"}
+    assert found["csrc/heavy.cu"].seconds == data.full.device + 2 * data.cutlass.per_arch
+    assert found["csrc/light.cu"].seconds == data.full.device + 2 * data.full.per_arch
+    assert {source for source, each in found.items() if each.torch} == {"torch-ext/binding.cpp", "csrc/own.cu"}
+
+
+@pytest.mark.parametrize("text", ["#include HEADER\n", None])
+def test_an_include_that_cannot_be_followed_may_be_anything(catalog: Catalog, tmp_path: Path, text: str | None) -> None:
+    sources = SOURCES | ({"csrc/light.cu": text} if text else {})
+    if text is None:
+        del sources["csrc/light.cu"]
+    work = work_of(kernel(HEAVY).build, variants(catalog)[CUDA], headers_of(tmp_path, sources))
+    (light,) = (each for each in work.objects if each.source == "csrc/light.cu")
+    assert light.torch
+    assert light.memory
+
+
+def test_memory_decides_how_many_run_at_once() -> None:
+    objects = tuple(ObjectWork(f"{number}.cu", 600.0, memory=7) for number in range(8))
+    fixed = work_data().fixed
+    assert Work(Kind.FULL, objects).seconds(4, 16) == fixed + 2400
+    assert Work(Kind.FULL, objects).seconds(4, 6) == fixed + 4800
+    assert Work(Kind.FULL, objects).seconds(4, 64) == fixed + 1200
+    light = ObjectWork("l.cu", 100.0)
+    assert Work(Kind.FULL, (*objects, light)).seconds(4, 16) == fixed + 2400 + 25
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1e6), max_size=40), st.integers(1, 20))
+def test_each_name_is_in_one_share(seconds: dict[str, float], parts: int) -> None:
+    made = shares(seconds, parts)
+    assert len(made) == parts
+    assert sorted(name for names in made for name in names) == sorted(seconds)
+    loads = [sum(seconds[name] for name in names) for names in made]
+    longest = max(seconds.values(), default=0)
+    assert max(loads) - min(loads) <= longest + 1e-6, "the longest first, each into the lightest"
+
+
+def test_the_shares_do_not_depend_on_the_order_of_the_sources() -> None:
+    objects = tuple(ObjectWork(f"{number:02}.cu", 100.0 + number % 7) for number in range(40))
+    made = Work(Kind.FULL, objects).shares(4)
+    assert Work(Kind.FULL, objects[::-1]).shares(4) == made
+    assert sorted(each.source for share in made for each in share.objects) == [each.source for each in objects]

@@ -31,9 +31,11 @@ from kci.builders.units import Language
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.files.lock import locked
+from kci.inputs.header_names import HeaderNames
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
+from kci.plan.object_work import work_of
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.ninja_run import NinjaRun, ending, run_ninja
 from kci.processes.process import Finished, Log
@@ -190,7 +192,9 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
             log(f"{line}: what is missing is compiled here")
     share = None
     if (part := request.part) is not None:
-        share = share_of(recipe.sources.units, part, read_seconds(options.balance) if options.balance else {})
+        work = work_of(request.build, request.variant, HeaderNames(request.files()))
+        told = read_seconds(options.balance) if options.balance else {}
+        share = share_of(recipe.sources.units, part, work, told, torch_only=options.torch_only)
     return Objects(
         recipe, watch, stores, StatCache(Path("/"), options.cache / "inputs"), log, share, [head.run for head in heads]
     )

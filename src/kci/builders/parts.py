@@ -14,15 +14,12 @@ import msgspec
 from msgspec import Meta
 
 from kci.builders.request import PartOf
-from kci.builders.units import Language, Unit
+from kci.builders.units import Unit
 from kci.errors import UsageError
 from kci.files.bounded_json import read_record, require_schema
+from kci.plan.object_work import Work, shares
 
 SCHEMA = 1
-
-# For x86-64 at 3 GHz: a C++ source with torch's headers; each arch of one with CUTLASS' is ten times that.
-_SECONDS = {Language.CXX: 15.0, Language.OBJCXX: 15.0, Language.C: 2.0, Language.METAL: 2.0}
-_SECONDS_AN_ARCH = 20.0
 
 
 class Seconds(msgspec.Struct, frozen=True):
@@ -48,28 +45,15 @@ def read_seconds(path: Path) -> dict[str, float]:
         raise UsageError(f"{path} does not say what sources take: {error}") from error
 
 
-def estimated_seconds(unit: Unit) -> float:
-    """What compiling a source may take where nobody has measured it."""
-    return _SECONDS.get(unit.language) or _SECONDS_AN_ARCH * max(1, len(unit.archs))
+def share_of(
+    units: tuple[Unit, ...], part: PartOf, work: Work, told: Mapping[str, float], *, torch_only: bool = False
+) -> frozenset[str]:
+    """The objects that one part compiles; with `torch_only` it is a part of those that read headers of torch.
 
-
-def shares(seconds: Mapping[str, float], parts: int) -> tuple[tuple[str, ...], ...]:
-    """Names shared out so that all parts take about as long: the longest first, each into the lightest part.
-
-    >>> shares({"a": 5, "b": 3, "c": 3, "d": 2}, 2)
-    (('a', 'd'), ('b', 'c'))
+    `work` is what the plan expects of them, and `told` what they took.
     """
-    made: list[list[str]] = [[] for _ in range(parts)]
-    loads = [0.0] * parts
-    for name in sorted(seconds, key=lambda name: (-seconds[name], name)):
-        lightest = loads.index(min(loads))
-        made[lightest].append(name)
-        loads[lightest] += seconds[name]
-    return tuple(tuple(sorted(names)) for names in made)
-
-
-def share_of(units: tuple[Unit, ...], part: PartOf, told: Mapping[str, float]) -> frozenset[str]:
-    """The objects that one part compiles."""
-    seconds = {unit.shown: told.get(unit.shown, estimated_seconds(unit)) for unit in units}
+    known = {each.source: each for each in work.objects}
+    wanted = [unit for unit in units if not torch_only or known[unit.shown].torch]
+    seconds = {unit.shown: told.get(unit.shown, known[unit.shown].seconds) for unit in wanted}
     mine = shares(seconds, part.of)[part.number - 1]
-    return frozenset(unit.object for unit in units if unit.shown in mine)
+    return frozenset(unit.object for unit in wanted if unit.shown in mine)

@@ -70,6 +70,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Build it a second time elsewhere, and refuse it if the two differ."""
     part: str | None = None
     """Compile only this share of the objects, such as `3/16`, and make no variant."""
+    torch_only: bool = False
+    """The share is one of those objects alone that read headers of torch: parts of another variant have the rest."""
     balance: Path | None = None
     """What sources took, by which the shares are balanced; the same for all parts (`kci.builders.parts.Seconds`)."""
     link: bool = False

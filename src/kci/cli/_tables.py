@@ -160,6 +160,15 @@ def tests_table(plan: Plan) -> AnswerTable:
     return AnswerTable("Tests", ("kernel", "test", "runner", "tree", "variants"), rows, layout)
 
 
+def splits_table(plan: Plan) -> AnswerTable:
+    """The variants that are compiled in parts, and why."""
+    rows = tuple((item.kernel, item.variant, str(item.parts), item.takes or "-", item.reason) for item in plan.splits)
+    saved = sum(item.saves for item in plan.splits)
+    below = f"sharing objects between variants saves about {count(saved, 'runner minute')}" if saved else ""
+    layout = Layout(drop=("takes from",), cut=("kernel", "variant", "takes from"), wrap="because")
+    return AnswerTable("Parts", ("kernel", "variant", "parts", "takes from", "because"), rows, layout, below)
+
+
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
     outside = sum(not item.kernel for item in touches)
@@ -171,7 +180,8 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
 def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, made), *([backends_table(plan)] if plan.legs else [])]
-    return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
+    found = [splits_table(plan)] if plan.splits else []
+    return [*legs, *found, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:

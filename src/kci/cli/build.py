@@ -82,6 +82,7 @@ from kci.tree.leg_record import artifact_name
 @click.option(
     "--part", metavar="I/N", help="Compile only this share of the objects, such as 3/16, and --pack them; no variant."
 )
+@click.option("--torch-only", is_flag=True, help="A share of those objects that read torch's headers.")
 @click.option(
     "--balance", type=PATH, metavar="FILE", help="What sources took, to balance the parts by; the same for all of them."
 )

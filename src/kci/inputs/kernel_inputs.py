@@ -96,7 +96,7 @@ class RecordedInputs(msgspec.Struct, frozen=True):
     """The versions of what compiled it; empty where nothing was compiled."""
 
 
-_Asked = dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]]
+Asked = dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]]
 """Sources, include directories and flags of each component."""
 
 
@@ -264,15 +264,20 @@ class KernelInputs:
         return (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
 
     @cached_property
-    def _reached(self) -> dict[str, Reached]:
+    def asked(self) -> Asked:
+        """What the graph is asked for each component, `BINDING` among them."""
         framework = self.build.torch or self.build.tvm_ffi
         shared = self._shared
-        asked: _Asked = {}
+        asked: Asked = {}
         if framework is not None:
             asked[BINDING] = (framework.src, shared, framework.cxx_flags or ())
         for label, part in self.build.kernel.items():
             asked[label] = (part.src, (*(part.include or ()), *shared), flags_of(part))
-        remembered = self.tree.remembered
+        return asked
+
+    @cached_property
+    def _reached(self) -> dict[str, Reached]:
+        asked, remembered = self.asked, self.tree.remembered
         if remembered is None:
             return {label: self.graph.follow(*words) for label, words in asked.items()}
         with suppress(ValueError, FindingsError):  # no such record, or a file is gone
@@ -289,7 +294,7 @@ class KernelInputs:
                 remembered.put_result(self.kernel, msgspec.msgpack.encode(known))
         return found
 
-    def _state(self, asked: _Asked, reached: Mapping[str, Reached], looked_into: Iterable[str]) -> str:
+    def _state(self, asked: Asked, reached: Mapping[str, Reached], looked_into: Iterable[str]) -> str:
         """A digest of all that following includes depends on: what was asked, what directories list, what files hold.
 
         A link counts with the place that it leads to, which may be changed by another one outside of the tree.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kci.catalog.runners import default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
-from kci.plan.machines import OWN_MINUTES, Pool
-from kci.plan.plan import Estimate, Leg, Part, Plan
+from kci.plan.machines import OWN_MINUTES
+from kci.plan.plan import Estimate, Leg, Part, Plan, Role
 from kci.plurals import count
 
 
@@ -54,16 +54,27 @@ def money(costs: dict[str, float]) -> str:
 
 
 def starts(legs: Sequence[Leg]) -> list[int]:
-    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free."""
-    by_pool: dict[Pool, list[int]] = {}
-    for index, leg in enumerate(legs):
-        by_pool.setdefault(leg.pool, []).append(index)
+    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
+
+    Link legs come after all others, each when the parts that it takes have ended.
+    """
     found = [0] * len(legs)
-    for pool, same in by_pool.items():
-        busy = [0] * min(pool.size or len(same), len(same))
-        for index in sorted(same, key=lambda at: (-legs[at].minutes, legs[at].kernel, legs[at].name)):
-            found[index] = busy[0]
-            heapq.heapreplace(busy, busy[0] + legs[index].minutes)
+    ends: dict[tuple[str, str], int] = {}
+    machines = {pool: [0] * min(pool.size or many, many) for pool, many in Counter(leg.pool for leg in legs).items()}
+
+    def ready(index: int) -> int:
+        return max((ends.get((legs[index].kernel, name), 0) for name in legs[index].takes), default=0)
+
+    def turn(index: int) -> tuple[int, int, str, str]:
+        return ready(index), -legs[index].minutes, legs[index].kernel, legs[index].name
+
+    linking = [index for index, leg in enumerate(legs) if leg.role is Role.LINK]
+    for batch in ([index for index, leg in enumerate(legs) if leg.role is not Role.LINK], linking):
+        for index in sorted(batch, key=turn):
+            leg, busy = legs[index], machines[legs[index].pool]
+            found[index] = max(busy[0], ready(index))
+            ends[leg.kernel, leg.name] = found[index] + leg.minutes
+            heapq.heapreplace(busy, ends[leg.kernel, leg.name])
     return found
 
 

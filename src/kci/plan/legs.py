@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,28 +11,18 @@ from kci.catalog.runners import Runners, default_runners
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.matrix.names import COMPUTE_PREFIX, Kind, upload_name
+from kci.matrix.names import COMPUTE_PREFIX, Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.machines import most_minutes, pool_of, price_of
-from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
+from kci.plan.object_work import Work
+from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, Split
 from kci.plan.sharding import assign, shards
-from kci.plan.splitting import parts_of, split_leg
+from kci.plan.splitting import Placed, Room, split_kernel, whole_leg
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
-
-
-class Placed(NamedTuple):
-    """A variant with a place: the leg that it is by itself, without what setting up takes."""
-
-    variant: Variant
-    leg: Leg
-    setup: int
-    """Minutes before anything is built."""
-    most: int
-    """Minutes that a job may take there."""
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) -> list[Leg]:
@@ -42,7 +32,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     goes on in another leg, and a leg's timeout is the sum of its variants', but never more than a job may take.
     """
     if grouping is Grouping.VARIANT:
-        return [_leg(kernel, [item], item.variant.name) for item in placed]
+        return [whole_leg(kernel, [item], item.variant.name) for item in placed]
     groups: dict[tuple[object, ...], list[list[Placed]]] = {}
     for item in placed:
         open_groups = groups.setdefault(_key(item, grouping), [[]])
@@ -57,7 +47,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
         label = _label([item for part in parts for item in part], grouping)
         for number, part in enumerate(parts, start=1):
             own = part[0].variant.name if len(part) == 1 else label if number == 1 else f"{label}-{number}"
-            legs.append(_leg(kernel, part, own))
+            legs.append(whole_leg(kernel, part, own))
     return legs
 
 
@@ -86,22 +76,6 @@ def _label(part: Sequence[Placed], grouping: Grouping) -> str:
     return f"{'-'.join(sorted(backends))}-{first.system}"
 
 
-def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
-    legs = [item.leg for item in part]
-    return msgspec.structs.replace(
-        legs[0],
-        path=kernel.path,
-        variant=" ".join(leg.variant for leg in legs),
-        variants=tuple(leg.variant for leg in legs),
-        name=name,
-        timeout=min(sum(leg.timeout for leg in legs), part[0].most),
-        minutes=part[0].setup + sum(leg.minutes for leg in legs),
-        measured=all(leg.measured for leg in legs),
-        artifact=upload_name(kernel.name, name),
-        loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
-    )
-
-
 class PlanOptions(msgspec.Struct, frozen=True):
     """How to make a plan."""
 
@@ -122,8 +96,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """The trees of kernels that earlier runs have made."""
     whole: bool = False
     """Whether all is tested that such a tree has, and not only what is planned."""
-    seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
-    """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
+    works: Mapping[tuple[str, str], Work] = {}
+    """What is compiled for each variant (kernel and name): how long that takes where nothing was recorded."""
     split: bool = False
     """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
@@ -154,12 +128,14 @@ def make_plan(
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_twins(matrix)
-    estimates = _estimates(matrix, runners, options)
+    rooms = _rooms(matrix, runners, options)
+    estimates = {key: room.seconds() for key, room in rooms.items()}
     durations = Durations(durations.entries, estimates)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
     skipped: list[Skipped] = []
+    splits: list[Split] = []
     for kernel in matrix.kernels:
         placed: list[Placed] = []
         planned: list[str] = []
@@ -181,7 +157,13 @@ def make_plan(
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
                 placed.append(found)
-        legs += _legs_of(kernel, placed, runners, options)
+        more, whole = [], placed
+        if options.split:
+            apart, told = split_kernel(kernel, placed, rooms, runners)
+            splits += told
+            more = [item for legs_of in apart.values() for item in legs_of]
+            whole = [item for item in placed if item.variant.name not in apart]
+        legs += [*group(kernel, whole, options.grouping), *more]
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
@@ -206,26 +188,11 @@ def make_plan(
         skipped=tuple(skipped),
         shards=shards(legs, count),
         commit=options.commit,
+        splits=tuple(splits),
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
         ),
     )
-
-
-def _legs_of(kernel: KernelMatrix, placed: Sequence[Placed], runners: Runners, options: PlanOptions) -> list[Leg]:
-    fits: list[Placed] = []
-    legs: list[Leg] = []
-    for item in placed:
-        leg, setup = item.leg, item.setup
-        parts = 1
-        if options.split and leg.kind is not Kind.NOARCH:
-            asked = runners.limit(kernel.name, leg.backend).parts
-            parts = parts_of(leg.minutes, min(item.most, leg.timeout), setup, asked)
-        if parts == 1:
-            fits.append(item)
-        else:
-            legs += split_leg(_leg(kernel, [item], leg.name), [-(-leg.minutes // parts)] * parts, setup)
-    return [*group(kernel, fits, options.grouping), *legs]
 
 
 _TVM_FFI = (Backend.CPU, Backend.CUDA)
@@ -298,20 +265,21 @@ def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> s
     return "" if isinstance(placed, Unplaced) else placed.leg.image
 
 
-def _estimates(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], float]:
-    """What the work of each variant takes on its runner."""
+def _rooms(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], Room]:
+    """What each variant's runner has room for."""
     found = {}
     for kernel in matrix.kernels:
         for variant in kernel.each_once():
-            seconds = options.seconds.get((kernel.name, variant.name))
+            work = options.works.get((kernel.name, variant.name))
             backend = "noarch" if variant.kind is Kind.NOARCH else variant.backend
             runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
-            if seconds is not None and runner is not None:
+            if work is not None and runner is not None:
                 most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
                 build = runners.build.get(variant.backend)
                 if runner.memory_gb and build is not None and build.memory:
                     most = min(most, runner.memory_gb // build.memory)
-                found[kernel.name, variant.name] = seconds(max(1, min(most, runner.cpus)))
+                cores = max(1, min(most, runner.cpus))
+                found[kernel.name, variant.name] = Room(work, cores, runner.memory_gb or math.inf)
     return found
 
 

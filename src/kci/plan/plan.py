@@ -165,6 +165,25 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Split(msgspec.Struct, frozen=True):
+    """A variant that is compiled in parts, or of whose objects those of another are some; and why."""
+
+    kernel: str
+    variant: str
+    parts: int
+    """Its own; 0 if its link compiles what it takes from no other."""
+    objects: int
+    minutes: int
+    """What it would take in one job, roughly."""
+    reason: str
+    takes: str = ""
+    """The variant of the same kernel whose parts compile objects for it too."""
+    shared: int = 0
+    """How many objects these are."""
+    saves: int = 0
+    """Minutes of machines, roughly, against compiling it alone."""
+
+
 class KernelPlan(msgspec.Struct, frozen=True):
     """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
 
@@ -210,6 +229,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
+    splits: tuple[Split, ...] = ()
+    """The variants that are compiled in parts, and why."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -274,6 +295,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; null where none is published."""
+    splits: tuple[Split, ...] = ()
+    """The variants that are compiled in parts, and why."""
     estimate: Estimate | None = None
 
 

@@ -215,12 +215,12 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
     """Write the durations of some artifacts into a file, which need not exist; what it says of other variants stays.
 
-    Of several attempts of one variant the newest counts.
+    Of several attempts of one variant the newest counts. A leg that found objects says nothing of what all take.
     """
     earlier = read_durations(path) if path.exists() else ()
     newest: dict[tuple[str, str], Duration] = {}
     for source in sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True):
         leg = source.leg
-        if leg.seconds is not None:
+        if leg.seconds is not None and not (leg.objects and leg.objects.found):
             newest[leg.kernel, leg.variant] = Duration(leg.kernel, leg.variant, leg.seconds)
     write_atomic(path, encode(earlier, newest.values()))

@@ -15,17 +15,19 @@ from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.inputs.kernel_inputs import SourceTrees
+from kci.inputs.header_names import HeaderNames
+from kci.inputs.kernel_inputs import KernelInputs, SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
-from kci.plan.durations import NO_DURATIONS, Durations, read_durations, works
+from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
 from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
+from kci.plan.object_work import works
 from kci.plan.plan import Estimate, KeptObjects, LeftOut, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_faulty
 from kci.workspace.workspace import Choice, Workspace
@@ -118,7 +120,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         matrix = workspace.matrix(request.choice)
     roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
     commit = clean_commit(roots.pop()) if len(roots) == 1 else None
-    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
+    options = msgspec.structs.replace(_options(workspace, matrix, request, trees), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
@@ -146,17 +148,21 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_sound` lets through."""
     matrix = workspace.matrix(Choice(tier=tier))
-    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split), SourceTrees()))
 
 
-def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
+def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees) -> PlanOptions:
+    def headers(kernel: Kernel) -> HeaderNames:
+        extra = workspace.settings.settings.inputs_of(kernel.build.name)
+        return HeaderNames(KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory), extra))
+
     return PlanOptions(
         container=request.container,
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         split=request.split,
         objects=request.objects,
-        seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
+        works=works(workspace.kernels, matrix, headers if request.split else None),
     )
 
 

@@ -1,0 +1,182 @@
+"""What the objects of a variant take, roughly, and how they are shared out among parts.
+
+The plan counts by it how many parts there are, and `kci build --part` which objects are in one: every machine comes to
+the same shares, from build.toml and the sources alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.reader import Kernel
+from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
+from kci.files.dated_data import Dated, shipped
+from kci.inputs.header_names import HeaderNames
+from kci.inputs.kernel_inputs import BINDING, active
+from kci.matrix.archs import component_archs
+from kci.matrix.names import Kind
+from kci.matrix.variants import Matrix, Variant
+
+_TORCH = ("torch/", "ATen/", "c10/", "caffe2/", "pybind11/")
+"""The headers that come with torch begin so."""
+
+
+class ObjectWork(msgspec.Struct, frozen=True):
+    """What compiling one source takes."""
+
+    source: str
+    """As build.toml names it."""
+    seconds: float
+    """Of one core."""
+    memory: int = 0
+    """The GiB that it usually takes, where that is more than the backend's compilers do; else 0."""
+    torch: bool = True
+    """Whether it may read headers of torch."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is compiled for one variant."""
+
+    kind: Kind
+    objects: tuple[ObjectWork, ...] = ()
+
+    def seconds(self, cores: int, memory: float = math.inf) -> float:
+        """What it takes on a machine of so many GiB, roughly: sources are shared by cores, but none is split."""
+        if self.kind is Kind.NOARCH:
+            return float(work_data().fixed)
+        at_once = max(1, min(cores, len(self.objects)))
+        waiting: dict[int, float] = {}
+        for each in self.objects:
+            waiting[each.memory] = waiting.get(each.memory, 0.0) + each.seconds
+        return work_data().fixed + math.fsum(
+            seconds / (max(1, min(at_once, memory // gib)) if gib else at_once) for gib, seconds in waiting.items()
+        )
+
+    @property
+    def memory(self) -> int:
+        """The GiB of its largest object; 0 for what the backend's compilers usually take."""
+        return max((each.memory for each in self.objects), default=0)
+
+    def only(self, *, torch: bool) -> Work:
+        """That part of it that reads headers of torch, or that does not."""
+        return Work(self.kind, tuple(each for each in self.objects if each.torch is torch))
+
+    def shares(self, parts: int) -> tuple[Work, ...]:
+        """The work of each part."""
+        named = {each.source: each for each in self.objects}
+        told = {each.source: each.seconds for each in self.objects}
+        return tuple(Work(self.kind, tuple(named[source] for source in share)) for share in shares(told, parts))
+
+
+def shares(seconds: Mapping[str, float], parts: int) -> tuple[tuple[str, ...], ...]:
+    """Names shared out so that all parts take about as long: the longest first, each into the lightest part.
+
+    >>> shares({"a": 5, "b": 3, "c": 3, "d": 2}, 2)
+    (('a', 'd'), ('b', 'c'))
+    """
+    made: list[list[str]] = [[] for _ in range(parts)]
+    loads = [0.0] * parts
+    for name in sorted(seconds, key=lambda name: (-seconds[name], name)):
+        lightest = loads.index(min(loads))
+        made[lightest].append(name)
+        loads[lightest] += seconds[name]
+    return tuple(tuple(sorted(names)) for names in made)
+
+
+class _EachTakes(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    cxx: int
+    device: int
+    per_arch: int
+
+
+class _Heavy(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    headers: tuple[str, ...]
+    depends: str
+    per_arch: int
+    memory: int
+
+
+class _Splitting(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    fits: float
+    aim: float
+    link: int
+    worth: int
+
+
+class _WorkData(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    fixed: int
+    full: _EachTakes
+    stable_abi: _EachTakes
+    cutlass: _Heavy
+    parts: _Splitting
+
+
+work_data = shipped("plan/data/work.toml", _WorkData)
+"""What compiling takes, and when a variant is split."""
+
+
+def work_of(build: Build, variant: Variant, headers: HeaderNames | None = None) -> Work:
+    """What is compiled for a variant.
+
+    With `headers`, what a source reads is known by its includes; without, by what its component depends on.
+    FindingsError if a file cannot be read.
+    """
+    if variant.kind is Kind.NOARCH:
+        return Work(variant.kind)
+    framework = build.torch or build.tvm_ffi
+    found = {} if framework is None else dict(_objects(variant.kind, BINDING, framework.src, 0, "", headers))
+    for label, part in active(build, variant).items():
+        archs, heavy = 0, ""
+        if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
+            archs = len(component_archs(part, Version.parse(variant.compute)))
+            heavy = _heavy(part)
+        for source, each in _objects(variant.kind, label, part.src, archs, heavy, headers):
+            found.setdefault(source, each)
+    return Work(variant.kind, tuple(found.values()))
+
+
+def _heavy(part: Component) -> str:
+    """How the heavy headers that a component depends on are called; empty for none."""
+    wanted = work_data().cutlass.depends
+    return wanted if isinstance(part, CudaComponent) and any(name.startswith(wanted) for name in part.depends) else ""
+
+
+def _objects(
+    kind: Kind, label: str, sources: Iterable[str], archs: int, heavy: str, headers: HeaderNames | None
+) -> Iterable[tuple[str, ObjectWork]]:
+    data = work_data()
+    each = data.stable_abi if kind is Kind.STABLE_ABI else data.full
+    for source in sources:
+        if source.lower().endswith(HEADER_ENDINGS):
+            continue
+        names = headers.of(label, source) if headers is not None else None
+        torch = names is None or any(name.startswith(_TORCH) for name in names)
+        if not (archs and source.lower().endswith(HIP_ENDINGS)):
+            yield source, ObjectWork(source, each.cxx, torch=torch)
+        elif heavy if names is None else any(name.startswith(data.cutlass.headers) for name in names):
+            seconds = each.device + archs * data.cutlass.per_arch
+            yield source, ObjectWork(source, seconds, data.cutlass.memory, torch)
+        else:
+            yield source, ObjectWork(source, each.device + archs * each.per_arch, torch=torch)
+
+
+def works(
+    kernels: Iterable[Kernel], matrix: Matrix, headers: Callable[[Kernel], HeaderNames] | None = None
+) -> dict[tuple[str, str], Work]:
+    """What is compiled for every variant of a matrix, by kernel and variant name; raises as `work_of`."""
+    by_path = {kernel.directory: kernel for kernel in kernels}
+    found: dict[tuple[str, str], Work] = {}
+    for selected in matrix.kernels:
+        kernel = by_path[selected.path]
+        read = headers(kernel) if headers is not None else None
+        known: dict[tuple[object, ...], Work] = {}
+        for variant in selected.each_once():
+            alike = (variant.kind, variant.backend, variant.compute)
+            if alike not in known:
+                known[alike] = work_of(kernel.build, variant, read)
+            found[selected.name, variant.name] = known[alike]
+    return found
