@@ -6,25 +6,22 @@ machine (`kernel/csrc/a.h`, `torch/include/...`); what lies elsewhere has the sy
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
-from kci.builders.object_store import file_digest
-from kci.inputs.include_scan import scan
+from kci.inputs.include_scan import Scan, asked_names, scan
 from kci.inputs.stat_cache import StatCache
 
 OWN = (f"{KERNEL}/", f"{FOLDER}/")
 """How the names of the kernel's own files begin, and of their translations."""
-
-_BEFORE_ALL = "/usr/local/include"
-"""Where compilers look before the system's own headers, and of which no command tells."""
 
 _Seen = tuple[int, int, int, int, int]
 _MISSING: _Seen = (0, 0, 0, 0, 0)
@@ -41,7 +38,7 @@ class FilesNow:
         """
         self.work = work
         self._remembered = remembered
-        self._known: dict[str, tuple[_Seen, str]] = {}
+        self._known: dict[str, tuple[_Seen, str, tuple[str, ...]]] = {}
         self._folders: dict[str, str] = {}
         begun = work / "begun"
         begun.touch()
@@ -58,6 +55,10 @@ class FilesNow:
     def digests(self, paths: Iterable[str]) -> dict[str, str]:
         """The same of several, without those that are not there."""
         return {path: digest for path in paths if (digest := self.digest(path))}
+
+    def asked(self, path: str) -> tuple[str, ...]:
+        """The names that a file asks for by `__has_include`: no compiler tells of those that it did not find."""
+        return (self._known.get(path) or self._look(path))[2]
 
     def changed(self, paths: Iterable[str]) -> set[str]:
         """Those that are not what they were as the build began, as far as the system tells."""
@@ -80,11 +81,15 @@ class FilesNow:
         """The content of a file."""
         return (self.work / path).read_bytes()
 
+    def assembled(self, path: str) -> list[str]:
+        """The files that assembler in one of the kernel's files reads from the work directory on."""
+        return [name for name in scan(self.text(path)).embedded if self.digest(name)]
+
     def save(self) -> None:
         """Remember the digests for other builds."""
         self._remembered.save()
 
-    def _look(self, path: str) -> tuple[_Seen, str]:
+    def _look(self, path: str) -> tuple[_Seen, str, tuple[str, ...]]:
         # remembered by its folder's real path, so that other work directories know it as well
         folder, _, name = path.rpartition("/")
         if folder not in self._folders:
@@ -93,12 +98,13 @@ class FilesNow:
         try:
             before = os.stat(place)  # noqa: PTH116  - a Path for each file costs more than all the rest
             remembered = self._remembered.get(place, before)
-            digest = remembered[0] if remembered is not None else file_digest(Path(place))
-            if remembered is None:
-                self._remembered.put(place, before, os.stat(place), digest, None)  # noqa: PTH116
-            found = (_seen(before), digest)
+            if remembered is None or remembered[1] is None:
+                raw = Path(place).read_bytes()
+                remembered = (hashlib.sha256(raw).hexdigest(), Scan(asked_names(raw)))
+                self._remembered.put(place, before, os.stat(place), *remembered)  # noqa: PTH116
+            found = (_seen(before), remembered[0], remembered[1].names if remembered[1] else ())
         except OSError:
-            found = (_MISSING, "")
+            found = (_MISSING, "", ())
         self._known[path] = found
         return found
 
@@ -121,23 +127,25 @@ class InTheWay:
     """Which files have the name of one that was wanted, and were not it: one more of them would be found first.
 
     Among the kernel's files the last part of a name counts, because an include can be relative to the file that has it,
-    or be asked for and not made. Elsewhere it is what the directories of the command have under the rest of a path.
+    or be asked for and not made; where a macro stands for a name, all count. Elsewhere it is what the directories in
+    which the compiler looks have under the rest of a path, or under a name that is asked for.
     """
 
     def __init__(self, files: FilesNow, own: Iterable[str], directories: Iterable[str]) -> None:
         self._files = files
+        self._all_own = frozenset(own)
         self._own: dict[str, set[str]] = defaultdict(set)
-        for path in own:
+        for path in self._all_own:
             self._own[posixpath.basename(path)].add(path)
         self._first: dict[str, list[str]] = defaultdict(list)
-        for folder in (*directories, _BEFORE_ALL):
+        for folder in directories:
             if not folder.startswith(OWN):
                 for name in _listed(files.work / folder):
                     self._first[name].append(folder)
         self._of: dict[tuple[str, bool], frozenset[str]] = {}
         self._of_lists: dict[str, frozenset[str]] = {}
 
-    def of(self, source: str, reads: Iterable[str], headers: Iterable[str], listed: str) -> set[str]:
+    def of(self, source: str, reads: Iterable[str], headers: Collection[str], listed: str) -> set[str]:
         """The files that are in the way of one object.
 
         Args:
@@ -148,7 +156,8 @@ class InTheWay:
         """
         if listed not in self._of_lists:
             self._of_lists[listed] = frozenset().union(*(self._one(path, wanted=True) for path in headers))
-        return set(self._of_lists[listed]).union(*(self._one(path, wanted=path != source) for path in reads))
+        found = self._of_lists[listed].union(*(self._one(path, wanted=path != source) for path in reads))
+        return {path for path in found if path not in headers}
 
     def _one(self, path: str, *, wanted: bool) -> frozenset[str]:
         if (path, wanted) not in self._of:
@@ -156,16 +165,31 @@ class InTheWay:
         return self._of[path, wanted]
 
     def _look(self, path: str, wanted: bool) -> Iterable[str]:
+        asked: Iterable[str] = self._files.asked(path)
         names = {posixpath.basename(path)} if wanted else set()
         if path.startswith(OWN):
-            names |= {posixpath.basename(name) for name in scan(self._files.text(path)).names}
-        for name in names:
+            included = scan(self._files.text(path))
+            asked = (*included.names, *(name for _, name in included.defined))
+            if not {macro for macro, _ in included.defined}.issuperset(included.macros):
+                yield from self._all_own
+        for name in (*names, *map(posixpath.basename, asked)):
             yield from self._own.get(name, ())
+        yield from self._asked(path, asked)
         parts = path.split("/")
         for number, part in enumerate(parts):
             for folder in self._first.get(part, ()):
                 other = posixpath.join(folder, *parts[number:])
                 if other != path and not _one_file(self._files.work / other, self._files.work / path):
+                    yield other
+
+    def _asked(self, path: str, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            folders = list(self._first.get(name.partition("/")[0], ()))
+            if not path.startswith(OWN):
+                folders.append(posixpath.dirname(path))
+            for folder in folders:
+                other = posixpath.join(folder, name)
+                if other != path and (self._files.work / other).is_file():
                     yield other
 
 

@@ -157,9 +157,8 @@ class ObjectStore:
         Raises:
             OSError: it cannot be kept.
         """
-        path = self.list_path(name)
-        if not path.exists():
-            _write(path, text)
+        if self.headers(name) is None:
+            _write(self.list_path(name), text)
 
     def add(self, record: ObjectRecord, made: Path, *, move: bool = False) -> str:
         """Keep an object, whose list is here; one of the same name stays as it is.
@@ -177,7 +176,7 @@ class ObjectStore:
         """
         name = record.name
         path = self.object_path(record.asked, name)
-        if path.with_suffix(".json").exists() and path.exists():
+        if self._is_whole(path, record):
             return name
         if move:
             _in_folder(path, lambda: made.replace(path))
@@ -238,6 +237,13 @@ class ObjectStore:
             with suppress(OSError):
                 found.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
         return [Path(path) for _, path in sorted(found, reverse=True)]
+
+    def _is_whole(self, path: Path, record: ObjectRecord) -> bool:
+        try:
+            kept = read_json(path.with_suffix(".json"), ObjectRecord)
+            return (kept.name, kept.digest, self._digest(path)) == (record.name, record.digest, record.digest)
+        except (OSError, ValueError, KciError):
+            return False
 
     def _digest(self, path: Path) -> str:
         now = path.stat()

@@ -6,9 +6,10 @@ links, and so its module goes whenever other objects were found than those that 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ from kci.toolchains.launcher import ObjectUse
 
 _LINKED = "linked"
 """A file of the work directory: the objects that its module is made of."""
+_THERE = "0" * 64
 _SHARE = 20
 """Looking at files takes at most this part of the time."""
 
@@ -83,6 +85,7 @@ class Objects:
         self._log = log
         self._files = FilesNow(recipe.work, remembered)
         self._compilers = ObjectCompilers(recipe.chain, self._files)
+        self._watch = watch
         inputs = watch.inputs
         self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(watch.variant)}
         # What hipcc lists is not known to be all.
@@ -101,6 +104,7 @@ class Objects:
         self._reads: dict[str, Iterable[str]] = {}
         self._lists: dict[str, Reads | None] = {}
         self._hold: dict[str, bool] = {}
+        self._same: dict[str, bool] = {}
         self._ended: dict[str, EndedCommand] = {}
         self._asked: dict[str, tuple[str, str]] = {}
         self._look_again = 0.0
@@ -237,14 +241,16 @@ class Objects:
             )
         return self._lists[name]
 
-    def _placed(self, step: Step, reads: Iterable[str], headers: Iterable[str], listed: str) -> Reads:
+    def _placed(self, step: Step, reads: Iterable[str], headers: Collection[str], listed: str) -> Reads:
         words = step.command
-        directories = tuple(_directories(words))
+        directories = self._compilers.directories(words)
         if directories not in self._in_the_way:
             self._in_the_way[directories] = InTheWay(self._files, self._own, directories)
         found = self._in_the_way[directories].of(step.inputs[0], reads, headers, listed)
         found |= self._may_read.get(step.output, set())
-        return self._files.digests(sorted(found.difference(reads)))
+        # Of what is not the kernel's it counts that it is there: then one torch is as good as another.
+        there = self._files.digests(sorted(found.difference(reads)))
+        return {path: digest if path.startswith(OWN) else _THERE for path, digest in there.items()}
 
     def _names(self, step: Step) -> tuple[str, str]:
         if step.output not in self._asked:
@@ -256,6 +262,7 @@ class Objects:
         found = {self._link_name(path) for path in dependencies(self._work / f"{step.output}.d")}
         words = " ".join(step.command)
         found |= {path for path in self._unlisted if posixpath.basename(path) in words}
+        found |= {path for own in found if own.startswith(OWN) for path in self._files.assembled(own)}
         found |= self._may_read.get(step.output, set())
         self._reads[step.output] = found
         return found
@@ -275,7 +282,7 @@ class Objects:
         listed, text = header_list(headers)
         placed = self._placed(step, reads, headers, listed)
         made = self._work / step.output
-        if self._files.changed(placed):
+        if self._files.changed(placed) or not all(self._is_same_again(path, reads[path]) for path in reads):
             return
         command, compilers = self._names(step)
         try:
@@ -292,6 +299,17 @@ class Objects:
             return
         self.records[step.output] = (self._stores[0], name, record)
 
+    def _is_same_again(self, path: str, digest: str) -> bool:
+        """Whether a file is what it was when the build began, also where a folder was renamed, and is so tomorrow."""
+        if path not in self._same:
+            before = self._watch.before(os.path.realpath(self._work / path)) or digest
+            text = self._files.text(path)
+            timed = b"__TIMESTAMP__" in text or (
+                (b"__DATE__" in text or b"__TIME__" in text) and "SOURCE_DATE_EPOCH" not in os.environ
+            )
+            self._same[path] = before == digest and not timed
+        return self._same[path]
+
     def _is_linked(self) -> bool:
         try:
             return (self._work / _LINKED).read_text(encoding="utf-8") == self._all_digests()
@@ -303,14 +321,6 @@ class Objects:
         return "".join(
             f"{found.get(output) or file_digest(self._work / output)} {output}\n" for output in sorted(self._steps)
         )
-
-
-def _directories(command: Sequence[str]) -> Iterable[str]:
-    for number, word in enumerate(command):
-        if word == "-isystem":
-            yield command[number + 1]
-        elif word.startswith("-I"):
-            yield word[2:]
 
 
 def _as_links(links: Mapping[str, Path]) -> list[tuple[str, str]]:

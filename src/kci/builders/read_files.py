@@ -43,6 +43,11 @@ class Watch:
         self.covered = {real for _, real in inputs.of(request.variant) if real}
         self._before = {real: inputs.tree.digest(real) for real in self.covered}
 
+    def before(self, real: str) -> str | None:
+        """The SHA-256 that one of the files had, by its absolute path; None for any other."""
+        root = f"{self.inputs.tree.root}/"
+        return self._before.get(real.removeprefix(root)) if real.startswith(root) else None
+
     def copied(self) -> RecordedInputs:
         """The record of a variant that is copied and not compiled.
 

@@ -27,7 +27,11 @@ _DEFINED = rb"define" + _BLANK + rb"(\w+)[ \t]" + _BLANK + _NAME + _BLANK + rb"(
 _DIRECTIVE = re.compile(rb"\#" + _BLANK + rb"(?:" + _INCLUDED + rb"|" + _DEFINED + rb")")
 _LINE_BEFORE = re.compile(rb"(?:\A|\n)" + _BLANK + rb"\Z")
 _ASKED = re.compile(rb"__has_(?:include|embed)(?:_next)?" + _BLANK + rb"\(" + _BLANK + rb"(?:" + _NAME + rb"|(\w+))?")
-_ASSEMBLED = re.compile(rb"""incbin\b[^"\n]{0,64}"([^"\\\n]{1,4096})""")
+_ASSEMBLED = re.compile(rb"""(?:incbin|[.]include)\b[^"\n]{0,64}"([^"\\\n]{1,4096})""")
+# A name that is put together, as in `".incbin \\"" FILE "\\""` and `".incbin " FILE`.
+_PIECED = re.compile(
+    rb"""(?<!\w)[.](?:incbin|include)[ \t]*+(?:\\"["\\]|"[ \t]*+(?:\Z|[^\w./\\ \t]|\w+[ \t]*+[(),"]))"""
+)
 # One byte is found many times faster than two, so these look for their first one.
 _SPLICE = re.compile(rb"\\[ \t\v\f]*\n")
 _DIGRAPH = re.compile(rb"%(?=:):")
@@ -71,7 +75,11 @@ def scan(raw: bytes) -> Scan:
         asked = list(_ASKED.finditer(text))
         names |= {name for match in asked if (name := match[1] or match[2])}
         macros |= {match[3] for match in asked if match[3]}
-    embedded = {match[1] for match in _ASSEMBLED.finditer(text)} if b"incbin" in text else set()
+    embedded = set()
+    if b"incbin" in text or b".include" in text:
+        embedded = {match[1] for match in _ASSEMBLED.finditer(text)}
+        if _PIECED.search(text):
+            macros.add(b"")
     if not (names or macros or embedded or defined):
         return NOTHING
     return Scan(_texts(names | embedded), _texts(macros), _texts(embedded), tuple(sorted(defined)))
@@ -93,6 +101,18 @@ def _directives(text: bytes, names: set[bytes], macros: set[bytes], defined: set
         elif macro := match[4]:
             defined.add((os.fsdecode(macro), os.fsdecode(match[5] or match[6])))
     return commented
+
+
+def asked_names(raw: bytes) -> tuple[str, ...]:
+    """The names that a text asks for by `__has_include`, and those of macros, of which it may ask; sorted."""
+    if b"__has_" not in raw or len(raw) > READ_AT_MOST:
+        return ()
+    text = _joined(raw)
+    asked = list(_ASKED.finditer(text))
+    names = {name for match in asked if (name := match[1] or match[2])}
+    if any(match[3] for match in asked):
+        names |= {name for match in _DIRECTIVE.finditer(text) if (name := match[5] or match[6])}
+    return _texts(names)
 
 
 def quoted_includes(raw: bytes) -> list[str]:
