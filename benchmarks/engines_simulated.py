@@ -70,6 +70,7 @@ class Simulated:
     """An engine of which only the answers exist."""
 
     pause = 5.0
+    chains = False
 
     def __init__(
         self, name: str, clock: Clock, minutes: Mapping[str, float], away: tuple[float, float], seed: int

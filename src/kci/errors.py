@@ -67,6 +67,7 @@ class UnfinishedBuildError(BuildFailedError):
         # what: the variant, or a part of it
         hint = "the same command goes on where this one ended"
         super().__init__(f"{what} is not finished: {done} of {total} objects are done", hint=hint)
+        self.what = what
         self.done = done
         self.total = total
 

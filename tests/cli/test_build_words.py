@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -68,6 +69,21 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         request, done = requested(monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.words())
     assert done.code == 0, done.stderr
     assert request.options == options
+
+
+def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, asked = iter([60.0, 180.0, 9999.0]), []
+
+    def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
+        asked.append(request.options.stop_after)
+        return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "build_leg", built)
+    monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    names = ("torch-cpu", "torch-cuda", "torch-rocm")
+    done = kci("build", SWIGLU, *(f"--variant={name}" for name in names), "--stop-after=5")
+    assert done.code == 0, done.stderr
+    assert asked == [5.0, 3.0, 0.0]
 
 
 def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

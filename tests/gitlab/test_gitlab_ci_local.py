@@ -19,6 +19,7 @@ from conftest import ROOT
 from kci.render.gitlab import child_pipeline
 from outside_tools import npm_packages
 from planning import leg
+from remote.split_kernel import NAMES, VARIANT, SplitKernel
 from render.test_gitlab import document, variants
 
 pytestmark = [
@@ -112,6 +113,39 @@ def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: 
     assert done.passed == (JOBS | {"kci-plan", "kci"}) - done.failed
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in done.log
     assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[str], tmp_path: Path) -> None:
+    """Objects go from the parts to the link as artifacts, and from pipeline to pipeline by the cache."""
+    split = SplitKernel(tmp_path)
+    split.other_cache("machine")
+    limits = '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n'
+    (split.directory / "kci.toml").write_text(f'catalog = "2026-08-20"\n{limits}')
+    (split.directory / ".gitlab-ci.yml").write_text(
+        "include:\n  - local: .gitlab/kci.gitlab-ci.yml\n"
+        f'variables:\n  KCI_INSTALL: ""\n  KCI_ONLY: "{VARIANT}"\n  CXX: "{split.compiler}"\n'
+        '  KCI_COMPILER_CACHE: "off"\n'
+    )
+    commit_all(split.directory)
+    assert kci("render", "--ci", "gitlab", "--output", split.directory, split.directory).code == 0
+    # Each job is a machine of its own.
+    machine = tmp_path / "machine" / "cache"
+    does = f"""
+        export KCI_CACHE="$(mktemp -d)"
+        for part in cuda envs headers; do ln -s {machine}/$part "$KCI_CACHE/$part"; done
+        {KCI}"""
+    parts = {f"split: {VARIANT}.part{number}of2" for number in (1, 2)}
+    for made in ([1] * (len(NAMES) + 1), [1] * len(NAMES) + [2]):
+        commit_all(split.directory)
+        done = run(program, split.directory, tmp_path, does=does)
+        jobs = {"kci-plan", "kci", *parts, f"split: {VARIANT}", "split: merge"}
+        assert (done.passed, done.failed) == (jobs, set()), done.log
+        assert sorted(split.made().values()) == made, done.log
+        assert VARIANT in tree_of(split.directory, "split")
+        with (split.directory / "csrc/last.cpp").open("a") as source:
+            source.write("int changed;\n")
 
 
 @pytest.mark.slow

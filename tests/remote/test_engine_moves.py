@@ -67,6 +67,7 @@ class Place:
     """An engine of which a test says whether it is there, and what becomes of its jobs."""
 
     pause = 1.0
+    chains = False
 
     def __init__(self, name: str, home: EngineHome) -> None:
         self.name, self.home = name, home

@@ -14,12 +14,13 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from buildkit import write_tree
 from cli.runner import Result, kci
 from conftest import ROOT
 from kci.cli.run import _stopped
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend, System
-from kci.errors import ClientError, FindingsError, UsageError
+from kci.errors import ClientError, FindingsError, UnfinishedBuildError, UsageError
 from kci.matrix.names import Kind
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
@@ -34,6 +35,7 @@ from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_state import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.workspace.workspace import Choice, open_workspace
+from remote.split_kernel import SOURCES
 
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
 
@@ -48,6 +50,7 @@ class Pretended:
     """An engine whose jobs do what a test says: `ends` by leg is what `poll` answers, one after the other."""
 
     pause = 0.0
+    chains = False
 
     def __init__(self, home: EngineHome) -> None:
         self.home = home
@@ -80,7 +83,7 @@ class Pretended:
         return {name: self._next(name) for name in handles}
 
     def _next(self, name: str) -> JobStatus:
-        answers = self.said.get(name.rpartition("-")[2], [])
+        answers = self.said.get(name) or self.said.get(name.rpartition("-")[2], [])
         return answers.pop(0) if answers else JobStatus(JobState.ENDED)
 
     def cancel(self, handles: Handles) -> None:
@@ -128,6 +131,115 @@ def test_a_lost_leg_is_started_again_and_not_for_ever(pretended: tuple[Driver, P
     assert [name.rpartition("-")[2] for name in engine.runs] == ["1", "2", "3"]
     assert engine.cancelled == engine.runs  # whatever is left of an attempt ends before the next one
     assert "lost 3 times" in driver.journal.legs["swiglu/torch-cpu"].last.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "carries"), [("local", False), ("slurm", False), ("command", True), ("hf-jobs", True)]
+)
+def test_engines_that_keep_no_cache_hand_every_legs_objects_back(tmp_path: Path, kind: str, carries: bool) -> None:
+    kernel = write_tree(tmp_path / "split", {**SOURCES, "kci.toml": f'[engines.there]\ntype = "{kind}"\n'})
+    wanted = EngineRequest(choice=Choice(only=("*stable*cpu-x86_64-linux",)), engine="there")
+    _, run = prepare_run(open_workspace([kernel]), wanted, tmp_path / "cache")
+    (job,) = (leg.job for leg in run.legs)
+    assert bool(job.pack) is carries
+    assert (f"--objects-to={{out}}/{job.pack}" in job.command) is carries
+    assert (job.pack in job.artifacts) is carries
+    assert f"--stop-after={job.timeout - max(2, job.timeout // 20)}" in job.command
+
+
+LINK, PARTS = "swiglu/torch-rocm", ("swiglu/torch-cpu", "swiglu/torch-cuda")
+
+
+@pytest.fixture
+def linked(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, Pretended]]:
+    """Two legs, and one that takes their objects."""
+    folder, run = prepared(kernel_dir, tmp_path)
+    engine = Pretended(EngineHome(run.id, folder))
+    legs = tuple(msgspec.structs.replace(leg, takes=PARTS if leg.name == LINK else ()) for leg in run.legs)
+    monkeypatch.setattr(engine_run, "open_engine", lambda _settings, _home: engine)
+    with driving(folder, msgspec.structs.replace(run, legs=legs), lambda *_: None, lambda _line: None) as driver:
+        yield driver, engine
+
+
+def batches(driver: Driver) -> list[set[str]]:
+    return [set(line.legs) for line in journal(driver) if line.event is RunEvent.SUBMITTED]
+
+
+def test_a_link_begins_when_its_parts_have_ended_however_they_did(linked: tuple[Driver, Pretended]) -> None:
+    driver, _ = linked
+    driver.drive()
+    assert batches(driver) == [set(PARTS), {LINK}]
+    assert [leg.phase for leg in driver.journal.legs.values()] == [LegPhase.FAILED] * 3
+
+
+def test_a_link_gets_what_its_parts_handed_back_whatever_became_of_them(linked: tuple[Driver, Pretended]) -> None:
+    driver, _ = linked
+    part = driver.legs[PARTS[0]]
+    handed = driver.folder / "fetched" / part.job_name(1) / "objects.one.tar"
+    handed.parent.mkdir(parents=True)
+    handed.write_bytes(b"objects")
+    driver.legs[PARTS[0]] = msgspec.structs.replace(part, job=msgspec.structs.replace(part.job, pack=handed.name))
+    driver.drive()
+    job = driver.job(LINK)
+    assert job.command[-2:] == ("--objects-from={work}/objects.one.tar.pack", "--link")
+    assert (driver.folder / "inputs" / job.inputs[-1].sha256).read_bytes() == b"objects"
+    assert not job.inputs[-1].name.endswith(".tar"), "it would be unpacked among the sources"
+
+
+def test_a_link_that_waits_on_its_engine_is_called_back_when_a_part_is_started_again(
+    linked: tuple[Driver, Pretended],
+) -> None:
+    driver, engine = linked
+    engine.chains = True
+    first, part = driver.job_name(LINK), driver.legs[PARTS[0]]
+    engine.said = {part.job_name(1): lost(2), part.job_name(2): [JobStatus(JobState.RUNNING)]}
+    engine.said |= {first: [JobStatus(JobState.QUEUED)] * 9}
+    driver.drive()
+    assert batches(driver) == [set(PARTS), {LINK}, {PARTS[0]}, {LINK}]
+    assert first in engine.cancelled
+    assert [leg.attempts for leg in driver.journal.legs.values()] == [2, 1, 2]
+    assert driver.journal.legs[LINK].restarts == 0
+    asked = [line.given.near for line in journal(driver) if line.event is RunEvent.READY]
+    assert asked == [(part.job_name(1),), (part.job_name(2),)]
+
+
+def test_a_link_whose_parts_are_stuck_is_not_waited_for(
+    linked: tuple[Driver, Pretended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, _ = linked
+
+    def full(*_: object) -> None:
+        raise ClientError("no space")
+
+    monkeypatch.setattr(engine_run, "fetch_into", full)
+    with pytest.raises(ClientError, match="no space"):
+        driver.drive()
+    assert driver.journal.legs[LINK].phase is LegPhase.WAITING
+
+
+def test_a_leg_that_ended_itself_goes_on_only_while_it_does_more(
+    pretended: tuple[Driver, Pretended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, engine = pretended
+    done = iter([0, 3, 3, 5, 5, 5])
+
+    def ended(*_: object) -> None:
+        raise UnfinishedBuildError("torch-cpu", next(done), 9)
+
+    monkeypatch.setattr(engine_run, "fetch_into", ended)
+    driver.drive()
+    assert phases(driver) == [("failed", 6)]
+    assert driver.journal.legs["swiglu/torch-cpu"].restarts == 2
+    assert len(engine.runs) == 6
+
+
+def test_what_a_link_made_good_for_is_no_failure(linked: tuple[Driver, Pretended]) -> None:
+    driver, _ = linked
+    driver.note(RunEvent.FAILED, [PARTS[0]])
+    assert not driver.linked(PARTS[0])
+    driver.note(RunEvent.BUILT, [LINK])
+    assert driver.linked(PARTS[0])
+    assert not driver.linked(LINK)
 
 
 def test_a_result_that_comes_late_is_not_lost(pretended: tuple[Driver, Pretended]) -> None:

@@ -15,6 +15,7 @@ from kci.tree.manifest import read_manifest
 from kci.verify import verify
 from remote.background import Client
 from remote.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
+from remote.split_kernel import CHOSEN, NAMES, SplitKernel
 from run.cuda_python import python_with_cuda
 
 pytestmark = [pytest.mark.programs, pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
@@ -170,3 +171,39 @@ def test_the_merged_tree_is_tested_with_a_real_torch(slurm: Cluster, kernel_dir:
     done = client(slurm, kernel_dir, str(kernel_dir), *arguments).end()
     assert done.code == 0, done.output
     assert "tested torch-cpu" in done.output
+
+
+@pytest.mark.torch
+def test_parts_are_an_array_and_their_link_waits_in_the_queue(slurm: Cluster, tmp_path: Path) -> None:
+    """The first part ends itself; the link, which Slurm then lets begin, is called back until the part is done."""
+    split = SplitKernel(tmp_path)
+    table = f'type = "slurm"\npoll-seconds = 0.2\ncores = 1\nmemory-gb = 1\nfolder = "{tmp_path}/shared"\n'
+    table += 'partition = "build"\nenvironment = ["SLURM_CONF"]\n'
+    script = f"""
+        if [ "$KCI_ATTEMPT" = 1 ] && [ "${{*#*--part=1/2}}" != "$*" ]; then
+            $kci "$@" &
+            while [ ! -s "{split.notes}" ]; do sleep 0.1; done
+            kill -TERM $!
+            wait $!
+            exit $?
+        fi
+    """
+    split.engines({"cluster": table}, script=script)
+    arguments = ("run", str(split.directory), "--engine", "cluster", "--cache", str(split.cache), *CHOSEN)
+    waiting: list[str] = []
+
+    def seen() -> bool:
+        queue = slurm.ask("squeue", "-h", "-r", "-o", "%i %E %K").splitlines()
+        waiting.extend(line for line in queue if "afterany" in line)
+        return bool(waiting)
+
+    with Client(*arguments, environment=slurm.environment) as going:
+        going.wait_for(seen, "the link to wait in the queue")
+        done = going.end()
+    assert done.code == 0, done.output
+    events = [line["event"] for line in split.journal()]
+    assert "continued" in events
+    submitted = [len(line["legs"]) for line in split.journal() if line["event"] == "submitted"]
+    assert submitted[:2] == [2, 1], "an array of the parts, and the link"
+    assert sum(split.made().values()) <= len(NAMES) + 1 + 2
+    assert verify(split.directory / "build", ignore=["KCI721"]) == []

@@ -28,6 +28,7 @@ from kci.tree.manifest import read_manifest
 from kci.verify import verify
 from remote.background import Client
 from remote.slurm_cluster import wait_for
+from remote.split_kernel import NAMES, SplitKernel
 from run.cuda_python import python_with_cuda
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -263,3 +264,25 @@ def test_a_host_that_does_not_answer_is_away() -> None:
             with pytest.raises(EngineAwayError, match=f"^box cannot be reached: {said}$"):
                 SshEngine._do(engine, step(error))  # type: ignore[arg-type]
             assert engine.connection is None, "the next question opens another one"
+
+
+@needs_sshd
+@pytest.mark.slow
+@pytest.mark.torch
+def test_parts_on_two_hosts_that_share_nothing_are_linked_on_one(sshd: Sshd, tmp_path: Path) -> None:
+    """Their objects come back, and go out with the link leg: each is compiled once."""
+    split = SplitKernel(tmp_path)
+    tables = {
+        name: f'type = "ssh"\npoll-seconds = 0.1\nhost = "127.0.0.1"\nport = {sshd.port}\n'
+        f'user = "{getpass.getuser()}"\nidentity = "{sshd.folder}/user"\nknown-hosts = "{sshd.folder}/known"\n'
+        f'folder = "{tmp_path}/on {name}"\nat-once = 1\n'
+        for name in ("one", "two")
+    }
+    for name in tables:
+        split.other_cache(name)
+    split.engines(tables, script=f'export KCI_CACHE="{tmp_path}/$engine/cache"')
+    done = split.run("auto")
+    assert done.code == 0, done.stderr
+    assert {host for host in tables if list((tmp_path / host / "cache").glob("objects/*"))} == {"one", "two"}
+    assert list(split.made().values()) == [1] * (len(NAMES) + 1)
+    assert verify(split.directory / "build", ignore=["KCI721"]) == []

@@ -14,7 +14,9 @@ import pytest
 from cli.runner import kci
 from conftest import read_yaml
 from kci.errors import UnsafeError
-from kci.plan.plan import CatalogName, KernelPlan, PlanDocument, RunnerGroup, TestLeg
+from kci.matrix.names import Kind
+from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
+from kci.plan.splitting import split_leg
 from kci.render.gitlab import GITLAB_FILE, GitlabInputs, child_pipeline, gitlab_data, render_gitlab
 from kci.render.workflow import PublishJobs
 from outside_tools import schema_errors
@@ -74,6 +76,12 @@ def named(text: str) -> dict[str, Any]:
     return {name: job for name, job in found.items() if isinstance(job, dict) and not name.startswith(".")}
 
 
+def build_of(job: dict[str, Any]) -> str:
+    """The command that builds, without what looks at how it ends."""
+    (line,) = (line for line in job["script"] if "kci build" in line)
+    return str(line).removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
+
+
 def variants(count: int) -> list[str]:
     return [f"torch2{index // 90}-cxx11-cu1{index % 90:02d}-x86_64-linux" for index in range(count)]
 
@@ -85,8 +93,10 @@ def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
     plan = json.loads(found["a: merge"]["variables"]["KCI_PLAN"])
     assert plan["kernels"] == [{"name": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
-    assert found["a: torch-cpu"]["script"][-1].endswith("--variant torch-cpu --tier release --container none "
-                                                        "--pack kci-artifacts --output kci-build -- a")  # fmt: skip
+    assert build_of(found["a: torch-cpu"]) == (
+        "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts --output kci-build "
+        "--objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar --stop-after 57 -- a"
+    )
 
 
 def test_images_limits_and_tags_are_the_plans() -> None:
@@ -100,8 +110,8 @@ def test_images_limits_and_tags_are_the_plans() -> None:
     found = jobs(child_pipeline(document(legs)))
     cpu = found["k: torch-cpu"]
     assert (cpu["image"], cpu["timeout"], "tags" in cpu) == ("docker.io/x:1", "77 minutes", False)
-    assert cpu["script"][-1].startswith("NVCC_THREADS=2 kci build ")
-    assert " --jobs 3 " in cpu["script"][-1]
+    assert build_of(cpu).startswith("NVCC_THREADS=2 kci build ")
+    assert " --jobs 3 " in build_of(cpu)
     assert found["k: torch-cuda"]["tags"] == ["self-hosted", "big"]
     assert found["k: torch-rocm"]["tags"] == ["gpu"]
     assert found["k: torch-xpu"]["tags"] == ["intel"]
@@ -110,7 +120,82 @@ def test_images_limits_and_tags_are_the_plans() -> None:
 
 def test_a_group_of_variants_is_one_job() -> None:
     found = jobs(child_pipeline(document([leg("both", variants=("torch-cpu", "torch-cuda"))])))
-    assert "--variant torch-cpu --variant torch-cuda" in found["k: both"]["script"][-1]
+    assert "--variant torch-cpu --variant torch-cuda" in build_of(found["k: both"])
+
+
+def split_legs(parts: int) -> list[Leg]:
+    name = "torch213-cxx11-cpu-x86_64-linux"
+    return split_leg(leg(name, "a"), [5] * parts, 1)
+
+
+def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
+    found = jobs(child_pipeline(document([*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH)])))
+    *parts, link = (job for name, job in found.items() if "cpu-x86_64" in name)
+    assert [job["stage"] for job in (*parts, link)] == ["parts", "parts", "build"]
+    names = [f"a: {item.name}" for item in split_legs(2)]
+    assert [link["needs"], found["a: merge"]["needs"]] == [names[:2], [{"job": names[2], "artifacts": True}]]
+    assert link["when"] == "always", "a part that failed is compiled by the link"
+    for job in parts:
+        assert job["artifacts"]["paths"] == job["cache"]["paths"]
+        assert job["artifacts"]["when"] == "always", "a part that ended itself hands its objects on"
+        assert "--pack" not in build_of(job)
+    assert " --part 2/2 " in build_of(parts[1])
+    assert " --link " in build_of(link)
+    assert "cache" not in found["b: torch-cpu"]
+
+
+def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
+    link = list(jobs(child_pipeline(document(split_legs(51)))).values())[-2]
+    assert "--link" in build_of(link)
+    assert "needs" not in link
+
+
+def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB))["a: torch-cpu"]
+    assert job["cache"] == {
+        "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
+        "fallback_keys": ["objects.a.torch-cpu-$CI_DEFAULT_BRANCH"],
+        "paths": ["kci-objects/objects.a.torch-cpu.tar"],
+        "when": "always",
+    }
+    for variables, there in (({}, True), ({"CI_COMMIT_TAG": "v1"}, False)):
+        assert _after_first_line(job, variables) is there
+    assert _after_first_line(job, {"CI_COMMIT_TAG": "v1", "CI_COMMIT_REF_PROTECTED": "true"})
+
+
+def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
+    """Whether the objects of the cache are there when the build begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        pack = Path(folder) / job["cache"]["paths"][0]
+        pack.parent.mkdir()
+        pack.touch()
+        env = {"PATH": "/usr/bin:/bin", "CI_COMMIT_REF_NAME": "x", "CI_DEFAULT_BRANCH": "main", **variables}
+        done = subprocess.run(
+            ["sh", "-eu", "-c", job["script"][0]], cwd=folder, env=env, check=True, capture_output=True
+        )
+        assert (b"taking objects of x or main" in done.stdout) is pack.exists()
+        return pack.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "expected"),
+    [
+        ("all is well", 0, 0),
+        ("warning: this header is not finished: take care", 0, 0),
+        ("error: a compiler failed", 4, 4),
+        ("error: v is not finished: 3 of 9 objects are done", 4, 75),
+    ],
+)
+def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
+    tmp_path: Path, said: str, code: int, expected: int
+) -> None:
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")])))["a: torch-cpu"]
+    assert job["retry"] == {"max": 2, "when": "runner_system_failure", "exit_codes": 75}
+    (tmp_path / "kci").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {code}\n")
+    (tmp_path / "kci").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-e", "-c", "\n".join(job["script"])], cwd=tmp_path, env=env, check=False)
+    assert done.returncode == expected
 
 
 @pytest.mark.parametrize(("count", "listed"), [(50, True), (51, False)])
@@ -161,7 +246,7 @@ def test_nothing_to_do_is_one_job() -> None:
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
 def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
     found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
-    script = found["k: torch-cpu"]["script"][-1]
+    script = build_of(found["k: torch-cpu"])
     shown = subprocess.run(
         ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')], capture_output=True, text=True, check=True
     )

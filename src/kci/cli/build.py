@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,17 @@ def command(
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
     objects_to = how.objects_to or (artifact if part else None)
+    begun = time.monotonic()
     for variant in variants:
+        spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
+        left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
         request = LegRequest(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
-            options=msgspec.structs.replace(how, objects_to=artifact_place(objects_to, packs, variant.name)),
+            options=msgspec.structs.replace(
+                how, stop_after=left, objects_to=artifact_place(objects_to, packs, variant.name)
+            ),
             artifact=artifact_place(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:

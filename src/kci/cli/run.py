@@ -197,7 +197,8 @@ def _report_engines(driver: Driver, trees: list[local.TreeResult]) -> int:
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
     click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
     code = print_trees(trees)
-    failed = driver.journal.of(LegPhase.FAILED)
+    # What others have compiled in place of a part makes good for it.
+    failed = [name for name in driver.journal.of(LegPhase.FAILED) if not driver.linked(name)]
     for name in failed:
         click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].last.reason}", err=True)
     if failed:

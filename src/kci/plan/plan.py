@@ -107,6 +107,11 @@ class Leg(msgspec.Struct, frozen=True):
         return _runner_text(self.runner)
 
     @property
+    def stop_after(self) -> int:
+        """Minutes after which its build ends itself, so that what is done by then can still be handed back."""
+        return max(1, self.timeout - max(2, self.timeout // 20))
+
+    @property
     def role(self) -> Role:
         if self.part is not None:
             return Role.PART

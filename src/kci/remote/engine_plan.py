@@ -19,12 +19,12 @@ from kci.diagnostics import Severity
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
-from kci.matrix.names import parse_variant_name
+from kci.matrix.names import Kind, objects_name, parse_variant_name
 from kci.matrix.variants import Matrix
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
 from kci.remote.engine_choice import SentLeg, choose_engines, let_through, need_of, priced, share_out, takes
-from kci.remote.job import EngineJob, HardwareNeed, JobFile
+from kci.remote.job import OUT, EngineJob, HardwareNeed, JobFile
 from kci.remote.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
 from kci.tree import identity
@@ -37,6 +37,18 @@ SCHEMA = 1
 RUN_FILE = "run.json"
 TEST_MINUTES, TEST_TIMEOUT = 10, 60
 """What testing a tree on one kind of hardware takes, roughly; and its limit, as of the plan's own tests."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What a leg is given when it begins."""
+
+    tree: JobFile | None = None
+    """What it tests: an archive of these variants."""
+    variants: tuple[str, ...] = ()
+    objects: tuple[JobFile, ...] = ()
+    """Packs of objects: of the parts that it links, and of its own earlier attempts."""
+    near: tuple[str, ...] = ()
+    """The jobs that it waits for on its engine, whose packs it finds there."""
 
 
 class EngineLeg(msgspec.Struct, frozen=True):
@@ -52,18 +64,25 @@ class EngineLeg(msgspec.Struct, frozen=True):
     """What a minute costs; None if that is not known."""
     tests: bool = False
     """Whether it tests what others have built."""
+    takes: tuple[str, ...] = ()
+    """The legs whose objects it links; it begins when they have ended, or waits for them on its engine."""
     fallback: EngineLeg | None = None
     """The same leg on the engine that takes it over; it has no fallback itself, so a leg moves once."""
 
-    def attempt(self, number: int, tree: JobFile | None = None, variants: Iterable[str] = ()) -> EngineJob:
-        """The job of an attempt; one that tests gets the tree and the variants in it."""
+    def attempt(self, number: int, given: Given = Given()) -> EngineJob:  # noqa: B008  - it is frozen
+        """The job of an attempt, with what that was given."""
+        packs = [f"{{work}}/{item.name}" for item in given.objects]
+        packs += [f"{{folder}}/../{name}/{OUT}" for name in given.near]
+        words = [word for name in given.variants for word in ("--variant", name)]
+        words += [f"--objects-from={path}" for path in packs]
+        words += ["--link"] if packs and self.takes else []
         return msgspec.structs.replace(
             self.job,
             name=self.job_name(number),
             attempt=number,
             environment=self.job.environment | {"KCI_ATTEMPT": str(number)},
-            command=(*self.job.command, *(word for name in variants for word in ("--variant", name))),
-            inputs=(*self.job.inputs, *([tree] if tree else [])),
+            command=(*self.job.command, *words),
+            inputs=(*self.job.inputs, *([given.tree] if given.tree else []), *given.objects),
         )
 
     def job_name(self, number: int) -> str:
@@ -124,12 +143,13 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
         FindingsError: nothing is selected or tested, a kernel is faulty, or the run costs too much.
     """
     engines = choose_engines(workspace.settings.settings.engines, request.engine)
-    plan = plan_run(workspace, PlanRequest(choice=request.choice)).plan
+    plan = plan_run(workspace, PlanRequest(choice=request.choice, split=True)).plan
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
     # A leg goes to a fallback later at most, where one engine was named.
     first = {request.engine: engines[request.engine]} if request.engine in engines else engines
-    placed, left = _placed(map(SentLeg, plan.legs), first)
+    # What links begins when its parts have ended, so these come first.
+    placed, left = _placed(map(SentLeg, sorted(plan.legs, key=lambda leg: bool(leg.takes))), first)
     untested: list[LeftOut] = []
     if request.test:
         built = [item.leg for item in placed]
@@ -272,16 +292,20 @@ class _Jobs:
 
     def _on(self, item: SentLeg) -> EngineLeg:
         leg, need, engine, kernel = item.leg, item.need, self.engines[item.engine], self.kernels[item.leg.kernel]
+        # The cache of the other types of engines stays: they find the objects of their earlier jobs in it.
+        forgets = engine.type in (EngineKind.HF_JOBS, EngineKind.COMMAND) and leg.kind is not Kind.NOARCH
+        carries = need is None and (leg.part or forgets)
+        pack = f"{objects_name(leg.kernel, leg.name)}.tar" if carries else ""
         own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
         words = [part.replace("{image}", leg.image) for part in engine.kci or own]
         words += ["build" if need is None else "test", place_of(self.workspace, kernel)]
-        words += self._build_words(leg, engine) if need is None else self._test_words(need, engine)
+        words += self._build_words(leg, engine, pack) if need is None else self._test_words(need, engine)
         if self.workspace.catalog_name:
             words += ["--catalog", "catalog.toml" if self.workspace.catalog_file else self.workspace.catalog_name]
         # The kci that runs here may be found by PYTHONPATH.
         own_path = ["PYTHONPATH"] if engine.type is EngineKind.LOCAL else []
         short = hashlib.sha256(f"{leg.kernel}/{leg.name}".encode()).hexdigest()[:10]
-        built = tuple(artifact_name(leg.kernel, variant) for variant in leg.variants)
+        built = [artifact_name(leg.kernel, variant) for variant in leg.variants] + ([pack] if pack else [])
         job = EngineJob(
             name=f"kci-{self.run}-{short}-1",
             run=self.run,
@@ -298,21 +322,28 @@ class _Jobs:
             inputs=(self.sources[leg.kernel],),
             environment={"KCI_RUN": self.run, "KCI_ATTEMPT": "1"},
             let_through=tuple(sorted({*let_through(), *engine.environment, *own_path})),
-            artifacts=built if need is None else (TEST_FILE,),
+            artifacts=tuple(built) if need is None else (TEST_FILE,),
+            pack=pack,
             most_bytes=engine.max_artifact_mb * 1024 * 1024,
         )
-        return EngineLeg(f"{leg.kernel}/{leg.name}", item.engine, job, leg.minutes, leg.rate, tests=need is not None)
+        takes = tuple(f"{leg.kernel}/{name}" for name in leg.takes) if need is None else ()
+        name = f"{leg.kernel}/{leg.name}"
+        return EngineLeg(name, item.engine, job, leg.minutes, leg.rate, tests=need is not None, takes=takes)
 
-    def _build_words(self, leg: Leg, engine: EngineSettings) -> list[str]:
+    def _build_words(self, leg: Leg, engine: EngineSettings, pack: str) -> list[str]:
         how = BuildOptions(
             container=leg.image if engine.container == "auto" and leg.image else "none",
             tier=self.request.choice.tier,
             jobs=self.request.jobs or leg.max_jobs or engine.cores,
             unique_id=self.ids[leg.kernel],
             commit=self.commit or None,
+            stop_after=leg.stop_after,
+            part=f"{leg.part}/{leg.parts}" if leg.part else None,
+            objects_to=Path(f"{{out}}/{pack}") if pack else None,
         )
-        variants = [f"--variant={variant}" for variant in leg.variants]
-        return ["--output", "{work}/built", "--pack", "{out}", *variants, *how.words()]
+        variants = [f"--variant={variant}" for variant in leg.variants or [leg.variant]]
+        artifacts = [] if leg.part else ["--pack", "{out}"]
+        return ["--output", "{work}/built", *artifacts, *variants, *how.words()]
 
     def _test_words(self, need: HardwareNeed, engine: EngineSettings) -> list[str]:
         python = engine.test_python or (None if need.backend == "cpu" else "python3")

@@ -12,21 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.config.engine_settings import EngineKind
-from kci.errors import BuildFailedError, ClientError, FindingsError, KciError, UnsafeError
+from kci.errors import BuildFailedError, ClientError, FindingsError, KciError, UnfinishedBuildError, UnsafeError
 from kci.files.full_disk import says_full, writing
 from kci.files.lock import locked
 from kci.plurals import count
 from kci.remote.engine_choice import at_once
-from kci.remote.engine_plan import EngineLeg, EngineRun
+from kci.remote.engine_plan import EngineLeg, EngineRun, Given
 from kci.remote.job import HardwareNeed, JobState, JobStatus, fetch_into
 from kci.remote.leg_results import require_built, require_passed
 from kci.remote.leg_sources import pack_variants
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
 from kci.remote.run_state import (
     OPEN,
+    Away,
     Journal,
     LegPhase,
     LegProgress,
@@ -43,15 +42,6 @@ _BATCH = 500
 
 Changed = Callable[[EngineLeg, LegProgress, str], None]
 """Told of a leg that changed, with a note for people."""
-
-
-class Away(msgspec.Struct, frozen=True):
-    """An engine that cannot be reached."""
-
-    since: float
-    again: float
-    """When it is asked again."""
-    pause: float
 
 
 class Driver(RunState):
@@ -97,7 +87,8 @@ class Driver(RunState):
         while self._going():
             now = time.monotonic()
             for leg in self._going():
-                self.pending.setdefault(leg, now)
+                # What waits for others of this run does not wait for its engine.
+                self.pending[leg] = now if self.open_parts(leg) else self.pending.get(leg, now)
             concerned = self._concerned()
             for name in concerned:
                 self._ask(name)
@@ -125,7 +116,7 @@ class Driver(RunState):
                 self.fail(leg, FindingsError(f"nothing to test: none of {', '.join(job.variants)} is in the tree"))
             else:
                 packed = pack_variants(tree.tree, names, self.folder / "inputs")
-                self.note(RunEvent.READY, [leg], tree=packed, variants=names)
+                self.note(RunEvent.READY, [leg], given=Given(packed, names))
 
     def cancel(self) -> None:
         for name in self.run.engines:
@@ -145,7 +136,8 @@ class Driver(RunState):
 
     def _going(self) -> list[str]:
         """The legs that have not ended, and for which this client can still do something."""
-        return [leg for leg in self.journal.of(*OPEN) if self.job_name(leg) not in self.stuck]
+        stuck = {leg for leg in self.legs if self.job_name(leg) in self.stuck}
+        return [leg for leg in self.journal.of(*OPEN) if stuck.isdisjoint([leg, *self.open_parts(leg)])]
 
     def _concerned(self) -> list[str]:
         """The engines that have something to do, or could take something over."""
@@ -175,6 +167,8 @@ class Driver(RunState):
         handles = {job: at.handle for job, (_, at) in here.items() if at.handle and job not in self.stuck}
         for job, status in self.engine(name).poll(handles).items() if handles else ():
             leg, at = here[job]
+            if at is not self.journal.legs[leg].now and at not in self.journal.legs[leg].behind:
+                continue  # it was called back in this round
             if at is not self.journal.legs[leg].now:
                 self._see_behind(name, leg, at, status)
             elif status.state is JobState.ENDED:
@@ -220,17 +214,21 @@ class Driver(RunState):
         """Submit what waits, as far as there are room and money; then what has waited for another engine too long."""
         room = min(at_once(self.run.engines[name]) - len(self.here(name)), _BATCH)
         legs: list[str] = []
-        waiting = [leg for leg in self.mine(name, LegPhase.WAITING) if self.job_name(leg) not in self.stuck]
+        going, chains = set(self._going()), self.engine(name).chains
+        waiting = [leg for leg in self.mine(name, LegPhase.WAITING) if leg in going]
+        waiting = [leg for leg in waiting if self.may_begin(leg, name, chains)]
         for leg in waiting[: max(0, room)]:
             if self.too_dear([*legs, leg]):
                 self.fail(leg, FindingsError("starting it again would cost more than --max-cost"))
             else:
                 legs.append(leg)
         legs += self._take_over(name, legs, room - len(legs))
-        alike: dict[tuple[str, HardwareNeed], list[str]] = {}
+        alike: dict[tuple[str, HardwareNeed, tuple[str, ...]], list[str]] = {}
         for leg in legs:
-            job = self.place(leg).job
-            alike.setdefault((job.image, job.hardware), []).append(leg)
+            job, given = self.place(leg).job, self.what_it_gets(leg)
+            if given != self.journal.legs[leg].given:
+                self.note(RunEvent.READY, [leg], given=given)
+            alike.setdefault((job.image, job.hardware, given.near), []).append(leg)
         for same in alike.values():
             self._submit_batch(name, same)
 
@@ -240,6 +238,8 @@ class Driver(RunState):
         for leg in self.journal.of(*OPEN) if room > 0 else ():
             other = self.legs[leg].fallback
             if other is None or other.engine != name or self.journal.legs[leg].moved or len(taken) == room:
+                continue
+            if self.open_parts(leg):
                 continue
             planned, now = self.legs[leg], time.monotonic()
             away = self.away.get(planned.engine)
@@ -262,9 +262,11 @@ class Driver(RunState):
     def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
         batch = f"kci-{self.run.id}-b{len(self.journal.in_batch) + 1}"
         jobs = tuple(self.job(leg) for leg in legs)
+        # All of a batch wait for the same.
+        after = tuple(self.journal.legs[part].now.handle for part in self.open_parts(legs[0]))
         self.note(RunEvent.SUBMITTING, legs, batch=batch)
         try:
-            handles = self.engine(name).submit(Batch(batch, jobs))
+            handles = self.engine(name).submit(Batch(batch, jobs, after))
         except (EngineAwayError, UnsafeError, ClientError):
             raise
         except KciError as error:
@@ -279,12 +281,26 @@ class Driver(RunState):
         if job not in self.doubts:
             self.doubts.add(job)
             return
-        restarts = self.journal.legs[leg].restarts
+        times = count(self.journal.legs[leg].restarts + 1, "time")
         self.engine(name).cancel({job: handle})
-        if restarts >= self.run.engines[name].restarts:
-            self.fail(leg, BuildFailedError(f"lost {count(restarts + 1, 'time')}, the last time because {reason}"))
+        self._restart(leg, BuildFailedError(f"lost {times}, the last time because {reason}"), reason)
+
+    def _restart(self, leg: str, error: KciError, reason: str) -> None:
+        """Start a leg again, or fail with this error where it may not be."""
+        if self.journal.legs[leg].restarts >= self.run.engines[self.place(leg).engine].restarts or self.linked(leg):
+            self.fail(leg, error)
         else:
-            self.note(RunEvent.RESTART, [leg], reason=reason)
+            self._again(leg, RunEvent.RESTART, reason=reason)
+
+    def _again(self, leg: str, event: RunEvent, **details: Any) -> None:
+        """Have a leg wait for its next attempt, and with it those that wait for this one on their engine."""
+        was = self.job_name(leg)
+        self.note(event, [leg], **details)
+        for other in self.links(leg):
+            now = self.journal.legs[other]
+            if now.phase is LegPhase.SUBMITTED and was in now.given.near:
+                self.engine(self.place(other).engine).cancel({self.job_name(other): now.now.handle})
+                self.note(RunEvent.CALLED_BACK, [other], reason=f"{leg} is started again")
 
     def _see_behind(self, name: str, leg: str, at: Placement, status: JobStatus) -> None:
         """Look at what a leg that moved had before: the first good result is the leg's, and the other attempt ends."""
@@ -325,8 +341,12 @@ class Driver(RunState):
                 return
             if behind:  # the other attempt will tell
                 self._leave(leg, at, error.message)
-            else:
+            elif not isinstance(error, UnfinishedBuildError):
                 self.fail(leg, error)
+            elif error.done > self.journal.legs[leg].done.get(error.what, -1) and not self.linked(leg):
+                self._again(leg, RunEvent.CONTINUED, done={error.what: error.done}, reason=error.message)
+            else:
+                self._restart(leg, error, error.message)
             return
         event = RunEvent.PASSED if self.legs[leg].tests else RunEvent.BUILT
         number = at.attempt if behind else 0

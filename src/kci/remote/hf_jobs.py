@@ -25,7 +25,7 @@ _LABEL, _RUN_LABEL = "kci-job", "kci-run"
 _SCRIPT = f"""\
 set -u
 here=$(mktemp -d)
-cp {_JOB}/* "$here/" && mkdir "$here/inputs" && cp {_INPUTS}/* "$here/inputs/" || exit 1
+cp {_JOB}/* "$here/" && ln -s {_INPUTS} "$here/inputs" || exit 1
 code=0
 python3 "$here/{SCRIPT_NAME}" run "$here" || code=$?
 mkdir -p {_RESULTS}/out

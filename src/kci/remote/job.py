@@ -88,6 +88,8 @@ class EngineJob(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of the machine that the command sees; all others are taken away."""
     artifacts: tuple[FileName, ...] = ()
     """What it may hand back, by name."""
+    pack: str = ""
+    """The one of them that holds objects: it comes back however the build ends, and goes out with the next attempt."""
     most_bytes: int
     """How large one of these may be."""
     schema: int = SCHEMA

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from kci.ci.run_records import TEST_FILE, TestRecord
-from kci.errors import BuildFailedError, FindingsError, one_line
+from kci.errors import UNFINISHED, BuildFailedError, FindingsError, UnfinishedBuildError, one_line
 from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.remote.run_state import LegPhase, RunEvent, RunState
 from kci.run.local import TreeResult, merged_tree
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.unpack import unpack
 
@@ -26,20 +27,30 @@ _RECORD_BYTES = 1024 * 1024
 def require_built(job: EngineJob, fetched: Fetched, run: EngineRun) -> str:
     """Hold a leg's artifacts against the plan, the run and themselves, as merging will.
 
+    Returns:
+        how many of its objects were compiled before, for people.
+
     Raises:
+        UnfinishedBuildError: its build ended itself before it was done.
         KciError: the leg failed, or handed back something else than what was planned.
     """
     if said := _failed(job, fetched):
+        if found := UNFINISHED.search(log_tail(fetched.log)):
+            raise UnfinishedBuildError(found["what"], int(found["done"][:9]), int(found["total"][:9]))
         raise BuildFailedError(said)
-    lacking = sorted(set(job.artifacts) - {path.name for path in fetched.artifacts})
+    there = {path.name for path in fetched.artifacts}
+    lacking = sorted({*job.artifacts} - there - ({job.pack} if job.variants else set()))
     if lacking:
         raise FindingsError(f"it ended well and did not hand back {', '.join(lacking)}")
-    sources = find_sources(fetched.artifacts)
+    if not job.variants:
+        return ""
+    sources = find_sources(path for path in fetched.artifacts if path.name != job.pack)
     require_bound(sources, run.planned, CiRun(run.id, job.attempt))
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="kci-fetched-") as place:
             unpack(source.path, Path(place))
-    return ""
+    used = [source.leg.objects for source in sources if source.leg.objects is not None]
+    return str(sum(used, ObjectUse(0, 0))) if used else ""
 
 
 def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
@@ -79,10 +90,10 @@ def merge_run(state: RunState) -> list[TreeResult]:
     run, progress = state.run, state.journal.legs
     built: dict[str, list[Path]] = {}
     for leg in run.legs:
-        if progress[leg.name].phase is LegPhase.BUILT:
+        if progress[leg.name].phase is LegPhase.BUILT and leg.job.variants:
             job = state.job(leg.name)
             built.setdefault(job.kernel, []).extend(
-                state.folder / "fetched" / job.name / name for name in job.artifacts
+                state.folder / "fetched" / job.name / name for name in job.artifacts if name != job.pack
             )
     results = []
     for kernel, artifacts in sorted(built.items()):

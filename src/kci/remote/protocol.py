@@ -31,6 +31,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     name: str
     jobs: tuple[EngineJob, ...]
+    after: tuple[str, ...] = ()
+    """What the engine calls the jobs that have to end first, however they do; only for one that knows how to wait."""
 
 
 class EngineHome(msgspec.Struct, frozen=True):
@@ -57,6 +59,8 @@ class Engine(ABC):
 
     pause: float
     """Seconds between two questions."""
+    chains = False
+    """Whether jobs can wait there for others, and find what those have handed back in their folders."""
 
     def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
         self.settings, self.home = settings, home

@@ -8,6 +8,7 @@ first line only; whoever resumes the run then asks the engine.
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -19,8 +20,8 @@ import msgspec
 from kci.errors import ClientError, FindingsError
 from kci.files.bounded_json import MAX_BYTES, decode_json, read_bounded
 from kci.files.full_disk import write_all, writing
-from kci.remote.engine_plan import EngineLeg, EngineRun
-from kci.remote.job import EngineJob, JobFile
+from kci.remote.engine_plan import EngineLeg, EngineRun, Given
+from kci.remote.job import EngineJob, JobFile, add_input
 
 JOURNAL_FILE = "journal.jsonl"
 
@@ -35,6 +36,10 @@ class RunEvent(enum.StrEnum):
     """The engine was asked and does not have them."""
     RESTART = "restart"
     """The engine lost an attempt; the leg waits for the next one."""
+    CONTINUED = "continued"
+    """An attempt ended itself before it was done and had done more than those before; the next one goes on."""
+    CALLED_BACK = "called-back"
+    """What the leg waited for on its engine is started again, so it waits for that."""
     MOVED = "moved"
     """The leg has waited too long; another engine has it now. What was submitted before may still come to an end."""
     LEFT_BEHIND = "left-behind"
@@ -62,9 +67,9 @@ class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: str = ""
     attempt: int = 0
     """Which one it is about, where that is not the leg's latest."""
-    tree: JobFile | None = None
-    """What a leg tests: an archive of these variants."""
-    variants: tuple[str, ...] = ()
+    given: Given = Given()
+    done: dict[str, int] = {}
+    """How many objects of a variant are done."""
 
 
 class LegPhase(enum.StrEnum):
@@ -87,6 +92,8 @@ _PHASES = {
     RunEvent.SUBMITTED: LegPhase.SUBMITTED,
     RunEvent.NOT_SUBMITTED: LegPhase.WAITING,
     RunEvent.RESTART: LegPhase.WAITING,
+    RunEvent.CONTINUED: LegPhase.WAITING,
+    RunEvent.CALLED_BACK: LegPhase.WAITING,
     RunEvent.MOVED: LegPhase.WAITING,
     RunEvent.READY: LegPhase.WAITING,
     RunEvent.BUILT: LegPhase.BUILT,
@@ -120,8 +127,8 @@ class LegProgress(msgspec.Struct):
     """What brought it into this phase."""
     submitted: dict[str, int] = {}
     """How often, by engine."""
-    tree: JobFile | None = None
-    variants: tuple[str, ...] = ()
+    given: Given = Given()
+    done: dict[str, int] = {}
 
     @property
     def moved(self) -> bool:
@@ -225,13 +232,16 @@ class Journal:
             case RunEvent.RESTART:
                 leg.restarts += 1
                 leg.again(leg.now.engine)
+            case RunEvent.CONTINUED | RunEvent.CALLED_BACK:
+                leg.done = leg.done | line.done
+                leg.again(leg.now.engine)
             case RunEvent.MOVED:
                 leg.behind += [leg.now] if leg.now.batch else []
                 leg.again(line.engine)
             case RunEvent.LEFT_BEHIND:
                 leg.behind = [item for item in leg.behind if item.attempt != line.attempt]
             case RunEvent.READY:
-                leg.tree, leg.variants = line.tree, line.variants
+                leg.given = line.given
             case RunEvent.BUILT | RunEvent.PASSED if line.attempt not in (0, leg.now.attempt):
                 (taken,) = (item for item in leg.behind if item.attempt == line.attempt)
                 leg.behind = [item for item in leg.behind if item is not taken]
@@ -239,6 +249,15 @@ class Journal:
                 leg.now = taken
             case _:
                 pass
+
+
+class Away(msgspec.Struct, frozen=True):
+    """An engine that cannot be reached."""
+
+    since: float
+    again: float
+    """When it is asked again."""
+    pause: float
 
 
 class RunState:
@@ -256,7 +275,7 @@ class RunState:
 
     def job(self, leg: str, at: Placement | None = None) -> EngineJob:
         progress = self.journal.legs[leg]
-        return self.place(leg, at).attempt((at or progress.now).attempt, progress.tree, progress.variants)
+        return self.place(leg, at).attempt((at or progress.now).attempt, progress.given)
 
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         return [leg for leg in self.journal.of(*phases) if self.place(leg).engine == engine]
@@ -270,6 +289,48 @@ class RunState:
         """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
         now = [(leg, self.journal.legs[leg].now) for leg in self.mine(engine, LegPhase.SUBMITTED)]
         return {self.job_name(leg, at): (leg, at) for leg, at in [*now, *self.behind(engine)]}
+
+    def open_parts(self, leg: str) -> list[str]:
+        """The legs that have not ended and whose objects a leg takes."""
+        return [name for name in self.legs[leg].takes if self.journal.legs[name].phase in OPEN]
+
+    def may_begin(self, leg: str, engine: str, chains: bool) -> bool:
+        """Whether what a leg takes has ended, or has been submitted to an engine where it can wait for it."""
+        going = self.open_parts(leg)
+        return not going or (chains and set(going) <= set(self.mine(engine, LegPhase.SUBMITTED)))
+
+    def links(self, part: str) -> list[str]:
+        """The legs that take a leg's objects."""
+        return [leg.name for leg in self.run.legs if part in leg.takes]
+
+    def linked(self, part: str) -> bool:
+        """Whether nothing needs a leg's objects any more, because all that take them are built."""
+        found = self.links(part)
+        return bool(found) and all(self.journal.legs[leg].phase is LegPhase.BUILT for leg in found)
+
+    def what_it_gets(self, leg: str) -> Given:
+        """What a leg is given now: one that builds what its parts have handed back, and its own earlier attempts.
+
+        Of parts that go on, it is to find the packs where it runs.
+        """
+        if self.legs[leg].tests:
+            return self.journal.legs[leg].given
+        going = self.open_parts(leg)
+        packs = [*map(self._pack, dict.fromkeys([leg, *self.legs[leg].takes]))]
+        return Given(objects=tuple(filter(None, packs)), near=tuple(map(self.job_name, going)))
+
+    def _pack(self, leg: str) -> JobFile | None:
+        """The latest pack of a leg that was fetched, where jobs find their inputs."""
+        pack, inputs = self.place(leg).job.pack, self.folder / "inputs"
+        for number in range(self.journal.legs[leg].now.attempt, 0, -1) if pack else ():
+            path = self.folder / "fetched" / self.legs[leg].job_name(number) / pack
+            if path.is_file():
+                with path.open("rb") as file, writing(inputs):
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    add_input(inputs, path, digest)
+                # An input that is called .tar would be unpacked.
+                return JobFile(f"{pack}.pack", digest, path.stat().st_size)
+        return None
 
     def too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
         """Whether these submissions, and one more that moves, would bring the run above its limit.

@@ -19,7 +19,7 @@ from kci.config.values import Backend
 from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.replace import write_atomic
 from kci.remote.engine_choice import let_through
-from kci.remote.job import RESULT_FILE, SCRIPT_NAME, JobState, JobStatus, add_input, printable, read_file
+from kci.remote.job import OUT, RESULT_FILE, SCRIPT_NAME, JobState, JobStatus, add_input, printable, read_file
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, asked
 
 _SECONDS = 120
@@ -52,6 +52,7 @@ class SlurmEngine(Engine):
     """A cluster whose commands run on this machine, and with which it shares a folder."""
 
     pause = 5.0
+    chains = True
 
     def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
         if shutil.which("sbatch") is None:
@@ -67,6 +68,8 @@ class SlurmEngine(Engine):
         self.write(batch)
         for digest in {item.sha256 for job in batch.jobs for item in job.inputs}:
             add_input(self.home.inputs, self.inputs / digest, digest)
+        for job in batch.jobs:  # a job that waits for it looks there, whatever becomes of it
+            (self.home.job(job.name) / OUT).mkdir(exist_ok=True)
         folder = self.home.folder / "batches" / batch.name
         folder.mkdir(parents=True, exist_ok=True)
         folders = "".join(f"{self.home.job(job.name)}\n" for job in batch.jobs)
@@ -112,6 +115,7 @@ class SlurmEngine(Engine):
             "output": str(folder / "%a.txt"),
             "chdir": str(folder),
         }
+        options |= {"dependency": ":".join(("afterany", *batch.after))} if batch.after else {}
         options |= {"partition": self.settings.partition} if self.settings.partition else {}
         options |= {"gres": self.settings.gres} if first.hardware.backend in _GPUS else {}
         options |= {name: text.replace("{image}", first.image) for name, text in self.settings.options.items()}

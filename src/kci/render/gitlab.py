@@ -15,6 +15,7 @@ from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.dated_data import Dated, shipped
 from kci.files.templates import template_environment, tidy
+from kci.matrix.names import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
 from kci.render.committed import with_content
 from kci.render.workflow import PublishJobs, input_digest, refuse_unsafe
@@ -34,6 +35,10 @@ if [ -n "$install" ]; then
 fi
 """.strip()
 """What a job does before its script. An empty KCI_INSTALL is for images that have kci."""
+
+
+_UNFINISHED = 75
+"""The exit code of a job whose build ended itself, which GitLab then starts again (EX_TEMPFAIL)."""
 
 
 class GitlabData(Dated, frozen=True):
@@ -103,6 +108,7 @@ def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, versi
     values = _common(version) | {
         "tier": plan.tier,
         "legs": legs,
+        "parts": any(leg["part"] for leg in legs),
         "kernels": kernels,
         "publish": publish,
         "faulty": faulty,
@@ -114,27 +120,41 @@ def _common(version: str) -> dict[str, Any]:
     return {
         "version": version,
         "image": gitlab_data().image,
+        "unfinished": _UNFINISHED,
         "setup": _SETUP.replace("VERSION", version).splitlines(),
     }
 
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
-    words = ["kci", "build", *(word for name in leg.variants for word in ("--variant", name))]
-    words += ["--tier", tier, "--container", "none", "--pack", "kci-artifacts", "--output", "kci-build"]
+    words = ["kci", "build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
+    words += ["--tier", tier, "--container", "none"]
+    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
+    # A pack has the objects of one variant.
+    name = "" if leg.kind is Kind.NOARCH or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
+    pack = f"kci-objects/{name}.tar" if name else ""
+    if pack:
+        words += ["--objects-from", "kci-objects", "--objects-to", pack, "--stop-after", str(leg.stop_after)]
+        words += ["--link"] if leg.takes else []
     threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
     return {
         "job": f"{leg.kernel}: {leg.name}",
         "image": leg.image or gitlab_data().image,
         "tags": _tags(leg.runner, leg.system),
         "timeout": leg.timeout,
+        "part": leg.part,
+        # More than GitLab takes: then the stage of the parts is waited for as a whole.
+        "takes": [f"{leg.kernel}: {name}" for name in leg.takes] if len(leg.takes) <= gitlab_data().max_needs else [],
+        "links": bool(leg.takes),
+        "objects": name,
+        "pack": pack,
         "script": threads + shlex.join([*words, "--", leg.path]),
     }
 
 
 def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
     name, merge = kernel.name, f"{kernel.name}: merge"
-    jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name]
+    jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
     built = {variant for leg in plan.legs if leg.kernel == name for variant in leg.variants}
     # Without the path and the fingerprints: GitLab looks for its variables in this text.
     entry = {"name": name, "version": kernel.version, "planned": [item for item in kernel.planned if item in built]}

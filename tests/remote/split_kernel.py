@@ -1,0 +1,98 @@
+"""A kernel of some sources whose variant is compiled in parts on engines, by a compiler that notes what it made."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buildkit import program, warm_cache, write_tree
+from cli.runner import Result, kci
+
+VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
+CHOSEN = ("--only", VARIANT, "--catalog", "2026-08-20")  # its newest torch is the one that tests have
+NAMES = [f"unit{number}" for number in range(7)]
+_BUILD = f"""
+    [general]
+    name = "split"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cpu"]
+
+    [torch]
+    src = [{", ".join(f'"csrc/{name}.cpp"' for name in NAMES)}]
+    stable-abi = "2.11"
+
+    [kernel.cpu]
+    backend = "cpu"
+    src = ["csrc/last.cpp"]
+    depends = ["torch"]
+"""
+_LAST = """
+#define PASTE(a, b) a##b
+#define NAMED(a, b) PASTE(a, b)
+extern "C" __attribute__((visibility("default"))) void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
+"""
+
+SOURCES = {f"csrc/{name}.cpp": f"int {name};\n" for name in NAMES} | {
+    "build.toml": _BUILD,
+    "torch-ext/split/__init__.py": "",
+    "csrc/last.cpp": _LAST,
+}
+
+marks = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the native builder works on Linux"),
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64"),
+]
+
+
+class SplitKernel:
+    """The kernel, the cache of the client, and the notes of the compiler."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.directory = write_tree(place / "split", SOURCES)
+        self.cache = warm_cache(place)
+        self.notes = place / "made.txt"
+        self.notes.touch()
+        (place / "bin").mkdir()
+        find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
+        noted = f'case "$made" in obj/[0-9]*) sleep 1; echo "$made" >> {self.notes} ;; esac'
+        self.compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
+
+    def engines(self, tables: dict[str, str], *, script: str = "", parts: int = 2) -> None:
+        """kci.toml with these engines; their kci does what the script says first."""
+        source = Path(sys.modules["kci"].__path__[0]).parent
+        settings = f'export PYTHONPATH="{source}" CXX="{self.compiler}" KCI_COMPILER_CACHE=off KCI_CACHE="{self.cache}"'
+        text = f'[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = {parts}\nmax-jobs = 1\n'
+        for name, table in tables.items():
+            run = f'#!/bin/sh\n{settings}\nengine={name}\nkci="{sys.executable} -m kci"\n{script}\nexec $kci "$@"\n'
+            own = self.place / f"kci-{name}.sh"
+            own.write_text(run)
+            own.chmod(0o755)
+            text += f'[engines.{name}]\nkci = ["{own}"]\npython = "{sys.executable}"\n{table}\n'
+        (self.directory / "kci.toml").write_text(text)
+
+    def run(self, engine: str, *more: str | Path) -> Result:
+        return kci("run", self.directory, "--engine", engine, "--cache", self.cache, *CHOSEN, *more)
+
+    def made(self) -> collections.Counter[str]:
+        """How often each object was compiled."""
+        return collections.Counter(self.notes.read_text().split())
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The lines of the journal of the latest run."""
+        latest = max((self.cache / "runs").iterdir())
+        return [json.loads(line) for line in (latest / "journal.jsonl").read_text().splitlines()]
+
+    def other_cache(self, name: str) -> Path:
+        """The cache of another machine."""
+        (self.place / name).mkdir(exist_ok=True)
+        return warm_cache(self.place / name)
