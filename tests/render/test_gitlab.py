@@ -16,7 +16,6 @@ from conftest import read_yaml
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
 from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
-from kci.plan.splitting import split_leg
 from kci.render.gitlab import GITLAB_FILE, GitlabInputs, child_pipeline, gitlab_data, render_gitlab
 from kci.render.workflow import PublishJobs
 from outside_tools import schema_errors
@@ -125,7 +124,9 @@ def test_a_group_of_variants_is_one_job() -> None:
 
 def split_legs(parts: int) -> list[Leg]:
     name = "torch213-cxx11-cpu-x86_64-linux"
-    return split_leg(leg(name, "a"), [5] * parts, 1)
+    shares = [(f"{name}.part{number}of{parts}", number) for number in range(1, parts + 1)]
+    legs = [leg(share, "a", variant=name, variants=(), part=number, parts=parts) for share, number in shares]
+    return [*legs, leg(name, "a", parts=parts, takes=tuple(share for share, _ in shares))]
 
 
 def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:

@@ -339,6 +339,7 @@ class _Jobs:
             commit=self.commit or None,
             stop_after=leg.stop_after,
             part=f"{leg.part}/{leg.parts}" if leg.part else None,
+            torch_only=leg.torch_only,
             objects_to=Path(f"{{out}}/{pack}") if pack else None,
         )
         variants = [f"--variant={variant}" for variant in leg.variants or [leg.variant]]

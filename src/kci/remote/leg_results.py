@@ -17,7 +17,7 @@ from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.remote.run_state import LegPhase, RunEvent, RunState
 from kci.run.local import TreeResult, merged_tree
-from kci.toolchains.compiler_cache import ObjectUse
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.unpack import unpack
 

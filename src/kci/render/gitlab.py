@@ -129,6 +129,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", "build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build"]
+    words += ["--torch-only"] if leg.torch_only else []
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
     # A pack has the objects of one variant.
     name = "" if leg.kind is Kind.NOARCH or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
