@@ -69,7 +69,7 @@ class Leg:
             attempt=self.run.attempt or 1,
             run=self.run.id,
             part=self.part or None,
-            link=bool(text_input("takes")),
+            link=bool(text_input("takes") and packs(runner_temp() / "kci-objects")),
             stop_after=stop_after(count_input("timeout")),
             objects_from=packs(runner_temp() / "kci-objects"),
         )
@@ -167,9 +167,8 @@ def main() -> None:
     headers = ("kernel", "variant", "state", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
     add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
-    if failed and leg.objects and all(isinstance(why, UnfinishedBuildError) for _, why in failed):
-        for _, why in failed:  # nothing is wrong: the record tells what is missing, and whoever goes on compiles it
-            warn(why.message)
+    if failed and leg.part and isinstance(failed[0][1], UnfinishedBuildError):
+        warn(failed[0][1].message)  # the link compiles the rest
     elif failed:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""

@@ -120,6 +120,7 @@ CASES = [
             branch="dev",
             callers=1,
             compiled=True,
+            split=True,
             pr_tier="quick",
             schedule_tier="nightly",
             schedule="17 4 * * 1",
@@ -155,7 +156,11 @@ CASES = [
     Case(
         "published-alone",
         Inputs(
-            names=("relu",), tested=True, compiled=True, publish=PublishJobs("hub", ("v*",), attest=False, sign=False)
+            names=("relu",),
+            tested=True,
+            compiled=True,
+            split=True,
+            publish=PublishJobs("hub", ("v*",), attest=False, sign=False),
         ),
         _pinned(),
     ),

@@ -20,7 +20,7 @@ from kci.files.bounded_json import decode_json
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
 from kci.plan.github import MANY_JOBS, MAX_JOBS, caller_count, check_callers, check_limits, github_matrix, run_jobs
-from kci.plan.plan import Plan
+from kci.plan.plan import Plan, Role
 from kci.plan.sharding import MAX_MATRIX
 from kci.render.committed import (
     Comparison,
@@ -66,7 +66,7 @@ def grown(count: int) -> int:
     return math.ceil(count * limits().growth)
 
 
-def check_bounds(workspace: Workspace) -> Bounds:
+def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
     What no run would get past is KCI419; what will get there as the repository grows is KCI420, what may end too late
@@ -75,7 +75,7 @@ def check_bounds(workspace: Workspace) -> Bounds:
     settings, several = workspace.settings.settings, len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = Bounds([], [], {tier: plan_everything(workspace, tier) for tier in tiers})
+    bounds = Bounds([], [], {tier: plan_everything(workspace, tier, split=split) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     callers = caller_count(grown(len(workspace.kernels)))
     for tier, when in tiers.items():
@@ -170,7 +170,7 @@ def render_workflows(
     if mode is Mode.STATIC and len(workspace.kernels) > 1:
         message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
         raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
-    bounds = check_bounds(require_sound(workspace))
+    bounds = check_bounds(require_sound(workspace), split=mode is Mode.RUNTIME)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
@@ -182,6 +182,7 @@ def render_workflows(
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels
     }
+    legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
@@ -198,8 +199,8 @@ def render_workflows(
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         # A static matrix knows no earlier run.
-        compiled=mode is Mode.RUNTIME
-        and any(leg.kind is not Kind.NOARCH for plan in bounds.plans.values() for leg in plan.legs),
+        compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
+        split=any(leg.role is not Role.WHOLE for leg in legs_of),
         publish=publish_jobs(workspace.settings),
         **legs,
     )

@@ -33,6 +33,7 @@ _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
 """What is there besides where every kernel is called on its own."""
 
+_HAS_WHOLE = "needs.plan.outputs.has-matrix == 'true'"
 _HAS_WORK = "needs.plan.outputs.has-work == 'true'"
 _IS_PR = "github.event_name == 'pull_request' || github.event_name == 'merge_group'"
 _OWN_BRANCH = (
@@ -94,6 +95,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """Whether there are machines that test."""
     compiled: bool = False
     """Whether a kernel is compiled, so that there are objects to keep from run to run."""
+    split: bool = False
+    """Whether a variant is made in parts, because it does not fit into a job."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
@@ -224,7 +227,7 @@ def cron(names: tuple[str, ...]) -> str:
 def build_groups(inputs: Inputs) -> list[Group]:
     """The build jobs. Static legs cannot be filtered while the workflow runs, so they are split by who may run them."""
     if inputs.mode is Mode.RUNTIME:
-        return [Group("build", f"${{{{ {_HAS_WORK} }}}}")]
+        return [Group("build", f"${{{{ {_HAS_WHOLE if inputs.split else _HAS_WORK} }}}}")]
     on_hosted = tuple(leg for leg in inputs.pr_legs if is_hosted(leg.get("runner")))
     elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
     groups = [

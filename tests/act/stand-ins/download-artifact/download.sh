@@ -29,6 +29,11 @@ if [ -n "$INPUT_NAME" ]; then
   cp -R "$KCI_ACT_STORE/$INPUT_NAME/." "$INPUT_PATH"
   exit
 fi
+# Braces, as the real one takes them.
+shopt -s extglob
+INPUT_PATTERN=${INPUT_PATTERN//"{"/"@("}
+INPUT_PATTERN=${INPUT_PATTERN//,/|}
+INPUT_PATTERN=${INPUT_PATTERN//"}"/")"}
 found=()
 for kept in "$KCI_ACT_STORE"/*; do
   # shellcheck disable=SC2053 # the pattern is meant to be a pattern
