@@ -18,6 +18,7 @@ import pytest
 from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
 from cli.runner import kci
 from conftest import ROOT
+from kci.builders.object_packs import read_head
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.unpack import read_leg
 
@@ -42,9 +43,12 @@ keep = ["backend == cpu and system == x86_64-linux"]
 FRESH_CACHE = """
 - name: A cache of its own, with what is fetched once
   shell: bash
+  env:
+    PART: ${{ matrix.part }}
   run: |
     set -euo pipefail
 
+    if [ -e many/lost ] && [ "$PART" = 2 ]; then exit 1; fi # its machine is lost
     mkdir "$RUNNER_TEMP/own-cache"
     for part in "$ACT_CACHE"/*; do ln -s "$(readlink -f "$part")" "$RUNNER_TEMP/own-cache/"; done
     echo "KCI_CACHE=$RUNNER_TEMP/own-cache" >> "$GITHUB_ENV"
@@ -175,3 +179,46 @@ def test_a_leg_that_failed_keeps_what_it_compiled(project: Project) -> None:
     found, made, runs = used(second)
     assert (found + made, runs) == (OBJECTS, ("41",))
     assert kept["made"] - NAMED <= found <= kept["made"]
+
+
+def compiled(run: Run) -> dict[str, tuple[int, int]]:
+    """How many objects each leg has found and made, by its name without the variant."""
+    found = {}
+    for pack in run.artifacts.glob("objects.*/*.tar"):
+        use = read_head(pack).use
+        assert use is not None
+        found[pack.parent.name.removeprefix(f"objects.rms-norm.{VARIANT}").removesuffix("-1")] = (use.found, use.made)
+    return found
+
+
+def test_a_variant_is_made_of_parts(project: Project) -> None:
+    with (project.repository / "kci.toml").open("a") as file:
+        file.write('[[limits]]\nkernel = "rms-norm"\nparts = 4\n')
+    project.render()
+    first = project.run("push")
+    parts = [f"parts rms-norm {VARIANT}.part{number}of4" for number in range(1, 5)]
+    jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
+    assert first.jobs == jobs, first.log
+    assert used(first) == (OBJECTS, 0, ("41",))
+    made = compiled(first)
+    assert made.pop("") == (OBJECTS, 0)
+    assert sum(each for _, each in made.values()) == OBJECTS
+    assert made.keys() == {f".part{number}of4" for number in range(1, 5)}
+
+    # What a part has lost the link compiles.
+    (project.kernel / "lost").touch()
+    project.source(3).write_text("int small3() { return 33; }\n")
+    project.source(4).write_text("int small4() { return 44; }\n")
+    second = project.run("push", first)
+    assert second.jobs["kci"] == "success", second.log
+    made = compiled(second)
+    assert ".part2of4" not in made
+    assert sum(each for _, each in made.values()) == 2 + NAMED
+
+    # Nothing is lost by it, and a change of a line compiles one object.
+    (project.kernel / "lost").unlink()
+    project.source(5).write_text("int small5() { return 55; }\n")
+    third = project.run("push", first, second)
+    assert third.jobs == jobs, third.log
+    assert sum(each for _, each in compiled(third).values()) == 1 + NAMED
+    assert used(third)[:2] == (OBJECTS, 0)
