@@ -28,6 +28,7 @@ from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.verify import verify
 from kci.workspace.workspace import Choice, open_workspace
+from remote.split_kernel import SOURCES
 
 SWIGLU = ROOT / "examples" / "swiglu"
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
@@ -328,31 +329,11 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
 @pytest.mark.torch
 def test_a_rerun_compiles_what_changed_and_says_what_it_took(torch_cache: Path, tmp_path: Path) -> None:
     """The other objects come out of the store: also in a checkout elsewhere, where no build was."""
-    files = {
-        "build.toml": """
-            [general]
-            name = "two"
-            version = 1
-            edition = 5
-            license = "MIT"
-            backends = ["cpu"]
-            [torch]
-            src = ["torch-ext/binding.cpp"]
-            stable-abi = "2.11"
-            [kernel.one]
-            backend = "cpu"
-            depends = []
-            src = ["csrc/a.cpp", "csrc/b.cpp"]
-        """,
-        "torch-ext/binding.cpp": "int bound;\n",
-        "torch-ext/two/__init__.py": "",
-        "csrc/a.cpp": "int a;\n",
-        "csrc/b.cpp": "int b;\n",
-    }
     chosen = ("--only", "torch-stable-abi211-cpu-*", "--catalog", "2026-08-20", "--cache", torch_cache)
-    first, second = (write_tree(tmp_path / name / "kernel", files) for name in ("a", "b/c"))
+    first, second = (write_tree(tmp_path / name / "kernel", SOURCES) for name in ("a", "b/c"))
     assert "as they were" not in kci("run", first, *chosen).stdout
-    (second / "csrc/a.cpp").write_text("int other;\n")
+    (second / "csrc/unit0.cpp").write_text("int other;\n")
     done = kci("run", second, *chosen)
     assert done.code == 0, done.stderr
-    assert "2 of 3 objects are as they were" in done.stdout
+    # The name of the module, which the last source has, is made from all sources.
+    assert "6 of 8 objects are as they were" in done.stdout
