@@ -54,7 +54,18 @@ def test_what_was_packed_here_is_not_compiled_there(here: Kernel, there: Kernel,
     assert there.compile() == {"csrc/b.cpp", "csrc/c.cpp"}
 
 
+def members(pack: Path) -> list[tuple[str, bytes]]:
+    """What a pack holds, in its order. How many of the objects its build found is another thing each time."""
+    with tarfile.open(pack) as archive:
+        held = [(item.name, archive.extractfile(item).read()) for item in archive]  # type: ignore[union-attr]
+    name, head = held[0]
+    assert name == HEAD
+    without = msgspec.structs.replace(msgspec.json.decode(head, type=PackHead), use=None)
+    return [(name, msgspec.json.encode(without)), *held[1:]]
+
+
 def test_the_same_objects_are_the_same_pack(here: Kernel, tmp_path: Path) -> None:
+    here.compile()  # from here on, each build finds all of them
     one, two = (here.pack(tmp_path / f"{name}.tar.zst") for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
@@ -62,7 +73,7 @@ def test_the_same_objects_are_the_same_pack(here: Kernel, tmp_path: Path) -> Non
 def test_what_was_taken_from_a_pack_is_packed_again(here: Kernel, there: Kernel, tmp_path: Path) -> None:
     first = here.pack(tmp_path / "one.tar")
     there.given = [first]
-    assert there.pack(tmp_path / "two.tar").read_bytes() == first.read_bytes()
+    assert members(there.pack(tmp_path / "two.tar")) == members(first)
 
 
 def test_a_pack_that_is_cut_short_gives_what_is_whole(here: Kernel, there: Kernel, tmp_path: Path) -> None:
