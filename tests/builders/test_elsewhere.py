@@ -6,15 +6,22 @@ compile-metal.cmake, as `docs/builders.md` names them. Nothing here was run on s
 
 from __future__ import annotations
 
+import datetime
 import shlex
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from buildkit import copy_kernel, only_these, program, quiet, request, write_tree
-from kci.builders import plan_commands
+from kci.builders import elsewhere, plan_commands
+from kci.builders.elsewhere import never_ran_digest
+from kci.builders.never_ran import ran_on
+from kci.builders.never_ran.ran_on import RanOn, heading, never_ran
 from kci.errors import FindingsError, MissingToolError
+from kci.matrix.variants import Variant
 
 XPU = "torch213-cxx11-xpu20260-x86_64-linux"
 METAL = "torch213-metal-aarch64-darwin"
@@ -23,6 +30,9 @@ WINDOWS_CPU = "torch213-cpu-x86_64-windows"
 WINDOWS_CUDA = "torch213-cu130-x86_64-windows"
 ARM = "torch213-cxx11-cpu-aarch64-linux"
 ARM_CUDA = "torch213-cxx11-cu130-aarch64-linux"
+
+NEVER_RAN = {XPU: "XPU", METAL: "macOS and Metal", MAC: "macOS and Metal"}
+NEVER_RAN |= dict.fromkeys((WINDOWS_CPU, WINDOWS_CUDA), "Windows")
 
 BUILD_TOML = """
     [general]
@@ -87,6 +97,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
     asked = request(kernel, name, tmp_path)
     lines = plan_commands(asked, quiet)
+    if what := NEVER_RAN.get(name.replace("20253", "20260")):
+        assert lines.pop(0).startswith(f"# NEVER RAN: kci's commands for {what} (as of 20")
     assert lines[0].startswith("# not run by kci: ")
     assert not asked.options.cache.exists()
     return lines
@@ -200,7 +212,7 @@ def test_the_extensions_that_icpx_has_stay(tla_kernel: Path, tmp_path: Path) -> 
     wanted = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
     assert {word for _, word in pairs(words(lines, "-Xspirv-translator"), "-Xspirv-translator")} == {wanted}
     program(icpx.parent, "icpx", "echo DPC++ 2026.0.0")
-    assert "does not say which SPIR-V extensions" in plan_commands(asked)[0]
+    assert "does not say which SPIR-V extensions" in plan_commands(asked)[1]
 
 
 def test_xpu_with_its_compiler_here_is_built_as_any_other(
@@ -339,3 +351,45 @@ def test_a_tvm_ffi_variant_has_commands_or_a_reason(kernel: Path, tmp_path: Path
         with pytest.raises(MissingToolError) as caught:
             plan_commands(asked, quiet)
         assert caught.value.hint
+
+
+def variant_of(kernel: Path, name: str, tmp_path: Path) -> Variant:
+    return request(kernel, name, tmp_path).variant
+
+
+def test_the_hash_of_what_never_ran_is_the_same_in_every_checkout(kernel: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(kernel, tmp_path / "far" / "away")
+    for name in NEVER_RAN:
+        one = never_ran_digest(request(kernel, name, tmp_path))
+        other = request(copy, name, tmp_path / "far", cache=tmp_path / "other", kernel_id=f"_other_{name[:4]}")
+        assert one == never_ran_digest(other), name
+    (copy / "build.toml").write_text(BUILD_TOML.replace('["-Wall"]', '["-Wextra"]'))
+    assert never_ran_digest(request(copy, XPU, tmp_path)) != never_ran_digest(request(kernel, XPU, tmp_path))
+    assert never_ran_digest(request(kernel, ARM, tmp_path)) == ""
+
+
+def test_a_record_turns_never_ran_into_ran_on(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the very commands; those of another kernel never ran."""
+    one, data = request(kernel, XPU, tmp_path), never_ran()
+    hashed = never_ran_digest(one)
+    told = RanOn(
+        "xpu", "many", XPU, hashed, "Intel Max 1100", "2.13.0+xpu", datetime.date(2026, 12, 1), "records/1.json"
+    )
+    monkeypatch.setattr(ran_on, "never_ran", lambda: msgspec.structs.replace(data, ran=(told,)))
+    assert heading(one.variant, hashed) == ["# ran on Intel Max 1100 with torch 2.13.0+xpu, 2026-12-01: records/1.json"]
+    (other,) = heading(one.variant, "0" * 64)
+    assert other.startswith(
+        "# NEVER RAN: kci's commands for XPU; others of the kind ran for many on Intel Max 1100, 2026"
+    )
+    (windows,) = heading(variant_of(kernel, WINDOWS_CPU, tmp_path), hashed)
+    assert windows.startswith("# NEVER RAN: kci's commands for Windows (as of ")
+    assert heading(variant_of(kernel, ARM, tmp_path), hashed) == []
+    assert any(line.startswith("XPU: ran for many on Intel Max 1100") for line in ran_on.never_ran_text())
+
+
+def test_what_never_ran_has_one_place() -> None:
+    """Flags of these compilers stand nowhere else."""
+    package = Path(elsewhere.__file__).parent.parent
+    texts = {path: path.read_text() for path in package.rglob("*.py") if path.parent.name != "never_ran"}
+    for word in ("-fsycl", "-mmacosx-version-min", "metallib -o", "/permissive-", '"cl"', "-Xsycl-target-backend"):
+        assert [str(path) for path, text in texts.items() if word in text] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import native, nix, noarch
-from kci.builders.elsewhere import elsewhere_commands
+from kci.builders.elsewhere import elsewhere_commands, never_ran_heading
 from kci.builders.recipe import commands
 from kci.builders.request import Built, Request
 from kci.errors import KciError, MissingToolError, UsageError
@@ -44,6 +44,8 @@ def build_variant(request: Request, log: Log) -> Built:
             case "noarch":
                 built = noarch.build(request, log)
             case "native":
+                for line in never_ran_heading(request):
+                    log(line)
                 built = native.build(request, log)
             case _:
                 built = nix.build(request, log)
@@ -64,7 +66,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
                 lines = commands(native.plan(request, log))
             except MissingToolError as lacking:
                 lines = elsewhere_commands(request, lacking, log)
-            return [*lines, f"# kci copies the module and the package to {request.output}"]
+            return [*never_ran_heading(request), *lines, f"# kci copies the module and the package to {request.output}"]
         case _:
             return [
                 f"cd {shown([str(request.kernel_dir)])}",

@@ -18,10 +18,10 @@ import msgspec
 
 from kci.builders.definitions import torch_definitions, tvm_ffi_definitions
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
+from kci.builders.never_ran import oneapi
 from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
-from kci.toolchains import oneapi
 from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.downloads import FetchedTool

@@ -19,6 +19,7 @@ from kci.builders.commands import Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, unwritable
 from kci.builders.kernel_files import refused, write_package
+from kci.builders.never_ran.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.ninjafile import ninja_text
 from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
@@ -67,7 +68,6 @@ from kci.toolchains.environment import (
 )
 from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
-from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
 

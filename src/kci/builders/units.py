@@ -12,6 +12,7 @@ import msgspec
 from kci.builders.definitions import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.kernel_files import inside, is_plain, refused, source_file
+from kci.builders.never_ran import oneapi
 from kci.builders.request import Request
 from kci.catalog.arch_tables import OLDEST, arch_tables, toolkits
 from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
@@ -32,7 +33,6 @@ from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
 from kci.processes.process import Log
-from kci.toolchains import oneapi
 from kci.toolchains.compilers import compiler_id, compiler_of
 
 # The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.never_ran.oneapi import find_icpx
 from kci.catalog.rows import Catalog
 from kci.config.values import Version
 from kci.errors import KciError
@@ -21,7 +22,6 @@ from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.launcher import find_launcher
-from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.rocm import find_rocm
 
 _ROOM = 10 * 10**9

@@ -10,12 +10,11 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from kci.config.values import Depend
+from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.processes.process import Log, run, shown
 from kci.toolchains.downloads import FetchedTool, pip_install, run_pip
-from kci.toolchains.oneapi import tla_version
-from kci.toolchains.toolchain_data import CutlassRelease, toolchains
+from kci.toolchains.toolchain_data import CutlassRelease, SyclTlaVersion, toolchains
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
 """The reference's own variable: a checkout of CUTLASS to use as it is."""
@@ -131,6 +130,20 @@ def headers_digest(folder: Path) -> str:
     for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in regular):
         whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
     return whole.hexdigest()
+
+
+def tla_version(compute: str) -> SyclTlaVersion:
+    """SYCL*TLA for a oneAPI version.
+
+    Raises:
+        MissingToolError: there is none.
+    """
+    known = toolchains().sycl_tla.versions
+    version = Version.parse(compute).minor_text
+    if version not in known:
+        hint = f"the reference has it for oneAPI {', '.join(sorted(known))}"
+        raise MissingToolError(f"there is no sycl_tla for oneAPI {version}", hint=hint)
+    return known[version]
 
 
 def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log, compute: str) -> Headers:

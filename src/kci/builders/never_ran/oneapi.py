@@ -12,8 +12,9 @@ from kci.config.model import Build, XpuComponent
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.processes.process import run
+from kci.toolchains.cutlass import tla_version
 from kci.toolchains.environment import same_version
-from kci.toolchains.toolchain_data import SyclTlaVersion, toolchains
+from kci.toolchains.toolchain_data import toolchains
 
 ICPX = "icpx"
 ASKED_OF_ICPX = "<those of icpx -###>"
@@ -72,20 +73,6 @@ def code_for(build: Build, compute: str) -> SyclCode:
     marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.sycl_flags or ())
     made = version.apart if version.apart and marked else version
     return SyclCode(made.targets, made.devices, tla.extensions, tla.defines)
-
-
-def tla_version(compute: str) -> SyclTlaVersion:
-    """SYCL*TLA for a oneAPI version.
-
-    Raises:
-        MissingToolError: there is none.
-    """
-    known = toolchains().sycl_tla.versions
-    version = Version.parse(compute).minor_text
-    if version not in known:
-        hint = f"the reference has it for oneAPI {', '.join(sorted(known))}"
-        raise MissingToolError(f"there is no sycl_tla for oneAPI {version}", hint=hint)
-    return known[version]
 
 
 def default_extensions(icpx: tuple[str, ...]) -> str:
