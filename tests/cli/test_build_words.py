@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from conftest import ROOT
 from kci.builders import BUILDERS
 from kci.builders.request import BuildOptions
 from kci.cli import build
+from kci.run import build_leg
 from kci.run.build_leg import BuiltLeg, LegRequest
 
 SWIGLU = ROOT / "examples" / "swiglu"
@@ -96,3 +98,19 @@ def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypa
     inside, _ = requested(monkeypatch, *line[line.index("build") + 1 :])
     assert inside == msgspec.structs.replace(outside, kernel=inside.kernel)
     assert inside.kernel.build == outside.kernel.build
+
+
+@pytest.mark.parametrize(
+    "words", [("--pack", "a.tar.zst"), ("--objects-to", "a.tar.zst"), ("--part=1/2", "--pack", "a.tar.zst")]
+)
+def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(build_leg, "make_variant_dir", lambda *args: begun.append(args))
+    monkeypatch.setattr(build_leg, "build_variant", lambda *args: begun.append(args))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.chdir(tmp_path)
+    done = kci("build", SWIGLU, "--variant=torch-cpu", "--output", tmp_path / "o", *words)
+    assert (done.code, begun) == (3, [])
+    assert "kci[zstd]" in done.stderr

@@ -13,7 +13,7 @@ from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
-from kci.files.archive import SUFFIXES
+from kci.files.archive import SUFFIXES, zstandard
 from kci.files.lock import locked
 from kci.matrix.variants import Variant
 from kci.plan.legs import image_of
@@ -78,6 +78,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     own = image_of(request.variant, workspace.runners)
     image = choose_image(request.options.container, own, log)
     if image is None:
+        _require_zstd(request)
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         if request.options.check_reproducible:
             require_reproducible(request.kernel, request.variant, request.directory, request.options, log)
@@ -118,10 +119,17 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
     _require_sources(workspace, request)
     image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
     if image is None:
+        _require_zstd(request)
         build_variant(request_for(request.kernel, request.variant, request.directory, request.options), log)
     else:
         run_in_container(_in_container(workspace, request, image), log)
     return out_file
+
+
+def _require_zstd(request: LegRequest) -> None:
+    # Asked before anything compiles: what is packed comes last.
+    if any(path and path.name.endswith(".zst") for path in (request.artifact, request.options.objects_to)):
+        zstandard()
 
 
 def _require_sources(workspace: Workspace, request: LegRequest) -> None:
