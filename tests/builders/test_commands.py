@@ -23,6 +23,7 @@ from kci.builders.never_ran.oneapi import SyclCode
 from kci.builders.units import Language, Unit
 from kci.config.values import Depend, LauncherTool
 from kci.errors import BuildFailedError
+from kci.toolchains.compilers import GCC_FLAGS
 from kci.toolchains.cuda import LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
@@ -38,7 +39,7 @@ CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util
 def chain(**changes: object) -> Toolchain:
     fields = {
         "cxx": ("g++",),
-        "gnu_unique": True,
+        "gcc_flags": GCC_FLAGS,
         "environment": ENVIRONMENT,
         "python_include": Path("/py"),
         **changes,
@@ -75,7 +76,8 @@ TORCH_INCLUDES = [
 def test_a_cpp_source_of_a_full_build() -> None:
     command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX, flags=("-DA b",)))
     assert command == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000/a.cpp.o",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
+        "-frandom-seed=obj/000/a.cpp.o",
         "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL", *TORCH_DEFINES,
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES,
         "-DA b", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/csrc/a.cpp", "-o", "obj/000/a.cpp.o",
@@ -86,7 +88,7 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
     made = chain(cuda=toolkit, nvcc_threads=2)
     source = unit(Language.CUDA, "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
     command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
-    options = ["-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000/a.cu.o"]
+    options = ["-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers", "-frandom-seed=obj/000/a.cu.o"]
     host = [word for option in options for word in ("-Xcompiler", option)]
     assert command == [
         "/cuda/bin/nvcc", "-ccbin", "g++", "-std=c++20", "-O3", "-DNDEBUG",
@@ -189,8 +191,8 @@ def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
 
 
 def test_clang_is_not_given_a_flag_of_gcc() -> None:
-    command = compile_command(chain(gnu_unique=False), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
-    assert "-fno-gnu-unique" not in command
+    command = compile_command(chain(gcc_flags=()), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    assert not set(GCC_FLAGS) & set(command)
 
 
 @pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])

@@ -16,7 +16,7 @@ from kci.catalog.runners import default_runners
 from kci.config.values import LauncherTool
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.processes.job_budget import job_count
-from kci.toolchains.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, toolchain_identity
+from kci.toolchains.compilers import GCC_FLAGS, cxx_compiler, gcc_flags, glibc_is_newer, toolchain_identity
 from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.toolchain_data import toolchains
 from wheels import make_wheel, only_wheels
@@ -154,8 +154,8 @@ def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch
     folder = only_these(monkeypatch, tmp_path)
     refusing = program(folder, "clang++", 'case "$*" in *gnu-unique*) exit 1;; esac')
     taking = program(folder, "g++", "exit 0")
-    assert not knows_gnu_unique((str(refusing),))
-    assert knows_gnu_unique((str(taking),))
+    assert gcc_flags((str(refusing),)) == GCC_FLAGS[1:]
+    assert gcc_flags((str(taking),)) == GCC_FLAGS
 
 
 def test_a_missing_gpu_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

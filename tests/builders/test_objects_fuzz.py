@@ -127,6 +127,22 @@ def test_a_file_that_no_compiler_tells_of(name: str, tmp_path: Path) -> None:
     assert kernel.compile() == set()
 
 
+@pytest.mark.parametrize("option", ["-isystem{x}", "-I{x}", "-idirafter{x}"])
+def test_a_link_beside_system_headers_that_is_turned(option: str, tmp_path: Path) -> None:
+    """Where the real path of a system header is the shorter one, GCC tells of that alone unless it is told not to."""
+    folder = tmp_path / "a" / "longer" / "name"
+    write_tree(tmp_path, {"1.h": V1, "2.h": V2, "a/longer/name/other.h": ""})
+    (folder / "v.h").symlink_to(tmp_path / "1.h")
+    flags = (option.format(x=folder),)
+    kernel = Compared(tmp_path / "kernel", tmp_path / "cache", {"csrc/a.cpp": USES}, flags)
+    assert kernel.compile() == ALL
+    assert kernel.compile() == set()
+    (folder / "v.h").unlink()
+    (folder / "v.h").symlink_to(tmp_path / "2.h")
+    assert kernel.compile() == {"csrc/a.cpp"}
+    assert kernel.compile() == set()
+
+
 @pytest.mark.parametrize("variable", ["CPATH", "CPLUS_INCLUDE_PATH"])
 def test_directories_of_variables(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").mkdir()
@@ -202,7 +218,7 @@ def test_headers_that_nvcc_reads_and_does_not_list(tmp_path: Path) -> None:
     names = ("bin/nvcc", "include/crt/host_runtime.h", "include/fatbinary_section.h")
     toolkit = write_tree(tmp_path, dict.fromkeys(names, ""))
     environment = tvm_ffi_environment(tmp_path, "0.1")
-    chain = Toolchain(("g++",), True, environment, Path("/py"), cuda=Toolkit("13.0", toolkit / "bin" / "nvcc", toolkit))
+    chain = Toolchain(("g++",), (), environment, Path("/py"), cuda=Toolkit("13.0", toolkit / "bin" / "nvcc", toolkit))
 
     def named() -> str:
         files = FilesNow(tmp_path, StatCache(Path("/"), tmp_path / "inputs"))

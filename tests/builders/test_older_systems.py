@@ -131,7 +131,7 @@ def linked(tmp_path: Path, source: str, *flags: str) -> Path:
     """A module of one source, made by the commands of a build."""
     python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
     cxx = cxx_compiler()
-    chain = Toolchain(cxx, True, python, Path("python"), glibc_compat=True, newer_parts=find_newer_parts(cxx))
+    chain = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=find_newer_parts(cxx))
     target = Target(variant("tvm-ffi01-cpu-x86_64-linux"), "_k_cpu_1")
     for folder in ("obj", "stub"):
         (tmp_path / folder).mkdir()

@@ -17,6 +17,7 @@ from kci.builders.request import Request
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from kci.toolchains import rocm
+from kci.toolchains.compilers import GCC_FLAGS
 from kci.toolchains.environment import Environment, isolated, read_torch_version
 from kci.toolchains.rocm import Rocm, find_rocm
 from wheels import make_wheel, only_wheels, pip_of_the_tests
@@ -212,7 +213,7 @@ DEFINES = [
 def chain(tmp_path: Path) -> Toolchain:
     return Toolchain(
         cxx=("g++",),
-        gnu_unique=True,
+        gcc_flags=GCC_FLAGS,
         environment=ENVIRONMENT,
         python_include=Path("/py"),
         rocm=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
@@ -265,7 +266,8 @@ def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) 
 def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
     (made,), _ = translated([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
     assert compile_command(chain, target(FULL), made) == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/bind.cpp.o",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
+        "-frandom-seed=obj/bind.cpp.o",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem", "rocm/include",
         "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o", "obj/bind.cpp.o",
@@ -273,7 +275,7 @@ def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolc
 
 
 def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = Toolchain(("g++",), True, ENVIRONMENT, Path("/py"), rocm=Rocm("7.2", "7.2.1", Path("/usr")))
+    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), rocm=Rocm("7.2", "7.2.1", Path("/usr")))
     assert "rocm/include" not in compile_command(made, target(FULL), unit("a.cpp"))
     assert "rocm/include" in compile_command(chain, target(FULL), unit("a.cpp"))
 

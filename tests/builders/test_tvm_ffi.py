@@ -19,6 +19,7 @@ from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
 from kci.starter.new_kernel import choose, files_of
+from kci.toolchains.compilers import GCC_FLAGS
 from kci.toolchains.cuda import Toolkit
 from kci.toolchains.environment import tvm_ffi_environment
 from kci.tree.metadata import metadata_for, seal
@@ -31,7 +32,7 @@ CUDA = "tvm-ffi01-cu130-x86_64-linux"
 
 def chain(tmp_path: Path, **changes: object) -> Toolchain:
     environment = tvm_ffi_environment(tmp_path, "0.1")
-    return Toolchain(("g++",), True, environment, Path("/py"), **changes)  # type: ignore[arg-type]
+    return Toolchain(("g++",), GCC_FLAGS, environment, Path("/py"), **changes)  # type: ignore[arg-type]
 
 
 def unit(language: Language, *, named: bool = True) -> Unit:
@@ -43,7 +44,8 @@ def unit(language: Language, *, named: bool = True) -> Unit:
 def test_a_cpp_source(tmp_path: Path) -> None:
     target = Target(variant(CPU), "_k_cpu_1")
     assert compile_command(chain(tmp_path), target, unit(Language.CXX)) == [
-        "g++", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000/a.cpp.o",
+        "g++", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
+        "-frandom-seed=obj/000/a.cpp.o",
         "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem", "tvm_ffi/include",
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip

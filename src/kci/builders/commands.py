@@ -55,8 +55,8 @@ class Toolchain(msgspec.Struct, frozen=True):
 
     cxx: tuple[str, ...]
     """The C++ compiler, possibly behind a launcher such as ccache."""
-    gnu_unique: bool
-    """Whether the compiler knows -fno-gnu-unique (GCC does)."""
+    gcc_flags: tuple[str, ...]
+    """Those of `GCC_FLAGS` that the compiler takes."""
     environment: Environment
     python_include: Path
     cuda: Toolkit | None = None
@@ -316,11 +316,10 @@ def standard(target: Target, *, gnu: bool = False) -> list[str]:
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     """Flags of the C++ compiler for both languages.
 
-    -fno-gnu-unique keeps the static data of two kernels in one process apart. The seed replaces a random number that
-    would be part of some names.
+    GCC names a system header by its real path where that is shorter; then nobody knows which links led to it. The seed
+    replaces a random number that would be part of some names.
     """
-    unique = ["-fno-gnu-unique"] if chain.gnu_unique else []
-    return ["-fPIC", *unique, f"-frandom-seed={unit.object}"]
+    return ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
 
 
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:

@@ -20,6 +20,7 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.names import Kind, this_system
 from kci.processes.process import Log, shown, silent
+from kci.toolchains.compilers import GCC_FLAGS
 from kci.toolchains.cuda import Toolkit
 from kci.toolchains.cutlass import Headers, find_headers
 from kci.toolchains.environment import Environment
@@ -132,7 +133,7 @@ def _assumed(request: Request, headers: tuple[Headers, ...]) -> Toolchain:
     rocm = OPT / f"rocm-{compute}"
     return Toolchain(
         cxx=(oneapi.ICPX,) if variant.backend == "xpu" else (gcc,),
-        gnu_unique=variant.backend != "xpu",
+        gcc_flags=() if variant.backend == "xpu" else GCC_FLAGS,
         environment=environment,
         python_include=Path("/usr/include/python3"),
         cuda=Toolkit(compute, cuda / "bin/nvcc", cuda, libraries=cuda / "targets" / _CUDA_FOLDERS[cpu] / "lib")

@@ -43,8 +43,8 @@ from kci.processes.process import Finished, Log
 from kci.processes.running_commands import NINJA_LOG
 from kci.toolchains.compilers import (
     compiler_of,
+    gcc_flags,
     glibc_is_newer,
-    knows_gnu_unique,
     ninja_version,
     refuse_backend,
     version_line,
@@ -107,7 +107,7 @@ def plan(request: Request, log: Log) -> Recipe:
     newer_glibc = glibc_is_newer()
     chain = Toolchain(
         cxx=cxx,
-        gnu_unique=knows_gnu_unique(cxx),
+        gcc_flags=gcc_flags(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,

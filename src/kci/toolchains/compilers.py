@@ -28,6 +28,9 @@ _GPU_COMPILERS = {
     "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
 }
 
+GCC_FLAGS = ("-fno-gnu-unique", "-fno-canonical-system-headers")
+"""So that the static data of two kernels in one process stay apart, and headers are named as they were found."""
+
 _OLDER_GCC = range(30, 8, -1)
 """The versions that are looked for beside g++; one below 9 does not have all of C++17, which torch's headers need."""
 
@@ -102,10 +105,11 @@ def _placed(word: str) -> str:
     return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
 
 
-def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:
-    """Whether a compiler takes -fno-gnu-unique; GCC does, clang has nothing to turn off."""
+def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of `GCC_FLAGS` a compiler takes; GCC does, clang has nothing to turn off."""
     # With -### it only says what it would run.
-    return run([*cxx, "-###", "-fno-gnu-unique", "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]).code == 0
+    asked = ("-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
+    return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *asked]).code == 0)
 
 
 def version_line(cxx: tuple[str, ...]) -> str:
