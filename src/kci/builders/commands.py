@@ -316,7 +316,7 @@ def standard(target: Target, *, gnu: bool = False) -> list[str]:
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     """Flags of the C++ compiler for both languages.
 
-    GCC names a system header by its real path where that is shorter; then nobody knows which links led to it. The seed
+    GCC names a system header by its real path where that is shorter; which links led to it would be unknown. The seed
     replaces a random number that would be part of some names.
     """
     return ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
