@@ -117,6 +117,10 @@ class Kernel:
     def pack(self, out_file: Path) -> Path:
         """Compile, and pack the objects."""
         self.compile()
+        return self.packed(out_file)
+
+    def packed(self, out_file: Path) -> Path:
+        """Pack what the last build has."""
         what = with_changes(self.request(), objects_to=out_file)
         native._pack(self.objects, what)
         return out_file

@@ -63,9 +63,9 @@ class BuildFailedError(KciError):
 class UnfinishedBuildError(BuildFailedError):
     """A build ended itself because its time was over, or was asked to end; nothing failed, and what is done is kept."""
 
-    def __init__(self, what: str, done: int, total: int) -> None:
+    def __init__(self, what: str, done: int, total: int, hint: str = "") -> None:
         # what: the variant, or a part of it
-        hint = "the same command goes on where this one ended"
+        hint = hint or "the same command goes on where this one ended"
         super().__init__(f"{what} is not finished: {done} of {total} objects are done", hint=hint)
         self.what = what
         self.done = done

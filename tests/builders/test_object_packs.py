@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tarfile
@@ -12,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in
+from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_head
 from kci.builders.object_store import ObjectRecord
 from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
+from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
@@ -76,6 +78,19 @@ def test_what_was_taken_from_a_pack_is_packed_again(here: Kernel, there: Kernel,
     assert members(there.pack(tmp_path / "two.tar")) == members(first)
 
 
+def test_a_pack_tells_what_was_lost(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    objects, _ = here.begin()
+    step = objects.restore()[0]
+    objects.ended(EndedCommand(step.output, 470.0, None, lost=True))
+    here.objects = objects
+    pack = here.packed(tmp_path / "one.tar")
+    there.given = [pack]
+    objects, _ = there.begin()
+    last = objects.restore()[-1]
+    assert (last.inputs, objects.cost(last)) == (step.inputs, (470.0, None))
+    assert read_head(here.pack(tmp_path / "two.tar")).lost == {}, "all of them are done"
+
+
 def test_a_pack_that_is_cut_short_gives_what_is_whole(here: Kernel, there: Kernel, tmp_path: Path) -> None:
     pack = here.pack(tmp_path / "one.tar")
     data, taken = pack.read_bytes(), set()
@@ -125,6 +140,29 @@ def test_a_lying_object_is_compiled_again(here: Kernel, there: Kernel, tmp_path:
         assert "3 objects refused" in there.said[0]
         for old in there.store.place.glob("*/*.json"):
             old.unlink()
+
+
+def test_an_object_that_is_there_twice_is_taken_once_and_whole(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    """A second record of the same name may have other bytes: neither is written over the other one."""
+    made = b"other bytes" * 9999
+
+    def twice(name: str, data: bytes) -> list[tuple[str, bytes]]:
+        if name.endswith(".o"):
+            return [(name, data), *records.pop(name), (name, made)]
+        if name.endswith(".json") and name != HEAD:
+            record = msgspec.json.decode(data, type=ObjectRecord)
+            other = msgspec.structs.replace(record, digest=hashlib.sha256(made).hexdigest(), size=len(made))
+            records[name.replace(".json", ".o")] = [(name, msgspec.json.encode(other))]
+        return [(name, data)]
+
+    records: dict[str, list[tuple[str, bytes]]] = {}
+    pack = here.pack(tmp_path / "one.tar")
+    remade(pack, twice)
+    there.given = [pack, pack]
+    assert there.compile() == set()
+    for step in there.begin()[1].steps:
+        if step.depfile:
+            assert (there.work / step.output).read_bytes() == (here.work / step.output).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from eaters import MIB, eat, let_go, linux, ninja_folder
+from eaters import MIB, AfterLook, eat, let_go, linux, ninja_folder
 from kci.errors import BuildFailedError
 from kci.processes.memory_gate import Need
 from kci.processes.ninja_run import NinjaRun, failed_commands, run_ninja, was_killed
@@ -129,7 +129,7 @@ def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
 
 @linux
 def test_what_runs_may_end_and_nothing_begins_when_the_time_is_near(
-    tmp_path: Path, after_look: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, after_look: AfterLook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of six run; then there is no time for another one: these two are made, and ninja is ended."""
     outputs = [f"{number}.o" for number in range(6)]
@@ -158,4 +158,41 @@ def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"a.o": eat(20, "a.o")})
     runs.run = NinjaRun(runs.run.command, tmp_path, dict(os.environ), runs.run.needs, ends_at=0.0)
     assert runs.go() is None
-    assert not runs.told
+    assert [(item.output, item.lost) for item in runs.told.values()] == [("a.o", True)]
+
+
+@linux
+def test_what_is_begun_first_need_not_be_expected_to_end_in_time(tmp_path: Path, after_look: AfterLook) -> None:
+    """All the time there is may be too little by what is known; it is tried, and nothing else begins behind it."""
+
+    def go(running: RunningCommands) -> None:
+        if running._began:
+            let_go(tmp_path, "a.o")
+
+    after_look(go)
+    runs = Runs(tmp_path, {output: eat(20, output) for output in ("a.o", "b.o")})
+    needs = dict.fromkeys(runs.run.needs, Need(seconds=3600))
+    now = getattr(time, "monotonic")  # noqa: B009  - the end is half an hour away, and nothing waits for it
+    runs.run = NinjaRun([*runs.run.command[:-1], "-j1"], tmp_path, dict(os.environ), needs, ends_at=now() + 1800)
+    assert runs.go() is None
+    assert [(item.output, item.lost) for item in runs.told.values()] == [("a.o", False)]
+
+
+@linux
+def test_what_was_lost_had_the_time_that_it_ran(tmp_path: Path, after_look: AfterLook) -> None:
+    """Neither what had ended nor what waited for memory was lost."""
+    outputs, looked = ("a.o", "b.o", "c.o"), list[float]()
+
+    def go(running: RunningCommands) -> None:
+        running._needs = {**running._needs, "c.o": Need(memory=2**50)}
+        if len(running._running) == 3:
+            let_go(tmp_path, "a.o")
+        if running._made:
+            looked.extend(item.seconds for item in running._running.values() if item.output == "b.o")
+            running.end_at(0.0)
+
+    after_look(go)
+    runs = Runs(tmp_path, {output: eat(20, output) for output in outputs})
+    assert runs.go() is None
+    assert {item.output: item.lost for item in runs.told.values()} == {"a.o": False, "b.o": True}
+    assert runs.told["b.o"].seconds >= max(looked) > 0

@@ -6,8 +6,10 @@ what `plan` decided, so what is printed is what is run.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -37,6 +39,7 @@ from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.plan.object_work import work_of
+from kci.plurals import count
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.ninja_run import NinjaRun, ending, run_ninja
 from kci.processes.process import Finished, Log
@@ -78,6 +81,8 @@ OBJECTS = "objects/1"
 """Where the cache has objects."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
+_ALL_THE_TIME = 0.9
+"""An object that had this part of a build's time would not be done in another one of the same time."""
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
@@ -230,6 +235,7 @@ def _pack(objects: Objects, request: Request) -> None:
             objects=len(packed),
             wanted=objects.wanted,
             use=msgspec.structs.replace(use, made=len(packed) - use.found),
+            lost={asked: seconds for asked, seconds in objects.left().items() if seconds},
             run=request.options.run,
         )
         pack_objects(packed, head, out_file)
@@ -264,16 +270,34 @@ def _compile(
             log(line)
         command = recipe.ninja(share.arguments)
         run = NinjaRun(command, recipe.work, tools, objects.needs(), lock, ends_at)
+        began = time.monotonic()
         try:
             done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended)
         except KeyboardInterrupt:
             done = None
         if done is None:
-            raise UnfinishedBuildError(request.variant.name, objects.done(), objects.wanted)
+            raise _out_of_time(request, recipe, objects, (ends_at or math.inf) - began)
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
     return done, use
+
+
+def _out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
+    """Why a build has ended that had these seconds to compile: others go on, unless no object fits into that time."""
+    done, left, hint = objects.done(), objects.left(), ""
+    longest = max(objects.lost, key=lambda output: objects.lost[output], default="")
+    if done == len(objects.found) and longest:
+        had = objects.lost[longest]
+        said = f"{recipe.needs[longest].what} had {had / 60:.1f} minutes, and was not done"
+        if had >= _ALL_THE_TIME * seconds and all(left.values()):
+            others = f"; {count(len(left) - 1, 'other object')} did not fit either" if len(left) > 1 else ""
+            message = f"{request.variant.name} cannot be built in the time that it has: {said}{others}"
+            return refused("KCI515", message, kind=BuildFailedError)
+        hint = f"nothing was done in this time: {said}. The same command begins with others"
+    elif done == len(objects.found):
+        hint = "nothing was done in this time; give it more"
+    return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)
 
 
 def _not_launched(recipe: Recipe) -> list[str]:

@@ -7,7 +7,6 @@ show is that an object was made from what its record says; so who gives a build 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 from collections import deque
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.object_store import ObjectRecord, ObjectStore, read_header_list
+from kci.builders.object_store import Digest, ObjectRecord, ObjectStore, Seconds, read_header_list
 from kci.builders.request import PartOf
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.files.archive import (
@@ -31,7 +30,6 @@ from kci.files.archive import (
     written_archive,
 )
 from kci.files.bounded_json import MAX_BYTES, decode_json, require_schema
-from kci.files.full_disk import write_all
 from kci.files.replace import replacing
 from kci.matrix.names import objects_name
 from kci.plurals import count
@@ -61,6 +59,8 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
     """How many it would have if all compilers had ended."""
     use: ObjectUse | None = None
     """How many of them the build found."""
+    lost: dict[Digest, Seconds] = {}
+    """By command, how long those had that still ran when the build was ended."""
     run: RunId = ""
     """The CI run that packed them, empty outside of one."""
     schema: int = SCHEMA
@@ -189,7 +189,6 @@ def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:
         log(f"{pack} is cut short or damaged ({broken}): {taken.objects} of {count(head.objects, 'object')} are whole")
     if taken.refused:
         log(f"{pack}: {count(taken.refused, 'object')} refused, not what the record says")
-    store.finish()
     return head
 
 
@@ -220,6 +219,8 @@ class _Taken:
         try:
             if found is None:
                 self.head = decode_json(text, PackHead)
+                for asked, seconds in self.head.lost.items():
+                    self._store.add_lost(asked, seconds)
             elif found[2] == "list":
                 read_header_list(found[1], text)
                 self._store.add_list(found[1], text)
@@ -239,9 +240,9 @@ class _Taken:
             return
         chunks = iter(lambda: archive.read(_CHUNK), b"")
         if member.size > _IN_MEMORY:
-            self._count(self._keep(name, following[1], chunks))
+            self._count(self._store.receive(following[1], chunks))
             return
-        self._waiting.append(self._pool.submit(self._keep, name, following[1], list(chunks)))
+        self._waiting.append(self._pool.submit(self._store.receive, following[1], list(chunks)))
         if len(self._waiting) > _AT_ONCE:
             self._count(self._waiting.popleft().result())
 
@@ -249,19 +250,6 @@ class _Taken:
         """Until all objects are kept."""
         while self._waiting:
             self._count(self._waiting.popleft().result())
-
-    def _keep(self, name: str, record: ObjectRecord, chunks: Iterable[bytes]) -> bool:
-        total, size = hashlib.sha256(), 0
-        with self._store.received(name) as aside:
-            with aside.open("wb", buffering=0) as file:
-                for data in chunks:
-                    total.update(data)
-                    size += len(data)
-                    write_all(file.fileno(), data)
-            if (total.hexdigest(), size) != (record.digest, record.size):
-                return False
-            self._store.add(record, aside, move=True)
-        return True
 
     def _count(self, kept: bool) -> None:
         self.objects += kept

@@ -14,8 +14,8 @@ import hashlib
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from kci.errors import KciError
 from kci.files.bounded_json import decode_json, read_json, require_schema
+from kci.files.full_disk import write_all
 from kci.inputs.stat_cache import StatCache
 
 SCHEMA = 1
@@ -35,6 +36,7 @@ _KEPT = 16
 """Objects of one command: branches and headers in turn; the oldest go."""
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Seconds = Annotated[float, Meta(ge=0)]
 _Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 Reads = dict[_Name, Digest]
 """SHA-256 by the path of a file: relative to the work directory, or absolute where the system keeps it."""
@@ -55,7 +57,7 @@ class ObjectRecord(msgspec.Struct, frozen=True):
     size: Annotated[int, Meta(ge=0)]
     source: _Name
     """What was compiled, as in `reads`."""
-    seconds: Annotated[float, Meta(ge=0)] | None = None
+    seconds: Seconds | None = None
     memory: Annotated[int, Meta(ge=0)] | None = None
     """The most bytes that the compiler and all that it started held at one time."""
     schema: int = SCHEMA
@@ -110,12 +112,14 @@ class ObjectStore:
         self.place = place
         self._known = StatCache(place, place / "digests")
         self._names: dict[str, set[str]] | None = None
+        self._received: dict[str, list[tuple[str, ObjectRecord]]] = defaultdict(list)
         self._settled: dict[str, str] = {}
         self._used: set[Path] = set()
         self._added = False
 
     def of(self, asked: str) -> Iterator[tuple[str, ObjectRecord]]:
         """The names and records of all objects that one command made, the newest first."""
+        yield from self._received.get(asked, ())
         for path in self._newest(asked):
             with suppress(OSError, ValueError, KciError):
                 yield path.stem.partition("-")[2], read_json(path, ObjectRecord)
@@ -123,6 +127,21 @@ class ObjectStore:
     def latest(self, asked: str) -> ObjectRecord | None:
         """What the newest object of a command took, whatever it was made from."""
         return next((record for _, record in self.of(asked)), None)
+
+    def lost(self, asked: str) -> float:
+        """The seconds that a command's compiler had when its build was ended last, before it was done; else 0."""
+        try:
+            return decode_json(self._lost_path(asked).read_bytes(), Seconds)
+        except (OSError, ValueError):
+            return 0.0
+
+    def add_lost(self, asked: str, seconds: float) -> None:
+        """Note that a build was ended while a command's compiler ran.
+
+        Raises:
+            OSError: it cannot be noted.
+        """
+        _write(self._lost_path(asked), msgspec.json.encode(seconds))
 
     def headers(self, name: str) -> Reads | None:
         """The files of a list; None if it is not here."""
@@ -160,16 +179,8 @@ class ObjectStore:
         if self.headers(name) is None:
             _write(self.list_path(name), text)
 
-    def add(self, record: ObjectRecord, made: Path, *, move: bool = False) -> str:
-        """Keep an object, whose list is here; one of the same name stays as it is.
-
-        Args:
-            record: what it was made from.
-            made: where it is.
-            move: whether it may go from there.
-
-        Returns:
-            its name.
+    def add(self, record: ObjectRecord, made: Path) -> str:
+        """Keep an object, whose list is here; one of the same name stays as it is. Its name is returned.
 
         Raises:
             OSError: it cannot be kept.
@@ -178,14 +189,12 @@ class ObjectStore:
         path = self.object_path(record.asked, name)
         if self._is_whole(path, record):
             return name
-        if move:
-            _in_folder(path, lambda: made.replace(path))
-        else:
-            aside = _beside(path)
-            _in_folder(path, lambda: _link(made, aside))
-            aside.replace(path)
-            aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
+        aside = _beside(path)
+        _in_folder(path, lambda: _link(made, aside))
+        aside.replace(path)
+        aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
         _write(path.with_suffix(".json"), msgspec.json.encode(record))
+        self._lost_path(record.asked).unlink(missing_ok=True)
         self._settled[path.relative_to(self.place).as_posix()] = record.digest
         self._added = True
         if self._names is not None:
@@ -194,14 +203,30 @@ class ObjectStore:
                 _remove(old)
         return name
 
-    @contextmanager
-    def received(self, name: str) -> Iterator[Path]:
-        """A place for an object that comes in; `add` lets it go where it belongs."""
-        aside = _beside(self.place / name)
+    def receive(self, record: ObjectRecord, chunks: Iterable[bytes]) -> bool:
+        """Take an object that comes in, for this store only and not for one that is made of the same place later.
+
+        False if its bytes are not those of its record. The first of a name is taken.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path, total, size = self.object_path(record.asked, record.name), hashlib.sha256(), 0
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            yield aside
-        finally:
-            aside.unlink(missing_ok=True)
+            with path.open("xb", buffering=0) as file:
+                for data in chunks:
+                    total.update(data)
+                    size += len(data)
+                    write_all(file.fileno(), data)
+        except FileExistsError:
+            return True
+        if (total.hexdigest(), size) != (record.digest, record.size):
+            path.unlink()
+            return False
+        self._settled[path.relative_to(self.place).as_posix()] = record.digest
+        self._received[record.asked].append((record.name, record))
+        return True
 
     def finish(self, limit: int = LIMIT) -> None:
         """Note what was used, and let the oldest go beyond so many bytes; what cannot be done is left to the next."""
@@ -223,6 +248,9 @@ class ObjectStore:
     def list_path(self, name: str) -> Path:
         """Where a list of files lies."""
         return self.place / "lists" / f"{name}.list"
+
+    def _lost_path(self, asked: str) -> Path:
+        return self.place / "lost" / asked
 
     def _newest(self, asked: str) -> Sequence[Path]:
         """The records of a command. All names are read once: what others add meanwhile is for the next build."""
@@ -246,8 +274,10 @@ class ObjectStore:
             return False
 
     def _digest(self, path: Path) -> str:
-        now = path.stat()
         inside = path.relative_to(self.place).as_posix()
+        if inside in self._settled:
+            return self._settled[inside]
+        now = path.stat()
         if (known := self._known.get(inside, now)) is not None:
             return known[0]
         digest = file_digest(path)

@@ -10,6 +10,7 @@ import os
 import posixpath
 import time
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -74,6 +75,8 @@ class Objects:
         self.records: dict[str, tuple[ObjectStore, str, ObjectRecord]] = {}
         """By output, what was found or kept: where, its name and its record."""
         self.found: set[str] = set()
+        self.lost: dict[str, float] = {}
+        """By output, the seconds that those had which still ran when the build was ended."""
         self._work = recipe.work
         self._steps = {
             step.output: step for step in recipe.steps if step.depfile and (share is None or step.output in share)
@@ -114,7 +117,7 @@ class Objects:
         """Put the objects that are there into the work directory.
 
         Returns:
-            the steps of the others. Whatever lies in their place is gone.
+            the steps of the others, at the end those that were lost before. Whatever lies in their place is gone.
 
         Raises:
             OSError: something cannot be removed.
@@ -125,14 +128,20 @@ class Objects:
         if missing or not self._is_linked():
             self._module.unlink(missing_ok=True)
             (self._work / _LINKED).unlink(missing_ok=True)
-        return missing
+        return sorted(missing, key=self.lost_before)
 
-    def cost(self, step: Step) -> tuple[float | None, int | None]:
+    def lost_before(self, step: Step) -> float:
+        """The seconds that a step had when a build was ended before it was done, here or elsewhere; else 0."""
+        asked = asked_name(*self._names(step))
+        return max((store.lost(asked) for store in self._stores), default=0.0)
+
+    def cost(self, step: Step) -> tuple[float, int | None]:
         """The seconds and the bytes of memory that a step took when it last ran, here or where its object came from."""
+        lost = self.lost_before(step)
         for store in self._stores:
             if record := store.latest(asked_name(*self._names(step))):
-                return record.seconds, record.memory
-        return None, None
+                return max(lost, record.seconds or 0.0), record.memory
+        return lost, None
 
     def needs(self) -> dict[str, Need]:
         """What compiling each object is expected to take, by output: what it took last, else the recipe's guess."""
@@ -141,12 +150,21 @@ class Objects:
             seconds, memory = self.cost(step)
             guess = found[output]
             found[output] = msgspec.structs.replace(
-                guess, memory=memory or guess.memory, seconds=seconds or 0.0, measured=memory is not None
+                guess, memory=memory or guess.memory, seconds=seconds, measured=memory is not None
             )
         return found
 
     def ended(self, command: EndedCommand) -> None:
-        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest."""
+        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest.
+
+        What was lost is noted, so that another build begins with others.
+        """
+        if command.lost:
+            self.lost[command.output] = command.seconds or 0.0
+            with suppress(OSError):
+                for store in self._stores[:1]:
+                    store.add_lost(asked_name(*self._names(self._steps[command.output])), command.seconds or 0.0)
+            return
         self._ended[command.output] = command
         self._alone += command.alone
         if time.monotonic() >= self._look_again:
@@ -156,6 +174,11 @@ class Objects:
         """How many are there now, found or made."""
         self.keep()
         return len(self._reads)
+
+    def left(self) -> dict[str, float]:
+        """By command, what is neither found nor made, with the seconds of `lost_before`."""
+        steps = (step for output, step in self._steps.items() if output not in self._reads)
+        return {asked_name(*self._names(step)): self.lost_before(step) for step in steps}
 
     def keep(self) -> None:
         """Keep the objects whose compilers have ended."""
@@ -184,7 +207,7 @@ class Objects:
         if self._ended:
             self.keep()
         self._files.save()
-        for store in self._stores:
+        for store in self._stores[:1]:
             store.finish()
 
     def use(self) -> ObjectUse:

@@ -53,11 +53,18 @@ class RunningCommand(msgspec.Struct):
     """When its build ends (`time.monotonic`): what would not be done by then does not begin."""
     resident: int = 0
     peak: int = 0
+    until: float = 0.0
+    """When it was last seen."""
     running: bool = False
     begun: bool = False
     """Whether it was ever let run."""
     held_since: float | None = None
     held_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run, without the time that it waited."""
+        return (self.held_since or self.until) - self.since - self.held_seconds
 
     @property
     def growth(self) -> int:

@@ -35,7 +35,7 @@ _NO_COMPILERS = (b"ninja", b"sh", b"dash", b"bash", b"ccache", b"sccache", b"dis
 
 
 class EndedCommand(msgspec.Struct, frozen=True):
-    """A command of ninja that succeeded."""
+    """A command of ninja that succeeded, or was lost."""
 
     output: str
     """What it made, as build.ninja names it."""
@@ -45,10 +45,12 @@ class EndedCommand(msgspec.Struct, frozen=True):
     """The most bytes that its processes had at once; None where it was too short to be seen, or compiled elsewhere."""
     alone: bool = False
     """Whether it ran alone, because it was killed for want of memory before."""
+    lost: bool = False
+    """Whether it still ran when its build was ended."""
 
 
 class RunningCommands:
-    """Watches a ninja from `follow` on until it is left, and tells of each command that succeeds.
+    """Watches a ninja from `follow` on until it is left, and tells of each command that succeeds or is lost.
 
     On Linux it holds back those for which there is no memory or no time.
     `ended` is called in a thread of its own, at most a second after a command's end; what it raises is raised where the
@@ -72,9 +74,11 @@ class RunningCommands:
         self._told = set(self._entries())
         self._running: dict[int, RunningCommand] = {}
         self._last: dict[str, RunningCommand] = {}
+        self._made: set[str] = set()
         self._similar: dict[int, list[int]] = {}
         self._longest = 0.0
         self._waited = False
+        self._began = False
         self._session: int | None = None
         self._ends_at: float | None = None
         self._over = threading.Event()
@@ -93,6 +97,8 @@ class RunningCommands:
         self._over.set()
         self._thread.join()
         self._gate.leave(self)
+        if self.stopped or error is not None:
+            self._tell_lost()
         if self._error is not None and error is None:
             raise self._error
 
@@ -101,7 +107,10 @@ class RunningCommands:
         self._session = session
 
     def end_at(self, when: float | None) -> None:
-        """End ninja at this time (`time.monotonic`); before it nothing begins that would not be done by then."""
+        """End ninja at this time (`time.monotonic`); before it nothing begins that would not be done by then.
+
+        What is begun first has all the time that there is, and is not held back.
+        """
         self._ends_at = when
 
     def peak(self, output: str) -> int | None:
@@ -133,11 +142,12 @@ class RunningCommands:
         self._running = {group: command for group, command in self._running.items() if group in seen}
         commands = list(self._running.values())
         for command in commands:
-            command.ends_at = self._ends_at
+            command.ends_at, command.until = self._ends_at if self._began else None, now
             command.need = command.need if command.begun else self._need(command.output)
             self._last[command.output] = command
         for command in self._gate.look(self, commands):
             self._tell_waits(command)
+        self._began |= any(command.begun and command.output for command in commands)
         self._tell()
         waits = commands and all(command.late(now) for command in commands)
         if self._ends_at is not None and self._session and not self.stopped and (now >= self._ends_at or waits):
@@ -177,12 +187,20 @@ class RunningCommands:
             begun, ended, _, output, _ = entry.split("\t")
             if output not in self._needs:
                 continue
+            self._made.add(output)
             need, command = self._needs[output], self._last.get(output)
             seconds = (int(ended) - int(begun)) / 1000 - (command.held_seconds if command else 0)
             self._longest = max(self._longest, seconds)
             if command and not need.measured:
                 self._similar.setdefault(need.memory, []).append(command.peak)
             self._ended(EndedCommand(output, round(seconds, 3), command.peak if command else None, need.alone))
+
+    def _tell_lost(self) -> None:
+        for output, command in self._last.items():
+            if output in self._needs and command.begun and output not in self._made:
+                self._ended(
+                    EndedCommand(output, round(command.seconds, 3), command.peak, command.need.alone, lost=True)
+                )
 
     def _entries(self) -> Iterator[str]:
         # ninja may write the file anew as it starts, so that there is no place in it from which to read on
