@@ -24,7 +24,7 @@ from kci.builders.units import Language, Unit
 from kci.config.values import Depend, LauncherTool
 from kci.errors import BuildFailedError
 from kci.toolchains.compilers import GCC_FLAGS
-from kci.toolchains.cuda import LibraryHeaders, Toolkit
+from kci.toolchains.cuda import Toolkit, WheelFiles
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
 from kci.toolchains.launcher import Launcher
@@ -243,7 +243,7 @@ def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> No
 
 
 def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, cuda_headers=LibraryHeaders(Path("/cache/libs"), ()))
+    made = chain(cuda=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
     for language in (Language.CXX, Language.CUDA):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[command.index("cuda-headers") - 1] == "-isystem"

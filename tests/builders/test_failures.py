@@ -31,7 +31,25 @@ def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch
     assert "--cache" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("said", "flag"),
+    [
+        ("aarch64-linux-gnu-g++: error: unrecognized command-line option ‘-mavx2’; did you mean ‘-maix’?", "-mavx2"),
+        ("cc1plus: error: unknown value ‘native’ for ‘-march’", "-march=native"),
+        ("clang++: error: unsupported option '-mavx512f' for target 'aarch64-linux-gnu'", "-mavx512f"),
+    ],
+)
+def test_a_flag_of_another_processor_gets_a_hint(said: str, flag: str) -> None:
+    hint = failure_hint(Finished(1, f"{said}\n"), Path("work"), "aarch64-linux")
+    assert hint.startswith(f"{flag} is no flag of a compiler for aarch64-linux")
+    assert (
+        failure_hint(Finished(1, "error: unrecognized command-line option ‘-fno’\n"), Path("w"), "x86_64-linux") == ""
+    )
+
+
 def test_a_compiler_that_has_no_space_gets_a_hint() -> None:
-    hint = failure_hint(Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"), Path("work"))
+    hint = failure_hint(
+        Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"), Path("work"), "aarch64-linux"
+    )
     assert "free space" in hint
-    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"), Path("work"))
+    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"), Path("work"), "aarch64-linux")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from pathlib import Path
 
@@ -190,8 +189,7 @@ def test_icpx_must_be_of_the_variants_version(
 
 
 def test_another_machine_is_named(tmp_path: Path) -> None:
-    name = "torch213-cxx11-cpu-aarch64-linux" if platform.machine() == "x86_64" else CPU
-    asked = request(copy_kernel("plus-one", tmp_path), name, tmp_path)
+    asked = request(copy_kernel("plus-one", tmp_path), "torch213-cpu-x86_64-windows", tmp_path)
     with pytest.raises(MissingToolError, match="needs a machine of"):
         native.plan(asked, quiet)
 
@@ -322,12 +320,15 @@ def test_compilers_get_the_memory_that_they_need(
     assert {backend: job_count(None, backend, hidden=True) for backend in jobs} == jobs
 
 
-@pytest.mark.parametrize(
-    ("version", "newer"), [("glibc 2.28", False), ("glibc 2.17", False), ("glibc 2.36", True), ("", False)]
-)
-def test_the_glibc_of_this_machine_is_compared(monkeypatch: pytest.MonkeyPatch, version: str, newer: bool) -> None:
-    monkeypatch.setattr("os.confstr", lambda _name: version)
-    assert glibc_is_newer() is newer
+@pytest.mark.parametrize(("minor", "newer"), [("28", False), ("17", False), ("36", True), ("", False)])
+def test_the_glibc_of_the_compiler_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: str, newer: bool
+) -> None:
+    defines = (
+        f"echo '#define __GLIBC__ 2'\necho '#define __GLIBC_MINOR__ {minor}'" if minor else "echo '#define __linux__ 1'"
+    )
+    program(only_these(monkeypatch, tmp_path), "g++", defines)
+    assert glibc_is_newer(("g++",)) is newer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import subprocess
 
 import pytest
 
+from kci.matrix.names import this_system
+from kci.toolchains.crossing import cross_target
 from kci.toolchains.old_glibc import old_libraries
 
 THREADS = re.compile(
@@ -17,16 +20,16 @@ FLOOR = (2, 28)
 
 
 def test_a_version_is_never_older_than_the_cpus_first_glibc() -> None:
-    x86 = {library.soname: dict(library.versions) for library in old_libraries("x86_64")}
-    arm = {library.soname: dict(library.versions) for library in old_libraries("aarch64")}
+    x86 = {library.soname: dict(library.versions) for library in old_libraries("x86_64-linux")}
+    arm = {library.soname: dict(library.versions) for library in old_libraries("aarch64-linux")}
     assert "dlsym" in x86["libdl.so.2"]["2.2.5"]
     assert list(arm["libdl.so.2"]) == ["2.17"]
     assert {"dlsym", "dlinfo", "dlmopen"} <= set(arm["libdl.so.2"]["2.17"])
-    assert old_libraries("riscv64") == ()
+    assert old_libraries("riscv64-linux") == ()
 
 
 def test_each_version_holds_the_one_before_it() -> None:
-    library = next(item for item in old_libraries("x86_64") if item.soname == "libdl.so.2")
+    library = next(item for item in old_libraries("x86_64-linux") if item.soname == "libdl.so.2")
     assert library.files()[library.version_script].splitlines()[1:] == [
         "GLIBC_2.2.5 { global: dladdr; dlclose; dlerror; dlopen; dlsym; dlvsym; local: *; };",
         "GLIBC_2.3.3 { global: dladdr1; dlinfo; } GLIBC_2.2.5;",
@@ -35,14 +38,18 @@ def test_each_version_holds_the_one_before_it() -> None:
 
 
 def test_no_function_is_in_two_of_them() -> None:
-    names = [name for library in old_libraries("x86_64") for _, found in library.versions for name in found]
+    names = [name for library in old_libraries("x86_64-linux") for _, found in library.versions for name in found]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.programs
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is another one")
-def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> None:
-    libc = subprocess.run(["gcc", "-print-file-name=libc.so.6"], check=True, capture_output=True, text=True).stdout
+@pytest.mark.parametrize("system", ["x86_64-linux", "aarch64-linux"])
+def test_every_function_of_threads_and_loading_that_has_moved_is_in_them(system: str) -> None:
+    gcc = "gcc" if system == this_system() else f"{cross_target(system).triplet}-gcc"
+    if shutil.which(gcc) is None:
+        pytest.skip(f"there is no {gcc}")
+    libc = subprocess.run([gcc, "-print-file-name=libc.so.6"], check=True, capture_output=True, text=True).stdout
     symbols = subprocess.run(["readelf", "--dyn-syms", "-W", libc.strip()], check=True, capture_output=True, text=True)
     newest: dict[str, tuple[int, ...]] = {}
     older: dict[str, tuple[int, ...]] = {}
@@ -55,7 +62,7 @@ def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> No
     moved = {name: older[name] for name, version in newest.items() if version > FLOOR and name in older}
     known = {
         name: tuple(map(int, version.split(".")))
-        for library in old_libraries()
+        for library in old_libraries(system)
         for version, names in library.versions
         for name in names
         if name in newest or name in older

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from buildkit import CPU, STABLE_CUDA, only_these, program, variant
+from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.toolchains import compilers as module
 from kci.toolchains.compilers import environment_flags, toolchain_identity
@@ -71,7 +72,7 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
     program(folder, "g++", "echo 'g++ 12'\n")
     program(folder, "ld", "echo 'GNU ld 2.40'\n")
     usual = toolchain_identity(variant(CPU), tmp_path)
-    monkeypatch.setattr(module, "_libc", lambda: "glibc 2.17")
+    monkeypatch.setattr(module, "glibc_of", lambda _cxx: Version.parse("2.17"))
     older = toolchain_identity(variant(CPU), tmp_path)
     module._first_line.cache_clear()
     program(folder, "ld", "echo 'GNU ld 2.41'\n")

@@ -9,6 +9,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ import pytest
 from buildkit import quiet
 from kci.errors import MissingToolError
 from kci.toolchains.cuda import (
-    LibraryHeaders,
     Toolkit,
-    below_include,
+    WheelFiles,
+    below,
     find_library_headers,
     mentions_libraries,
 )
@@ -107,7 +108,7 @@ def index(request: pytest.FixtureRequest) -> Iterator[Index]:
 
 def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, index: Index) -> None:
     found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-    counted = extract(found, below_include, tmp_path)
+    counted = extract(found, partial(below, "include"), tmp_path)
     made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")}
     assert made == {name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()}
     assert counted == index.sent < 300_000, "of eight megabytes"
@@ -137,7 +138,7 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel(HEADERS)}, ranges=False)):
         found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
         with pytest.raises(MissingToolError, match="cannot be read in parts"):
-            extract(found, below_include, tmp_path)
+            extract(found, partial(below, "include"), tmp_path)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
 
@@ -146,7 +147,7 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
 def test_a_wheel_that_is_none_leaves_no_file_outside(tmp_path: Path, data: bytes) -> None:
     for index in serving(Index({WHEEL: data})):
         with pytest.raises(MissingToolError, match="cannot take headers out of"):
-            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), below_include, tmp_path / "a" / "b")
+            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), partial(below, "include"), tmp_path / "a" / "b")
     assert not list(tmp_path.rglob("x.h"))
 
 
@@ -154,8 +155,8 @@ def test_the_headers_of_cudas_libraries_are_whole_or_not_there(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
-    made = LibraryHeaders(tmp_path / "cuda" / "headers", ("nvidia-cublas==13.1.0.3",))
-    broken = LibraryHeaders(made.folder, (*made.requirements, "nvidia-cufft==12.0.0.61"))
+    made = WheelFiles(tmp_path / "cuda" / "headers", ("nvidia-cublas==13.1.0.3",))
+    broken = WheelFiles(made.folder, (*made.requirements, "nvidia-cufft==12.0.0.61"))
     with pytest.raises(MissingToolError):
         broken.ensure(Path("python"), quiet)
     assert not list(made.folder.parent.iterdir())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -22,10 +22,10 @@ from kci.builders.never_ran import oneapi
 from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
-from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
+from kci.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.downloads import FetchedTool
-from kci.toolchains.environment import Environment
+from kci.toolchains.environment import PYCONFIG, Environment
 from kci.toolchains.launcher import Launcher, is_launcher
 from kci.toolchains.old_glibc import NewerParts, old_libraries
 from kci.toolchains.rocm import Rocm
@@ -62,7 +62,12 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda: Toolkit | None = None
     rocm: Rocm | None = None
     headers: tuple[Headers, ...] = ()
-    cuda_headers: LibraryHeaders | None = None
+    cuda_headers: WheelFiles | None = None
+    cuda_runtime: WheelFiles | None = None
+    """The libraries of CUDA for a system that the toolkit is not for."""
+    pyconfig: Mapping[str, str] = {}
+    """What Python's headers lack for another system."""
+    ar: str = "ar"
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     newer_parts: NewerParts | None = None
@@ -84,7 +89,7 @@ class Toolchain(msgspec.Struct, frozen=True):
 
     def fetched(self) -> list[FetchedTool]:
         """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
-        found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        found = (self.environment, self.cuda, self.cuda_headers, self.cuda_runtime, *self.headers)
         return [part for part in found if part is not None]
 
 
@@ -98,6 +103,11 @@ class Target(msgspec.Struct, frozen=True):
     def module(self) -> str:
         """The file name of the native module."""
         return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
+
+    @property
+    def system(self) -> str:
+        """What it is for; everything that depends on a system asks this, and not the machine."""
+        return self.variant.system
 
     @property
     def tvm_ffi(self) -> bool:
@@ -130,12 +140,13 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
     """The libraries of torch for which empty ones stand in; see `link_command`."""
-    library = _GPU_LIBRARY.get(target.variant.backend)
-    if library is None or target.tvm_ffi:
+    if target.tvm_ffi:
         return ()
+    library = _GPU_LIBRARY.get(target.variant.backend)
+    own = (library,) if library is not None else ()
     if chain.environment.headers_only:
-        return (library, "torch_cpu")
-    return (library,) if target.variant.kind is Kind.STABLE_ABI else ()
+        return (*own, "torch_cpu")
+    return own if target.variant.kind is Kind.STABLE_ABI else ()
 
 
 def stub_command(chain: Toolchain, library: str) -> list[str]:
@@ -173,7 +184,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
     command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
-    older = [*_for_older_systems(chain), "-Wl,--as-needed", "-lstdc++"]
+    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", "-lstdc++"]
     cuda, rocm = chain.cuda, chain.rocm
     if target.tvm_ffi:
         # CUDA's runtime is linked statically, because no torch need be there to bring it.
@@ -199,10 +210,10 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def _for_older_systems(chain: Toolchain) -> list[str]:
+def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
     if not chain.glibc_compat:
         return []
-    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in old_libraries())]
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in old_libraries(target.system))]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -346,6 +357,8 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         system.insert(0, TORCH_FOLDER)
     if chain.cuda_headers is not None and not target.tvm_ffi:
         system.append(LINK)
+    if chain.pyconfig and not target.tvm_ffi:
+        system.append(PYCONFIG)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]

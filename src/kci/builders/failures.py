@@ -51,6 +51,12 @@ _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
+# g++ and clang++ of a flag of another processor's.
+_OTHER_PROCESSOR = re.compile(
+    r"unrecognized command[- ]line option ['‘](?P<gcc>-m[\w.+=-]+)['’]"
+    r"|unknown value ['‘](?P<value>[^'’]+)['’] for ['‘](?P<option>-m\w+)['’]"
+    r"|(?:unsupported option|unknown argument) ['‘](?P<clang>-m[\w.+=-]+)['’]"
+)
 _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
 
 
@@ -139,12 +145,14 @@ def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFaile
     name, work = request.variant.name, recipe.work
     found = failed_commands(done.output)
     if not found:
-        return BuildFailedError(f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work))
+        return BuildFailedError(
+            f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
+        )
     failed, more = found[0], len(found) - 1
     translated = {made: source for source, made in recipe.translation.sources.items()} if recipe.translation else {}
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work)
+    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system)
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
     message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]
@@ -169,7 +177,7 @@ def _header_hint(text: str, kernel_dir: Path) -> str:
     return ""
 
 
-def failure_hint(done: Finished, work: Path) -> str:
+def failure_hint(done: Finished, work: Path, system: str) -> str:
     """What to do about a failure that a build on a bare machine is likely to meet."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
@@ -178,6 +186,12 @@ def failure_hint(done: Finished, work: Path) -> str:
         )
     if standard := _OLD_STANDARD.search(done.output):
         return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
+    if flag := _OTHER_PROCESSOR.search(done.output):
+        named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
+        return (
+            f"{named} is no flag of a compiler for {system}, and the flags of build.toml are for all systems: leave it "
+            "out, and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
+        )
     if was_killed(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     return program_hint(done.output, work, CACHE_OPTION)

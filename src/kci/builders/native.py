@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.commands import Toolchain
+from kci.builders.commands import CUDA, Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, unwritable
 from kci.builders.kernel_files import refused, write_package
@@ -49,12 +49,16 @@ from kci.toolchains.compilers import (
     gcc_flags,
     glibc_is_newer,
     ninja_version,
+    program_of,
     refuse_backend,
     version_line,
 )
+from kci.toolchains.crossing import cross_target, crosses, is_crossed
 from kci.toolchains.cuda import (
     Toolkit,
+    WheelFiles,
     find_library_headers,
+    find_runtime,
     find_toolkit,
     mentions_libraries,
     nvcc_name,
@@ -64,6 +68,7 @@ from kci.toolchains.environment import (
     Environment,
     isolated,
     own,
+    python_config,
     python_include,
     read_torch_version,
     same_version,
@@ -83,6 +88,8 @@ OBJECTS = "objects/1"
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _ALL_THE_TIME = 0.9
 """An object that had this part of a build's time would not be done in another one of the same time."""
+_NVCC_INCLUDES = ("-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl")
+"""Of another system's headers nvcc looks for a folder that this machine's toolkit has not; their text is the same."""
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
@@ -109,16 +116,21 @@ def plan(request: Request, log: Log) -> Recipe:
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
-    newer_glibc = glibc_is_newer()
+    newer_glibc = glibc_is_newer(cxx)
+    cuda, runtime = _for_target(request, cuda)
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.options.cache)
+        cuda_headers=find_library_headers(cuda, request.options.cache, variant.system)
         if cuda is not None and wants_libraries
         else None,
+        cuda_runtime=runtime,
+        nvcc_flags=_NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
+        pyconfig={} if variant.kind is Kind.TVM_FFI else python_config(variant.system),
+        ar=program_of(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
@@ -130,6 +142,15 @@ def plan(request: Request, log: Log) -> Recipe:
         launcher=find_launcher(cxx, request.options.launcher, log),
     )
     return make_recipe(request, sources, chain)
+
+
+def _for_target(request: Request, cuda: Toolkit | None) -> tuple[Toolkit | None, WheelFiles | None]:
+    """The toolkit with libraries of the variant's system, and where these come from if it has none itself."""
+    if cuda is None or not is_crossed(request.variant):
+        return cuda, None
+    runtime = find_runtime(cuda, request.options.cache, request.variant.system)
+    own = cuda.root / "targets" / cross_target(request.variant.system).cuda / "lib"
+    return msgspec.structs.replace(cuda, libraries=runtime.folder if runtime else own), runtime
 
 
 def build(request: Request, log: Log) -> Built:
@@ -330,7 +351,7 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
 
 
 def _require_buildable(request: Request) -> None:
-    """Refuse what kci cannot compile, and what this machine cannot compile for; kci does not cross-compile."""
+    """Refuse what kci cannot compile, and what this machine cannot compile for."""
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
@@ -341,9 +362,12 @@ def _require_buildable(request: Request) -> None:
     if variant.backend not in BUILDABLE:
         refuse_backend(variant.backend)
     here = this_system()
-    if here != variant.system:
+    if here != variant.system and not crosses(variant, here):
         hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
         raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
+    if here != variant.system and not request.options.isolation:
+        message = f"{variant.name} needs a torch for {variant.system}, and this Python's is for {here}"
+        raise MissingToolError(message, hint="leave out --no-isolation")
 
 
 def _environment(request: Request) -> Environment:
@@ -354,14 +378,14 @@ def _environment(request: Request) -> Environment:
     """
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "", variant.system)
     if not request.options.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only, system=variant.system)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -19,6 +18,7 @@ import msgspec
 
 from kci.builders.commands import CUDA, Toolchain, host_compiler
 from kci.builders.files_now import FilesNow
+from kci.matrix.names import this_system
 from kci.processes.process import run, said
 from kci.toolchains.compilers import environment_flags
 from kci.toolchains.launcher import is_launcher
@@ -138,6 +138,7 @@ class ObjectCompilers:
 
     def _identity(self, device: str, *, native: bool) -> Iterator[str]:
         versions = self._chain.versions
+        yield said(*self._chain.cxx, "-dumpmachine").strip()
         yield from versions[:1]  # the second is torch's, whose headers count as they are read
         yield from environment_flags()
         programs = list(self._programs())
@@ -172,7 +173,7 @@ def _named_directories(words: Sequence[str]) -> Iterator[str]:
 
 
 def _this_processor() -> Iterator[str]:
-    yield platform.machine()
+    yield this_system()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

@@ -24,11 +24,12 @@ def stand_ins() -> dict[str, str]:
     return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def files(chain: Toolchain) -> dict[str, str]:
+def files(chain: Toolchain, target: Target) -> dict[str, str]:
     """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
     if not chain.glibc_compat:
         return {}
-    return dict(stand_ins()) | {name: text for library in old_libraries() for name, text in library.files().items()}
+    libraries = old_libraries(target.system)
+    return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
 
 
 def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
@@ -41,7 +42,7 @@ def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Itera
         return Step(made, (source,), command, f"c++ {what}", generated)
 
     yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *standard(target, gnu=True))
-    for library in old_libraries():
+    for library in old_libraries(target.system):
         link = tuple(library.command(chain.cxx))
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
     archived: tuple[str, ...] = ()
@@ -52,5 +53,5 @@ def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Itera
     inputs, parts = archived, chain.newer_parts
     if parts is not None:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
-        yield Step(parts.unpacked[0], (parts.library,), tuple(parts.unpack()), "ar newer", generated)
-    yield Step(OLDER, inputs, ("ar", "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
+        yield Step(parts.unpacked[0], (parts.library,), tuple(parts.unpack(chain.ar)), "ar newer", generated)
+    yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)

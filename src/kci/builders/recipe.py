@@ -32,6 +32,7 @@ from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
+from kci.toolchains.environment import PYCONFIG
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""
@@ -81,7 +82,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     """What building a variant with some tools takes."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
     target = Target(request.variant, request.kernel_id)
-    generated = _generated(chain)
+    generated = _generated(chain, target)
     translation, units = _translation(request, work, chain, sources)
     return Recipe(
         work=work,
@@ -165,11 +166,12 @@ def _translation(
     return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
 
 
-def _generated(chain: Toolchain) -> dict[str, str]:
+def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
     return {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
-        **older_systems.files(chain),
+        **{f"{PYCONFIG}/{name}": text for name, text in chain.pyconfig.items()},
+        **older_systems.files(chain, target),
     }

@@ -154,6 +154,11 @@ def this_system() -> str:
     return f"{machine}-{os_name}"
 
 
+def cpu_of(system: str) -> str:
+    """The first part of a system's name, `x86_64`; so of a triplet of GCC's."""
+    return system.partition("-")[0]
+
+
 _UNSAFE = r"[^A-Za-z0-9._+-]"
 
 

@@ -19,10 +19,11 @@ from kci.errors import KciError
 from kci.matrix.names import this_system
 from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
-from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
+from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
+from kci.toolchains.toolchain_data import toolchains
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""
@@ -60,7 +61,8 @@ def _basics(cache: Path) -> Iterator[Examined]:
     system = this_system()
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
-    if glibc_is_newer():
+    yield from _crossing(system)
+    if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
         yield Examined("glibc", Health.NOTE, found, remedy)
@@ -74,6 +76,26 @@ def _basics(cache: Path) -> Iterator[Examined]:
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield Examined("cache", Health.NOTE, found, remedy)
+
+
+def _newer_glibc() -> bool:
+    try:
+        return glibc_is_newer(cxx_compiler())
+    except KciError:
+        return False
+
+
+def _crossing(system: str) -> Iterator[Examined]:
+    for target, cross in sorted(toolchains().cross.items()):
+        if system in cross.hosts:
+
+            def found(target: str = target) -> str:
+                cxx = cxx_compiler(system=target)
+                glibc_of(cxx)
+                return version_line(cxx)
+
+            item = _asked(f"for {target}", found)
+            yield item if item.health is Health.OK else msgspec.structs.replace(item, health=Health.NOTE)
 
 
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterable
 from functools import cache as remembered
 from pathlib import Path
@@ -15,9 +13,10 @@ from typing import NoReturn
 
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.matrix.names import Kind
+from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
 from kci.processes.process import run, said, silent
+from kci.toolchains.crossing import cross_target, is_crossed, system_of
 from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.environment import own, read_torch_version
 from kci.toolchains.rocm import find_rocm
@@ -42,50 +41,78 @@ MANYLINUX_GLIBC = Version.parse("2.28")
 """What published kernels may need at most (docs/format.md#system-libraries)."""
 
 
-def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
+def cxx_compiler(cuda: str | None = None, system: str = "") -> tuple[str, ...]:
     """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
+
+    For another system than this machine's it is the one of `CXX_aarch64_linux_gnu` (GCC's name of that system), else
+    the `CXX` or `NVCC_CCBIN` that is for that system, else GCC's cross compiler, `aarch64-linux-gnu-g++`.
 
     Args:
         cuda: the CUDA version whose nvcc calls it, `13.0`. Then `NVCC_CCBIN`, nvcc's own variable, comes before `CXX`;
             and where g++ is newer than that nvcc takes, an older one that is here, such as g++-15, in its place.
+        system: what it has to make code for, `aarch64-linux`; by default this machine's.
 
     Raises:
-        MissingToolError: there is none, or none that nvcc takes.
+        MissingToolError: there is none, none that nvcc takes, or one that makes code for another system was named.
     """
-    hint = "install one, for example: apt-get install g++"
-    if cuda and (named := os.environ.get("NVCC_CCBIN")):
-        if found := _of_ccbin(Path(named)):
-            return _for_nvcc((found,), (), cuda)
-        raise MissingToolError(f"NVCC_CCBIN={named} names a C++ compiler that does not exist", hint=hint)
-    if explicit := os.environ.get("CXX"):
-        try:
-            words = [_placed(word) for word in shlex.split(explicit)]
-        except ValueError:  # a quote without its end
-            words = []
-        if not words or shutil.which(words[0]) is None:
-            raise MissingToolError(f"CXX={explicit} names a C++ compiler that does not exist", hint=hint)
-        return _for_nvcc(tuple(words), (), cuda)
-    for name in _CXX_NAMES:
+    system = system or this_system()
+    target = cross_target(system) if system != this_system() else None
+    package = target.package if target else "g++"
+    hint = f"install one, for example: apt-get install {package}"
+    own = f"CXX_{target.triplet.replace('-', '_')}" if target else ""
+    for variable in (own, "NVCC_CCBIN" if cuda else "", "CXX"):
+        if named := os.environ.get(variable) if variable else None:
+            words = _of_ccbin(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
+            if words is None:
+                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=hint)
+            makes = system_of(said(*words, "-dumpmachine"))
+            if target and variable != own and makes != system:
+                continue  # it is for this machine, whose variants are compiled in the same run
+            if makes and makes != system:
+                wrong = (
+                    f"unset {variable}"
+                    if variable == own
+                    else f"unset {variable}, or name that compiler in {_name_of(makes)}"
+                )
+                raise MissingToolError(f"{variable}={named} makes code for {makes}, and not for {system}", hint=wrong)
+            return _for_nvcc(words, (), cuda)
+    prefix = f"{target.triplet}-" if target else ""
+    for name in (f"{prefix}g++", *(f"{prefix}g++-{number}" for number in _OLDER_GCC)) if target else _CXX_NAMES:
         if found := shutil.which(name):
-            return _for_nvcc((_placed(found),), _OLDER_GCC, cuda)
+            return _for_nvcc((_placed(found),), [f"{prefix}g++-{number}" for number in _OLDER_GCC], cuda)
+    if target:
+        raise MissingToolError(f"there is no C++ compiler for {system} (looked for {prefix}g++ and {own})", hint=hint)
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
 
 def compiler_of(variant: Variant) -> tuple[str, ...]:
     """The C++ compiler of a variant's host code, as `cxx_compiler` finds it: for CUDA one that nvcc takes."""
-    return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
+    return cxx_compiler(variant.compute if variant.backend == "cuda" else None, variant.system)
 
 
-def _of_ccbin(named: Path) -> str | None:
+def _name_of(system: str) -> str:
+    target = toolchains().cross.get(system)
+    return f"CXX_{target.triplet.replace('-', '_')}" if target else "CXX"
+
+
+def _words(named: str) -> tuple[str, ...] | None:
+    try:
+        words = [_placed(word) for word in shlex.split(named)]
+    except ValueError:  # a quote without its end
+        return None
+    return tuple(words) if words and shutil.which(words[0]) else None
+
+
+def _of_ccbin(named: Path) -> tuple[str, ...] | None:
     # a directory or a program, which for nvcc may be the compiler for C
     program = named / "g++" if named.is_dir() else named
     for name in (program.name.replace("gcc", "g++"), program.name):
         if found := shutil.which(_placed(str(program.with_name(name)))):
-            return _placed(found)
+            return (_placed(found),)
     return None
 
 
-def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> tuple[str, ...]:
+def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> tuple[str, ...]:
     # or the newest of other major versions of g++ where this is a GCC that is too new for nvcc
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
     if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
@@ -94,7 +121,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> 
     if major is None or int(major[0]) <= newest:
         return cxx
     for other in others:
-        if other <= newest and (found := shutil.which(f"g++-{other}")):
+        if int(other.rpartition("-")[2]) <= newest and (found := shutil.which(other)):
             return (_placed(found),)
     hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
     raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
@@ -128,19 +155,32 @@ def compiler_id(cxx: tuple[str, ...]) -> str:
     return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
 
 
-def glibc_is_newer() -> bool:
-    """Whether this machine's glibc is newer than what published kernels may need."""
-    if sys.platform == "win32":
-        return False
-    try:
-        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, ValueError, OSError):
-        return False
-    version = name.rpartition(" ")[2]
-    try:
-        return Version.parse(version) > MANYLINUX_GLIBC
-    except ValueError:
-        return False
+def program_of(cxx: tuple[str, ...], name: str) -> str:
+    """A program of binutils that goes with a compiler, such as `ar`: a cross compiler has its own."""
+    found = said(*cxx, f"-print-prog-name={name}").strip()
+    return found if shutil.which(found) else name
+
+
+def glibc_of(cxx: tuple[str, ...]) -> Version | None:
+    """The version of the glibc that a compiler links against; None for another C library.
+
+    Raises:
+        MissingToolError: it has no headers of C or C++, as a cross compiler that was made for kernels of Linux only.
+    """
+    done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
+    if done.code != 0:
+        system = system_of(said(*cxx, "-dumpmachine"))
+        target = toolchains().cross.get(system) if system != this_system() else None
+        hint = f"install them, for example: apt-get install {target.package if target else 'g++'}"
+        raise MissingToolError(f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}", hint=hint)
+    found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
+    return Version.parse(f"{found['']}.{found.get('_MINOR', 0)}") if "" in found else None
+
+
+def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
+    """Whether the glibc that a compiler links against is newer than what published kernels may need."""
+    version = glibc_of(cxx)
+    return version is not None and version > MANYLINUX_GLIBC
 
 
 def refuse_backend(backend: str) -> NoReturn:
@@ -181,10 +221,14 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         return f"nix\n{_first_line('nix', '--version')}"
     if variant.kind is Kind.NOARCH:
         return ""
+    cxx = compiler_of(variant)
+    libc = glibc_of(cxx)
+    crossed = [f"built on {this_system()}"] if is_crossed(variant) else []
     lines = [
-        f"{platform.system()} {platform.machine()} {_libc()}",
-        *_compiler(compiler_of(variant)),
-        _first_line("ld", "--version"),
+        f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
+        *crossed,
+        *_compiler(cxx),
+        _first_line(program_of(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
     if variant.backend == "cuda" and variant.compute:
@@ -213,10 +257,6 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
         found = read_torch_version(own())
         return f"torch {found.release} of this Python, for {found.built_for}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
-
-
-def _libc() -> str:
-    return " ".join(platform.libc_ver())
 
 
 @remembered

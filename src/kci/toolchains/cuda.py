@@ -6,21 +6,26 @@ Full-ABI kernels need the headers of CUDA libraries such as cuBLAS as well, whic
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run, said
+from kci.toolchains.crossing import cross_target
 from kci.toolchains.downloads import FetchedTool, install, pip_install
 from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
 
 # `Cuda compilation tools, release 13.0, V13.0.88`; what `nvcc --dryrun` prints of its directory
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
+_RUNTIME = "nvidia-cuda-runtime"
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
@@ -163,12 +168,15 @@ LINK = "cuda-headers"
 _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
 
 
-class LibraryHeaders(FetchedTool, frozen=True):
-    """Headers out of NVIDIA's wheels."""
+class WheelFiles(FetchedTool, frozen=True):
+    """Headers or libraries out of NVIDIA's wheels."""
 
     folder: Path
     requirements: tuple[str, ...]
     """The wheels that they are in."""
+    system: str = msgspec.field(default_factory=this_system)
+    part: str = "include"
+    """Which folder of the wheels: `include`, or `lib`."""
 
     @property
     def place(self) -> Path:
@@ -176,7 +184,11 @@ class LibraryHeaders(FetchedTool, frozen=True):
 
     @property
     def by_kci(self) -> str:
-        return f"takes the headers out of {', '.join(self.requirements)}"
+        return f"takes the {self._what} out of {', '.join(self.requirements)}"
+
+    @property
+    def _what(self) -> str:
+        return {"include": "headers", "lib": "libraries"}[self.part]
 
     def setup(self, _python: Path, _target: Path | None = None) -> list[list[str]]:
         return []
@@ -187,8 +199,8 @@ class LibraryHeaders(FetchedTool, frozen=True):
 
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
-            log(f"taking the headers out of {requirement}")
-            extract(find_wheel(package, version, platform.machine()), below_include, place, log)
+            log(f"taking the {self._what} for {self.system} out of {requirement}")
+            extract(find_wheel(package, version, cpu_of(self.system)), partial(below, self.part), place, log)
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
@@ -196,8 +208,9 @@ def mentions_libraries(sources: Iterable[Path]) -> bool:
     return any(_INCLUDE.search(source.read_bytes()) for source in sources)
 
 
-def find_library_headers(toolkit: Toolkit, cache: Path) -> LibraryHeaders | None:
+def find_library_headers(toolkit: Toolkit, cache: Path, system: str = "") -> WheelFiles | None:
     """Those that a toolkit lacks; None if it has them all, or if none are known for its version."""
+    system = system or this_system()
     missing = [
         requirement
         for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
@@ -206,10 +219,27 @@ def find_library_headers(toolkit: Toolkit, cache: Path) -> LibraryHeaders | None
     if not missing:
         return None
     few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
-    return LibraryHeaders(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
+    name = f"{toolkit.version}-headers{few}{f'-{system}' if system != this_system() else ''}"
+    return WheelFiles(cache / "cuda" / name, tuple(missing), system)
 
 
-def below_include(path: str) -> str | None:
+def find_runtime(toolkit: Toolkit, cache: Path, system: str) -> WheelFiles | None:
+    """The CUDA runtime of another system; None if the toolkit has it, as with NVIDIA's cross packages.
+
+    Raises:
+        MissingToolError: neither it nor PyPI has one.
+    """
+    if (toolkit.root / "targets" / cross_target(system).cuda / "lib" / toolkit.runtime).exists():
+        return None
+    runtime = [item for item in toolchains().cuda.get(toolkit.version, ()) if item.startswith(_RUNTIME)]
+    if not runtime:
+        what = f"cuda-cross-{cross_target(system).cuda.removesuffix('-linux')}-{toolkit.version.replace('.', '-')}"
+        message = f"the CUDA toolkit at {toolkit.root} has no libraries for {system}"
+        raise MissingToolError(message, hint=f"install them: NVIDIA's package {what}")
+    return WheelFiles(cache / "cuda" / f"{toolkit.version}-runtime-{system}", tuple(runtime), system, "lib")
+
+
+def below(part: str, path: str) -> str | None:
     """Where a file of an NVIDIA wheel goes: headers lie in `nvidia/cu13/include` or `nvidia/<library>/include`."""
     parts = path.split("/")
-    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None
+    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", part) else None

@@ -12,7 +12,6 @@ own, whose other parts must stay where they are: two copies of streams or locale
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,9 @@ import msgspec
 
 from kci.config.values import Version
 from kci.files.dated_data import Dated, shipped
+from kci.matrix.names import cpu_of
 from kci.processes.process import said
+from kci.toolchains.compilers import program_of
 
 FOLDER = "glibc"
 """Where the sources of all this are, in the work directory."""
@@ -90,9 +91,9 @@ glibc_data = shipped("toolchains/data/glibc.toml", GlibcData)
 
 
 @cache
-def old_libraries(cpu: str = "") -> tuple[OldLibrary, ...]:
-    """The libraries for a CPU (by default this machine's), by name; none for one that kernels are not made for."""
-    cpu = cpu or platform.machine()
+def old_libraries(system: str) -> tuple[OldLibrary, ...]:
+    """The libraries for a system such as `x86_64-linux`, by name; none for one that kernels are not made for."""
+    cpu = cpu_of(system)
     if cpu not in _CPUS:
         return ()
     data = glibc_data().libraries
@@ -114,8 +115,8 @@ class NewerParts(msgspec.Struct, frozen=True):
     library: str
     members: tuple[str, ...]
 
-    def unpack(self) -> list[str]:
-        return ["ar", "x", f"--output={FOLDER}", self.library, *self.members]
+    def unpack(self, ar: str) -> list[str]:
+        return [ar, "x", f"--output={FOLDER}", self.library, *self.members]
 
     @property
     def unpacked(self) -> tuple[str, ...]:
@@ -125,6 +126,6 @@ class NewerParts(msgspec.Struct, frozen=True):
 def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
     """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's."""
     library = said(*cxx, "-print-file-name=libstdc++.a").strip()
-    there = said("ar", "t", library).split() if library and Path(library).is_file() else []
+    there = said(program_of(cxx, "ar"), "t", library).split() if library and Path(library).is_file() else []
     members = tuple(member for member in glibc_data().cxx_library.members if member in there)
     return NewerParts(library, members) if members else None
