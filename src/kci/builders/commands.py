@@ -40,6 +40,9 @@ GENERATED = "generated/torch-ext"
 COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
 """What `kci.builders.older_systems` makes: headers, an object, and functions that the linker takes from."""
 
+NVCC_INCLUDES = ("-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl")
+"""For another system nvcc looks in a folder that this toolkit has not; the text of the headers is the same."""
+
 EXPORTS = "exports.map"
 TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
 """What torch's own CMake gives nvcc."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.commands import CUDA, Toolchain
+from kci.builders.commands import NVCC_INCLUDES, Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, unwritable
 from kci.builders.kernel_files import refused, write_package
@@ -53,13 +53,12 @@ from kci.toolchains.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.toolchains.crossing import cross_target, crosses, is_crossed
+from kci.toolchains.crossing import crosses, is_crossed
 from kci.toolchains.cuda import (
     Toolkit,
-    WheelFiles,
     find_library_headers,
-    find_runtime,
     find_toolkit,
+    for_system,
     mentions_libraries,
     nvcc_name,
 )
@@ -88,8 +87,6 @@ OBJECTS = "objects/1"
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _ALL_THE_TIME = 0.9
 """An object that had this part of a build's time would not be done in another one of the same time."""
-_NVCC_INCLUDES = ("-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl")
-"""Of another system's headers nvcc looks for a folder that this machine's toolkit has not; their text is the same."""
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
@@ -117,7 +114,7 @@ def plan(request: Request, log: Log) -> Recipe:
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     newer_glibc = glibc_is_newer(cxx)
-    cuda, runtime = _for_target(request, cuda)
+    cuda, runtime = for_system(cuda, request.options.cache, variant.system) if cuda is not None else (None, None)
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
@@ -128,7 +125,7 @@ def plan(request: Request, log: Log) -> Recipe:
         if cuda is not None and wants_libraries
         else None,
         cuda_runtime=runtime,
-        nvcc_flags=_NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
+        nvcc_flags=NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
         pyconfig={} if variant.kind is Kind.TVM_FFI else python_config(variant.system),
         ar=program_of(cxx, "ar"),
         rocm=rocm,
@@ -142,15 +139,6 @@ def plan(request: Request, log: Log) -> Recipe:
         launcher=find_launcher(cxx, request.options.launcher, log),
     )
     return make_recipe(request, sources, chain)
-
-
-def _for_target(request: Request, cuda: Toolkit | None) -> tuple[Toolkit | None, WheelFiles | None]:
-    """The toolkit with libraries of the variant's system, and where these come from if it has none itself."""
-    if cuda is None or not is_crossed(request.variant):
-        return cuda, None
-    runtime = find_runtime(cuda, request.options.cache, request.variant.system)
-    own = cuda.root / "targets" / cross_target(request.variant.system).cuda / "lib"
-    return msgspec.structs.replace(cuda, libraries=runtime.folder if runtime else own), runtime
 
 
 def build(request: Request, log: Log) -> Built:

@@ -223,6 +223,19 @@ def find_library_headers(toolkit: Toolkit, cache: Path, system: str = "") -> Whe
     return WheelFiles(cache / "cuda" / name, tuple(missing), system)
 
 
+def for_system(toolkit: Toolkit, cache: Path, system: str) -> tuple[Toolkit, WheelFiles | None]:
+    """The toolkit with the libraries of a system, and where these come from, if it has none itself.
+
+    Raises:
+        MissingToolError: as `find_runtime`.
+    """
+    if system == this_system():
+        return toolkit, None
+    runtime = find_runtime(toolkit, cache, system)
+    own = toolkit.root / "targets" / cross_target(system).cuda / "lib"
+    return msgspec.structs.replace(toolkit, libraries=runtime.folder if runtime else own), runtime
+
+
 def find_runtime(toolkit: Toolkit, cache: Path, system: str) -> WheelFiles | None:
     """The CUDA runtime of another system; None if the toolkit has it, as with NVIDIA's cross packages.
 
