@@ -176,7 +176,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
 ) -> None:
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", hip)
-    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
+    monkeypatch.setattr("kci.toolchains.environment.is_reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     with pytest.raises(MissingToolError, match=says.replace(".", r"\.")):
         environment.ensure(environment.python, quiet)
@@ -188,7 +188,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
 def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
-    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
+    monkeypatch.setattr("kci.toolchains.environment.is_reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     environment.ensure(environment.python, quiet)
     found = read_torch_version(environment)

@@ -154,14 +154,14 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("index", ["/srv/wheels", "http://not a name/x", "http://[::1"])
 def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
-    assert not environment._reachable(index)
+    assert not environment.is_reachable(index)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("torch", "2.13.0", "x86_64", index)
 
 
 def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
-    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: pytest.fail("it was asked"))
+    monkeypatch.setattr("kci.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked"))
     monkeypatch.setattr("kci.toolchains.environment.base_python", lambda: "/nowhere/python3")
     named = msgspec.structs.replace(isolated(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
     said: list[str] = []

@@ -122,6 +122,8 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
+    emulated: Text = ""
+    """What ran the variants in place of a machine of their system."""
 
 
 class RunPlan(msgspec.Struct, frozen=True):

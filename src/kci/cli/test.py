@@ -15,9 +15,10 @@ from kci.cli import PATH, Command, FileName, completed
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.config.reader import BUILD_TOML
-from kci.errors import KciError, first_error
+from kci.errors import KciError, UsageError, first_error
 from kci.plan.github import refuse_errors
 from kci.run.kernel_tests import TestReport, TestState, lacking, nothing_run, run_kernel_tests, variants_of, why_not
+from kci.toolchains.emulation import require_emulated
 from kci.verify import verify
 from kci.verify.load_rules import probe
 from kci.workspace.workspace import Workspace
@@ -47,6 +48,11 @@ from kci.workspace.workspace import Workspace
     type=PATH,
     help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
 )
+@click.option(
+    "--emulate",
+    is_flag=True,
+    help="Test variants for the CPU of another system (aarch64-linux on x86_64-linux) with qemu. Takes minutes.",
+)
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
 @CACHE
@@ -60,6 +66,7 @@ def command(
     extra: tuple[str, ...],
     no_isolation: bool,
     python: Path | None,
+    emulate: bool,
     record: Path | None,
     allow_empty: bool,
     cache: Path,
@@ -75,16 +82,22 @@ def command(
         kci test
         # test with this Python's torch, on the GPU
         kci test --no-isolation
+        # test what was built for another CPU, without such a machine
+        kci test --emulate
     """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
+    if emulate and not isolation:
+        hint = "kci makes a Python of that system itself; --torch names the torch, --with adds packages"
+        raise UsageError("--emulate goes with neither --python nor --no-isolation", hint=hint)
+    emulated = require_emulated() if emulate else ""
     workspace = _workspace(sources, catalog)
     reports: list[TestReport] = []
     try:
-        found = variants_of(tree, names)
+        found = variants_of(tree, names, emulated=emulated)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: lacking(path.name, environment) for path in found}
+        reasons = {path: lacking(path.name, environment, emulated=emulated) for path in found}
         variants = [path for path in found if not reasons[path]]
         if not variants:
             _refuse(reasons, judge=python is None)
@@ -98,6 +111,7 @@ def command(
                 torch=torch or _built_with(workspace, directory.name),
                 extra=extra,
                 python=python,
+                emulated=emulated,
             )
             reports.append(report)
     except KciError as error:
@@ -114,7 +128,7 @@ def command(
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
-    rows = [(item.kernel, item.variant, item.state.value, item.passed, item.failed, item.skipped) for item in reports]
+    rows = [(item.kernel, item.variant, _state(item), item.passed, item.failed, item.skipped) for item in reports]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
@@ -130,9 +144,14 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
     raise nothing_run(names, verified=set(names) if judge else ())
 
 
+def _state(report: TestReport) -> str:
+    return f"{report.state}, emulated" if report.emulated else report.state
+
+
 def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -> None:
     tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
-    write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
+    by = next((report.emulated for report in reports if report.emulated), "")
+    write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error, emulated=by))
 
 
 def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:

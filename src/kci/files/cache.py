@@ -58,7 +58,7 @@ def place_digest(directory: Path) -> str:
 PARTS = {
     "builds": ("run", "work", "objects", "trees", "inputs"),
     "runs": ("runs",),
-    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
+    "toolchains": ("envs", "roots", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),
 }
 """Folders of the cache by what they are for: builds, runs on engines, what builds are made with, and objects."""

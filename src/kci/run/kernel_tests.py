@@ -26,6 +26,7 @@ from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Log, guarded, run, silent
 from kci.suggest import containing, suggestion
 from kci.toolchains.downloads import install, pip_install
+from kci.toolchains.emulation import emulated_python, emulated_system
 from kci.toolchains.environment import ensure_runtime
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
@@ -74,15 +75,18 @@ class TestReport(msgspec.Struct, frozen=True):
     skipped: int = 0
     output: str = ""
     """The end of what was said, where something went wrong."""
+    emulated: str = ""
+    """What ran it in place of its machine, `qemu-aarch64 version 7.2.22`."""
 
 
-def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
+def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False, emulated: str = "") -> list[Path]:
     """The variant directories to test.
 
     Args:
         tree: a tree, or a variant directory.
         names: which; by default all that this machine's system could load.
         isolation: whether kci's own torch loads them, which is one for the CPU.
+        emulated: the system that is emulated. By default then all that are for its CPU.
 
     Raises:
         UsageError: a name is not in the tree.
@@ -101,18 +105,23 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     chosen = [found[name] for name in names]
     for name in found if not names else ():
         parts = parse_variant_name(name)
-        if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
+        mine = parts.system == emulated if emulated else parts.system in (None, this_system())
+        if mine and (not (isolation or emulated) or parts.backend == "cpu"):
             chosen.append(found[name])
     if not chosen:
-        raise nothing_run({name: lacking(name) for name in found})
+        raise nothing_run({name: lacking(name, emulated=emulated) for name in found})
     return chosen
 
 
-def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
+def lacking(name: str, environment: LoaderEnvironment | None = None, *, emulated: str = "") -> str:
     """What this machine lacks for loading a variant, by default with kci's own torch for the CPU; empty if it can."""
     parts = parse_variant_name(name)
-    if parts.system not in (None, this_system()):
+    if emulated and parts.system == this_system():
+        return f"is for {this_system()}, as this machine: leave out --emulate"
+    if parts.system not in (None, emulated or this_system()):
         return f"needs a machine of {parts.system}"
+    if emulated and parts.backend != "cpu":
+        return f"needs a device for {parts.backend}, and only a CPU is emulated"
     known = environment is not None and environment.backend == parts.backend
     if parts.backend not in ("cpu", "universal") and not known and not has_device(parts.backend):
         return f"needs {_DEVICES.get(parts.backend, f'a device for {parts.backend}')}"
@@ -143,6 +152,9 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
         "`kci run --engine NAME --test` does it on a cluster"
     )
+    parts = [parse_variant_name(name) for name in reasons]
+    if any(part.system == emulated_system() and part.backend == "cpu" for part in parts):
+        hint += f"; `kci test --emulate` runs variants for the CPU of {emulated_system()}"
     return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
 
@@ -170,6 +182,7 @@ def run_kernel_tests(
     torch: str | None = None,
     extra: Sequence[str] = (),
     python: Path | None = None,
+    emulated: str = "",
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
@@ -182,6 +195,7 @@ def run_kernel_tests(
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
         extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
         python: a Python with torch, kernels and pytest to load it with, in place of both.
+        emulated: the system whose Python loads it, run by qemu.
 
     Raises:
         FindingsError: the directory is not a variant.
@@ -193,16 +207,24 @@ def run_kernel_tests(
         said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
     alone = isolation and python is None
-    if python is None and isolation:
+    pip: Sequence[str] = ()
+    by = ""
+    if alone:
         if name.backend != "cpu":
             hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
             raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
-        python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
+        if emulated:
+            foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
+            log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
+            python, pip, by = foreign.python, foreign.pip, foreign.by
+        else:
+            python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
     python = python or Path(sys.executable)
+    pip = pip or pip_install(python)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends] if alone else []
     declared = [package.package for package in packages if package is not None]
     declared += _triton(variant_dir, name, torch) if alone else []
-    own = _packages(declared, python, cache, log)
+    own = _packages(declared, pip, cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
         # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
@@ -211,12 +233,13 @@ def run_kernel_tests(
         environment = _environment(tree, (), metadata) | _python_path(own)
         loaded = guarded([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
         if loaded.code != 0 or _LOADED not in loaded.output:
-            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
+            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail(), emulated=by)
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
-            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        own = _packages([*declared, *extra], python, cache, log)
-        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where, emulated=by)
+        own = _packages([*declared, *extra], pip, cache, log)
+        tested = _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+        return msgspec.structs.replace(tested, emulated=by)
 
 
 def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
@@ -252,17 +275,17 @@ def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str
     return [requirement] if requirement is not None and wanted else []
 
 
-def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Path | None:
+def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
     """A folder with packages, without what they depend on: a second torch must not come with one of them."""
     if not wanted:
         return None
-    key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(wanted)]))).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(wanted)]))).hexdigest()[:16]
     folder = cache / "test-packages" / key
     what = ", ".join(wanted)
 
     def make(place: Path) -> None:
         log(f"installing {what} for the tests")
-        command = [*pip_install(python), "--no-deps", "--target", str(place), "--", *wanted]
+        command = [*pip, "--no-deps", "--target", str(place), "--", *wanted]
         install(command, what, log, folder.parent)
 
     made_once(folder, folder.is_dir, make, log)

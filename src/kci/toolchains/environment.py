@@ -108,7 +108,7 @@ class Environment(FetchedTool, frozen=True):
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         index = toolchains().index_url(self.flavour)
-        reachable = bool(self.requirement) or _reachable(index)
+        reachable = bool(self.requirement) or is_reachable(index)
         if not reachable and self.flavour.startswith("rocm"):
             hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
             raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
@@ -358,7 +358,8 @@ def _check_flavour(environment: Environment) -> None:
         )
 
 
-def _reachable(url: str) -> bool:
+def is_reachable(url: str) -> bool:
+    """Whether a package index answers; never where pip is told to ask none."""
     # asked once and briefly: pip itself would retry for minutes
     if os.environ.get("PIP_NO_INDEX"):
         return False
