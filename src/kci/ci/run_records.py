@@ -22,9 +22,11 @@ from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
 from kci.matrix.names import objects_name
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
+from kci.run.kernel_tests import TestState, Workload
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
+from kci.verify.load_rules import LoaderEnvironment
 
 SCHEMA = 1
 FAILURE_PREFIX = "kci-failure-"
@@ -106,6 +108,24 @@ class KernelRecord(_Record, frozen=True):
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
+class TestedVariant(msgspec.Struct, frozen=True):
+    """What came of one variant on the machine of a record."""
+
+    __test__ = False  # pytest would take it for a test
+
+    variant: Text
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """`directory_digest` of its files."""
+    state: TestState
+    passed: Annotated[int, Meta(ge=0)] = 0
+    failed: Annotated[int, Meta(ge=0)] = 0
+    skipped: Annotated[int, Meta(ge=0)] = 0
+    workloads: tuple[Workload, ...] = ()
+    """The kernel's benchmarks, if they ran; some compare its numbers with torch's."""
+    commands: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """`never_ran_digest`, for a variant of a kind whose commands never ran."""
+
+
 class TestRecord(_Record, frozen=True):
     """What came of testing a kernel's tree on one kind of machine."""
 
@@ -124,6 +144,14 @@ class TestRecord(_Record, frozen=True):
     """What was tested; see `tree_under_test`."""
     emulated: Text = ""
     """What ran the variants in place of a machine of their system."""
+    machine: LoaderEnvironment | None = None
+    """The machine; not there where kci's own torch was used."""
+    variants: tuple[TestedVariant, ...] = ()
+    tests: Text = ""
+    """`digest_of_tests` of the kernel's tests and benchmarks."""
+    at: Text = ""
+    """When, in UTC."""
+    kci: Text = ""
 
 
 class RunPlan(msgspec.Struct, frozen=True):

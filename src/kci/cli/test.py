@@ -5,22 +5,39 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
+import msgspec
 
-from kci.ci.run_records import TestRecord, ci_run, write_record
+from kci.ci.hardware_records import digest_of_tests
+from kci.ci.run_records import TestedVariant, TestRecord, ci_run, write_record
 from kci.cli import PATH, Command, FileName, completed
+from kci.cli._hardware import BuiltPlace, commands_of, elsewhere
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError, UsageError, first_error
+from kci.matrix.names import this_system
 from kci.plan.github import refuse_errors
-from kci.run.kernel_tests import TestReport, TestState, lacking, nothing_run, run_kernel_tests, variants_of, why_not
+from kci.run.hardware_pack import PYTHONS
+from kci.run.kernel_tests import (
+    TestReport,
+    TestState,
+    lacking,
+    nothing_run,
+    run_kernel_tests,
+    variants_of,
+    why_not,
+    with_benchmarks,
+)
 from kci.toolchains.emulation import require_emulated
+from kci.tree.digest import directory_digest, file_hashes
 from kci.verify import verify
-from kci.verify.load_rules import probe
+from kci.verify.load_rules import LoaderEnvironment, probe
+from kci.version import __version__
 from kci.workspace.workspace import Workspace
 
 
@@ -54,6 +71,24 @@ from kci.workspace.workspace import Workspace
     help="Test variants for the CPU of another system (aarch64-linux on x86_64-linux) with qemu. Takes minutes.",
 )
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
+@click.option("--benchmark", is_flag=True, help="Run the kernel's benchmarks too; needs --no-isolation or --python.")
+@click.option(
+    "--pack",
+    "archive",
+    type=PATH,
+    metavar="FILE",
+    help="Test nothing here: pack all that tests the variants on a machine with the hardware and without network.",
+)
+@click.option(
+    "--for-python",
+    "pythons",
+    multiple=True,
+    type=click.Choice(PYTHONS),
+    help="With --pack: a Python of that machine; repeat for more (default: all that kci runs on).",
+)
+@click.option(
+    "--check", type=PATH, metavar="RECORD", help="Test nothing here: check the record that the machine gave back."
+)
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
 @CACHE
 @CATALOG
@@ -68,6 +103,10 @@ def command(
     python: Path | None,
     emulate: bool,
     record: Path | None,
+    benchmark: bool,
+    archive: Path | None,
+    pythons: tuple[str, ...],
+    check: Path | None,
     allow_empty: bool,
     cache: Path,
     catalog: str | None,
@@ -84,6 +123,9 @@ def command(
         kci test --no-isolation
         # test what was built for another CPU, without such a machine
         kci test --emulate
+        # take what was built to a machine with a GPU, and check the record that comes back
+        kci test --pack day.tar
+        kci test --check record.json
     """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
@@ -92,8 +134,16 @@ def command(
         hint = "kci makes a Python of that system itself; --torch names the torch, --with adds packages"
         raise UsageError("--emulate goes with neither --python nor --no-isolation", hint=hint)
     emulated = require_emulated() if emulate else ""
-    workspace = _workspace(sources, catalog)
+    if archive is not None or check is not None:
+        if sources is None:
+            raise UsageError("the tests are the kernel's", hint="name its directory, with --kernel beside a TREE")
+        workspace, built = opened([str(sources)], catalog), BuiltPlace(tree, names, cache)
+        return elsewhere(workspace, built, archive, pythons or PYTHONS, extra, check, record)
+    if benchmark and isolation:
+        raise UsageError("--benchmark needs the torch of a Python that is here", hint="add --no-isolation or --python")
+    known = _workspace(sources, catalog)
     reports: list[TestReport] = []
+    environment = None
     try:
         found = variants_of(tree, names, emulated=emulated)
         environment = None if isolation else probe(python or Path(sys.executable))
@@ -108,23 +158,33 @@ def command(
                 progress_log(),
                 cache=cache,
                 isolation=isolation,
-                torch=torch or _built_with(workspace, directory.name),
+                torch=torch or _built_with(known, directory.name),
                 extra=extra,
                 python=python,
                 emulated=emulated,
             )
+            if benchmark:
+                report = with_benchmarks(report, directory, sources, python or Path(sys.executable), progress_log())
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
-            name = workspace.only_kernel().build.name if workspace else sources.resolve().name
-            _write(record, name, reports, first_error(error))
+            name = known.only_kernel().build.name if known else sources.resolve().name
+            _write(record, name, reports, first_error(error), _details(known, sources, {}, (), environment, cache))
         raise
     kernel_name = reports[0].kernel
     left = {path.name: why for path, why in reasons.items() if why and python is None}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
-        _write(record, kernel_name, reports, wrong)
+        directories = {path.name: path for path in found}
+        _write(record, kernel_name, reports, wrong, _details(known, sources, directories, reports, environment, cache))
+    _show(reports)
+    if left and names and not wrong:  # asked for by name
+        raise nothing_run(left)
+    return 1 if wrong else 0
+
+
+def _show(reports: Sequence[TestReport]) -> None:
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
@@ -132,9 +192,6 @@ def command(
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
-    if left and names and not wrong:  # asked for by name
-        raise nothing_run(left)
-    return 1 if wrong else 0
 
 
 def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
@@ -148,10 +205,56 @@ def _state(report: TestReport) -> str:
     return f"{report.state}, emulated" if report.emulated else report.state
 
 
-def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -> None:
+def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, details: Mapping[str, Any]) -> None:
     tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
     by = next((report.emulated for report in reports if report.emulated), "")
-    write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error, emulated=by))
+    attempt = ci_run().attempt or 1
+    write_record(
+        path,
+        TestRecord(
+            kernel=kernel,
+            leg="test",
+            attempt=attempt,
+            passed=not error,
+            tested=tested,
+            error=error[:4000],
+            emulated=by,
+            **details,
+        ),
+    )
+
+
+def _details(
+    workspace: Workspace | None,
+    sources: Path | None,
+    directories: Mapping[str, Path],
+    reports: Sequence[TestReport],
+    environment: LoaderEnvironment | None,
+    cache: Path,
+) -> dict[str, Any]:
+    """What a record says of the machine, and of each variant beside whether it passed."""
+    commands = commands_of(workspace, list(directories), cache)
+    variants = tuple(
+        TestedVariant(
+            variant=item.variant,
+            digest=directory_digest(file_hashes(directories[item.variant])),
+            state=item.state,
+            passed=item.passed,
+            failed=item.failed,
+            skipped=item.skipped,
+            workloads=item.workloads,
+            commands=commands.get(item.variant, ""),
+        )
+        for item in reports
+    )
+    machine = environment and msgspec.structs.replace(environment, system=this_system())
+    return {
+        "machine": machine,
+        "variants": variants,
+        "tests": digest_of_tests(sources) if sources is not None else "",
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kci": __version__,
+    }
 
 
 def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:

@@ -14,13 +14,16 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 from xml.etree import ElementTree
 
 import msgspec
+from msgspec import Meta
 
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
+from kci.files.bounded_json import read_record
 from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Log, guarded, run, silent
@@ -34,6 +37,7 @@ from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
+_ITERATIONS = 50
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
 _TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
@@ -62,6 +66,17 @@ class TestState(enum.StrEnum):
     """It has the full ABI of one torch version, and the test asks for another."""
 
 
+class Workload(msgspec.Struct, frozen=True):
+    """One method of a kernel's benchmarks."""
+
+    name: str
+    mean_ms: Annotated[float, Meta(ge=0)]
+    min_ms: Annotated[float, Meta(ge=0)]
+    iterations: Annotated[int, Meta(ge=1)]
+    verified: bool | None = None
+    """Whether its numbers are torch's, as the benchmark compares them; None if it does not."""
+
+
 class TestReport(msgspec.Struct, frozen=True):
     """One variant, loaded and tested."""
 
@@ -77,6 +92,7 @@ class TestReport(msgspec.Struct, frozen=True):
     """The end of what was said, where something went wrong."""
     emulated: str = ""
     """What ran it in place of its machine, `qemu-aarch64 version 7.2.22`."""
+    workloads: tuple[Workload, ...] = ()
 
 
 def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False, emulated: str = "") -> list[Path]:
@@ -240,6 +256,56 @@ def run_kernel_tests(
         own = _packages([*declared, *extra], pip, cache, log)
         tested = _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
         return msgspec.structs.replace(tested, emulated=by)
+
+
+def with_benchmarks(report: TestReport, variant_dir: Path, sources: Path | None, python: Path, log: Log) -> TestReport:
+    """A report with the kernel's benchmarks, run as `kernels benchmark` does; it fails if they fail.
+
+    Their `verify_` methods compare the variant's numbers with torch's. A kernel without benchmarks has none.
+    """
+    if report.state is not TestState.PASSED or sources is None:
+        return report
+    if not any((sources / "benchmarks").glob("benchmark*.py")):
+        log(f"{report.kernel} has no benchmarks")
+        return report
+    log(f"running the benchmarks of {report.kernel}")
+    with tempfile.TemporaryDirectory(prefix="kci-benchmark-") as folder:
+        place, answer = Path(folder) / "kernel", Path(folder) / "answer.json"
+        shutil.copytree(variant_dir, place / "build" / variant_dir.name)
+        shutil.copytree(sources / "benchmarks", place / "benchmarks")
+        command = [str(python), "-c", "from kernels.cli import main; main()", "benchmark", str(place)]
+        command += ["--iterations", str(_ITERATIONS), "--output", str(answer)]
+        environment = _environment(place, (), read_metadata(variant_dir / FILE_NAME))
+        done = guarded(command, silent, cwd=folder, env=environment)
+        try:
+            results = read_record(answer, _Benchmarked).results
+        except (OSError, ValueError):
+            results = ()
+    if done.code != 0 or not results:
+        return msgspec.structs.replace(
+            report, state=TestState.FAILED, output=done.tail() or "the benchmarks said nothing"
+        )
+    found = tuple(
+        Workload(item.workload, item.timing.mean_ms, item.timing.min_ms, item.timing.iterations, item.verified)
+        for item in results
+    )
+    return msgspec.structs.replace(report, workloads=found)
+
+
+class _Timing(msgspec.Struct, frozen=True):
+    mean_ms: float
+    min_ms: float
+    iterations: int
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    workload: str
+    timing: _Timing = msgspec.field(name="timingResults")
+    verified: bool | None = None
+
+
+class _Benchmarked(msgspec.Struct, frozen=True):
+    results: tuple[_Timed, ...]
 
 
 def fine(report: TestReport, *, allow_empty: bool = False) -> bool:

@@ -24,10 +24,12 @@ from kci.verify.subject import VariantDir
 
 _SECONDS = 300
 _MARK = "kci-load-result:"
-_PASSED_ON = ("CUDA_HOME", "HIP_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PATH", "ROCM_PATH", "SYSTEMROOT")
+_PASSED_ON = (
+    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PATH", "ROCM_PATH", "SYSTEMROOT",
+)  # fmt: skip
 
 _PROBE = """
-import json, sys
+import json, platform, sys
 try:
     import kernels, torch
 except ImportError as error:
@@ -37,7 +39,34 @@ try:
     backend = str(getattr(_backend(), "name", "cpu")).lower()
 except Exception:
     backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
-print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
+def asked(*ways):
+    for way in ways:
+        try:
+            return str(way()).strip()
+        except Exception:
+            pass
+    return ""
+def processor():
+    return next(line.partition(":")[2] for line in open("/proc/cpuinfo") if line.startswith("model name"))
+def nvidia():
+    import subprocess
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
+said = {"python": platform.python_version()}
+said["kernels"] = asked(lambda: __import__("importlib.metadata").metadata.version("kernels"))
+if backend in ("cuda", "rocm"):
+    said["device"] = asked(lambda: torch.cuda.get_device_name(0))
+    number = lambda: "%d.%d" % torch.cuda.get_device_capability(0)
+    said["arch"] = asked(lambda: torch.cuda.get_device_properties(0).gcnArchName.split(":")[0], number)
+    said["driver"] = asked(nvidia, lambda: open("/sys/module/amdgpu/version").read())
+elif backend == "xpu":
+    said["device"] = asked(lambda: torch.xpu.get_device_name(0))
+    said["driver"] = asked(lambda: torch.xpu.get_device_properties(0).driver_version)
+elif backend == "metal":
+    said["device"] = asked(lambda: "Apple GPU, " + platform.mac_ver()[0])
+else:
+    said["device"] = asked(processor, platform.processor) or platform.machine()
+print("MARK" + json.dumps({**said, "torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
     "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
 """.replace("MARK", _MARK)
 
@@ -67,6 +96,16 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
     rocm: str = ""
     backend: str = "cpu"
     lacks: str = ""
+    system: str = ""
+    """Of another machine; empty for this one."""
+    device: str = ""
+    """What it computes on, by its name; for the CPU the processor."""
+    arch: str = ""
+    """Of a GPU: a capability such as `9.0`, or `gfx942`."""
+    driver: str = ""
+    kernels: str = ""
+    """The version of the loader."""
+    python: str = ""
 
 
 class _LoadAnswer(msgspec.Struct, frozen=True):
@@ -112,8 +151,8 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
 
 def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
     """Why this machine is no environment for a variant; empty if it is one."""
-    wanted = []
-    if name.system is not None and name.system != this_system():
+    wanted, system = [], environment.system or this_system()
+    if name.system is not None and name.system != system:
         wanted.append(f"a {name.system} machine")
     if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
         wanted.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
@@ -131,7 +170,7 @@ def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
         wanted.append(f"ROCm {name.compute_version}")
     if not wanted:
         return ""
-    here = f"torch {environment.torch} for {environment.backend} on {this_system()}"
+    here = f"torch {environment.torch} for {environment.backend} on {system}"
     return f"it needs {' and '.join(wanted)}; this is {here}"
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.files.dated_data import Dated, shipped
-from kci.matrix.names import Kind
+from kci.matrix.names import Kind, VariantName
 from kci.matrix.variants import Variant
 
 HOW = "docs/hardware.md says how to send a record of one that ran"
@@ -35,10 +35,12 @@ class NeverRan(Dated, frozen=True):
     """What people call them, by backend or system."""
     ran: tuple[RanOn, ...] = ()
 
-    def kind_of(self, variant: Variant) -> str:
+    def kind_of(self, variant: Variant | VariantName) -> str:
         """The kind of a variant that kci has commands for and has not built; empty for every other variant."""
+        if variant.kind is Kind.NOARCH or variant.system is None:
+            return ""
         kind = variant.backend if variant.backend in self.kinds else variant.system.partition("-")[2]
-        return kind if kind in self.kinds and variant.kind is not Kind.NOARCH else ""
+        return kind if kind in self.kinds else ""
 
 
 never_ran = shipped("builders/never_ran/ran_on.toml", NeverRan)

@@ -1,0 +1,243 @@
+"""A record that came back: what is about these files, agrees with itself and passed counts, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from buildkit import write_tree
+from cli.runner import Result, kci
+from kci.ci.hardware_records import digest_of_tests, read_test_record
+from kci.ci.run_records import TestedVariant, TestRecord
+from kci.files.bounded_json import read_json
+from kci.plan.hardware_tests import tree_under_test
+from kci.run.kernel_tests import TestState, Workload
+from kci.verify.load_rules import LoaderEnvironment
+from run.test_hardware_pack import BUILD_TOML
+from variants import CUDA, SOURCE, make_variant, variant_digest
+
+OTHER = "torch-stable-abi211-cu130-x86_64-linux"
+H100 = LoaderEnvironment(
+    torch="2.13.0", cuda="13.0", backend="cuda", system="x86_64-linux", device="NVIDIA H100", arch="9.0", driver="580.1"
+)
+
+
+class Day:
+    """A kernel, what was built of it, and the record that a machine gave back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kernel = write_tree(folder / "kernel", {"build.toml": BUILD_TOML, "tests/test_a.py": "# one\n"})
+        self.variant = make_variant(folder / "tree", CUDA, archs=("8.0", "9.0"))
+        self.tested = TestedVariant(
+            variant=CUDA,
+            digest=variant_digest(self.variant),
+            state=TestState.PASSED,
+            passed=3,
+            workloads=(Workload("Norm.a", 0.1, 0.09, 50, True),),
+        )
+        self.record = TestRecord(
+            kernel="gated-norm",
+            leg="test",
+            attempt=1,
+            passed=True,
+            tested=(CUDA,),
+            machine=H100,
+            variants=(self.tested,),
+            tests=digest_of_tests(self.kernel),
+            at="2026-11-20T10:00:00+00:00",
+        )
+
+    def check(self, *words: str | Path, one: dict[str, Any] | None = None, **changes: Any) -> Result:
+        record = msgspec.structs.replace(self.record, **changes)
+        if one is not None:
+            changed = msgspec.structs.replace(self.tested, **one)
+            record = msgspec.structs.replace(record, variants=(changed,))
+        (self.folder / "record.json").write_bytes(msgspec.json.encode(record))
+        return self.check_file(*words)
+
+    def check_file(self, *words: str | Path) -> Result:
+        tree = self.folder / "tree"
+        return kci("test", self.kernel, "--tree", tree, "--check", self.folder / "record.json", *words)
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Day:
+    return Day(tmp_path)
+
+
+@pytest.mark.rule("KCI784", "KCI785", "KCI786", "KCI787", "KCI788", "KCI789", triggers=False)
+def test_a_good_record_counts_and_is_what_the_gate_reads(day: Day, tmp_path: Path) -> None:
+    done = day.check("--record", tmp_path / "kci-test.json")
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "NVIDIA H100, 9.0, driver 580.1, torch 2.13.0, 2026-11-20T10:00:00+00:00"
+    assert done.stdout.splitlines()[-1].split() == [CUDA, "passed", "3", "1"]
+    counted = read_json(tmp_path / "kci-test.json", TestRecord)
+    assert (counted.leg, counted.passed) == ("cuda-x86_64-linux", True)
+    assert counted.tree == tree_under_test({CUDA: variant_digest(day.variant)}, [CUDA])
+
+
+def refused(done: Result, rule: str, said: str) -> None:
+    assert done.code == 1
+    assert f"error[{rule}]" in done.stderr
+    assert said in done.stderr
+    assert done.stdout == "", "nothing of it is shown as if it counted"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.rule("KCI784", triggers=True)
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "is not the record of a test"),
+        (b"[" * 100_000, "is not the record of a test"),
+        (b'{"kernel": "../x", "leg": "a", "attempt": 1, "passed": true}', "is not the record of a test"),
+        (b" " * 2_000_000, "larger than 1024 KiB"),
+        (b'{"kernel": "gated-norm", "leg": "a", "attempt": 1, "passed": true}', "does not say on which machine"),
+        (b'{"schema": 2, "kernel": "gated-norm", "leg": "a", "attempt": 1, "passed": true}', "schema 2"),
+    ],
+)
+def test_a_file_that_is_none(day: Day, data: bytes, said: str) -> None:
+    (day.folder / "record.json").write_bytes(data)
+    refused(day.check_file(), "KCI784", said)
+
+
+@pytest.mark.rule("KCI784", triggers=True)
+def test_a_file_that_is_not_there_or_a_link(day: Day) -> None:
+    refused(day.check_file(), "KCI784", "cannot read")
+    (day.folder / "record.json").symlink_to("/etc/passwd")
+    refused(day.check_file(), "KCI784", "is a link")
+
+
+@pytest.mark.rule("KCI785", triggers=True)
+@pytest.mark.parametrize(
+    ("changes", "tested", "said"),
+    [
+        ({"kernel": "other"}, {}, "it is about other, and this is gated-norm"),
+        ({}, {"digest": "0" * 64}, "digest 000000000000, not "),
+        ({"tested": (OTHER,)}, {"variant": OTHER}, "which is not here"),
+        ({"tests": "0" * 64}, {}, "with other tests or benchmarks"),
+        ({"tests": ""}, {}, "with other tests or benchmarks"),
+    ],
+    ids=["kernel", "digest", "variant", "tests", "no tests"],
+)
+def test_a_record_of_something_else(day: Day, changes: dict[str, Any], tested: dict[str, Any], said: str) -> None:
+    refused(day.check(one=tested, **changes), "KCI785", said)
+
+
+@pytest.mark.rule("KCI785", triggers=True)
+def test_a_record_of_another_commit(day: Day, tmp_path: Path) -> None:
+    """Every other file is the same: metadata.json names the commit."""
+    source = msgspec.structs.replace(SOURCE, commit="b" * 40)
+    other = make_variant(tmp_path / "again", CUDA, archs=("8.0", "9.0"), source=source)
+    day.variant.rename(tmp_path / "away")
+    other.rename(day.variant)
+    refused(day.check(), "KCI785", "it is about another ")
+
+
+MACHINES = {
+    "of another backend": ({"backend": "cpu", "cuda": ""}, "it needs the backend cuda 13.0"),
+    "with another torch": ({"torch": "2.12.0"}, "it needs torch 2.13"),
+    "with an older CUDA": ({"cuda": "12.6"}, "CUDA 13.0"),
+    "of another system": ({"system": "aarch64-linux"}, "a x86_64-linux machine"),
+    "without a device": ({"device": ""}, "the machine names no device"),
+    "that is too old": ({"arch": "7.5"}, "has code for 8.0, 9.0, and the machine is 7.5"),
+    "of another generation": ({"arch": "10.0"}, "has code for 8.0, 9.0, and the machine is 10.0"),
+    "of no arch": ({"arch": ""}, "of no known arch"),
+}
+
+
+@pytest.mark.rule("KCI786", triggers=True)
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_machine_that_could_not_have_run_it(day: Day, kind: str) -> None:
+    changes, said = MACHINES[kind]
+    refused(day.check(machine=msgspec.structs.replace(H100, **changes)), "KCI786", said)
+
+
+@pytest.mark.rule("KCI786", triggers=False)
+@pytest.mark.parametrize(
+    ("archs", "arch"), [(("8.0+PTX",), "12.0"), (("9.0a",), "9.0"), (("8.0",), "8.9"), (("7.5", "8.0"), "8.0")]
+)
+def test_a_machine_that_runs_it(tmp_path: Path, archs: tuple[str, ...], arch: str) -> None:
+    day = Day(tmp_path / "day")
+    make_variant(tmp_path / "again", CUDA, archs=archs).joinpath("metadata.json").replace(day.variant / "metadata.json")
+    tested = {"digest": variant_digest(day.variant)}
+    done = day.check(machine=msgspec.structs.replace(H100, arch=arch), one=tested)
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.rule("KCI786", triggers=True)
+@pytest.mark.parametrize(
+    ("changes", "tested", "said"),
+    [
+        ({"error": "it failed"}, {}, "it says that it passed, and has an error"),
+        ({"tested": ()}, {}, "its lists of variants do not agree"),
+        ({}, {"failed": 1}, "with 3 tests passed and 1 failed"),
+        ({}, {"passed": 0}, "with 0 tests passed"),
+        ({"at": "2999-01-01T00:00:00+00:00"}, {}, "is not a time that has passed"),
+        ({"at": "yesterday"}, {}, "is not a time that has passed"),
+        ({"at": "2026-01-01T00:00:00"}, {}, "is not a time that has passed"),
+    ],
+)
+def test_an_edited_record(day: Day, changes: dict[str, Any], tested: dict[str, Any], said: str) -> None:
+    refused(day.check(one=tested, **changes), "KCI786", said)
+
+
+@pytest.mark.rule("KCI787", triggers=True)
+@pytest.mark.parametrize(
+    ("changes", "tested", "said"),
+    [
+        ({"passed": False, "error": "assert 3 == 4"}, {"state": TestState.FAILED, "failed": 1}, "assert 3 == 4"),
+        ({"passed": False, "error": "x"}, {"state": TestState.NOTHING_RAN}, f"{CUDA}: nothing ran"),
+        ({"tested": ()}, {"state": TestState.NOT_RUN}, f"{CUDA}: not run"),
+        ({}, {"workloads": (Workload("Norm.a", 1, 1, 1, False),)}, "the numbers of Norm.a are not torch's"),
+        ({"variants": (), "tested": ()}, None, "nothing was tested"),
+    ],
+    ids=["failed", "nothing ran", "could not look", "numbers", "empty"],
+)
+def test_what_did_not_pass(
+    day: Day, changes: dict[str, Any], tested: dict[str, Any] | None, said: str, tmp_path: Path
+) -> None:
+    done = day.check("--record", tmp_path / "kci-test.json", one=tested, **changes)
+    refused(done, "KCI787", said)
+    assert not read_json(tmp_path / "kci-test.json", TestRecord).passed
+
+
+@pytest.mark.rule("KCI788", triggers=True)
+def test_commands_that_kci_does_not_have(day: Day) -> None:
+    refused(day.check(one={"commands": "0" * 64}), "KCI788", "by other commands than kci has for it")
+
+
+@pytest.mark.rule("KCI789", triggers=True)
+def test_variants_without_a_record_are_named(day: Day, tmp_path: Path) -> None:
+    make_variant(tmp_path / "tree", OTHER, archs=("9.0",))
+    make_variant(tmp_path / "tree", "torch213-cxx11-cpu-x86_64-linux")
+    done = day.check()
+    assert done.code == 0
+    assert f"{OTHER}: no record says that it was tested" in done.stderr
+    assert "cpu" not in done.stderr
+
+
+def test_what_a_hostile_record_says_drives_no_terminal(day: Day) -> None:
+    machine = msgspec.structs.replace(H100, device="NVIDIA\x1b[2J\n::error::H100")
+    done = day.check(machine=machine)
+    assert "\x1b[2J" not in done.stdout + done.stderr
+    assert "\n::error::" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent / "hardware").glob("*.json")), ids=lambda path: path.stem
+)
+def test_the_records_that_are_kept_are_the_cpus(path: Path) -> None:
+    """Of archives that ran in an empty root without a network: docs/hardware.md says that no GPU was there."""
+    record = read_test_record(path)
+    assert record.machine is not None
+    assert (record.machine.backend, record.machine.arch, record.machine.driver) == ("cpu", "", "")
+    (one,) = record.variants
+    assert record.passed
+    assert (one.state, one.failed) == (TestState.PASSED, 0)
+    assert "-cpu-" in one.variant
+    assert all(work.verified for work in one.workloads)
