@@ -276,7 +276,7 @@ def with_benchmarks(report: TestReport, variant_dir: Path, sources: Path | None,
         command = [str(python), "-c", "from kernels.cli import main; main()", "benchmark", str(place)]
         command += ["--iterations", str(_ITERATIONS), "--output", str(answer)]
         environment = _environment(place, (), read_metadata(variant_dir / FILE_NAME))
-        done = guarded(command, silent, cwd=folder, env=environment)
+        done = guarded(command, silent, cwd=Path(folder), env=environment)
         try:
             results = read_record(answer, _Benchmarked).results
         except (OSError, ValueError):
