@@ -11,11 +11,16 @@ import pytest
 from buildkit import write_tree
 from cli.runner import Result, kci
 from kci.ci.hardware_records import digest_of_tests, read_test_record
-from kci.ci.run_records import TestedVariant, TestRecord
+from kci.ci.run_records import KernelRecord, TestedVariant, TestRecord
+from kci.ci.tree_index import NO_PLAN, RunUploads
 from kci.files.bounded_json import read_json
 from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import TestLeg
+from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, Workload
+from kci.tree.manifest import Manifest, Origin, Present
 from kci.verify.load_rules import LoaderEnvironment
+from run.cuda_python import python_with_cuda
 from run.test_hardware_pack import BUILD_TOML
 from variants import CUDA, SOURCE, make_variant, variant_digest
 
@@ -78,6 +83,22 @@ def test_a_good_record_counts_and_is_what_the_gate_reads(day: Day, tmp_path: Pat
     counted = read_json(tmp_path / "kci-test.json", TestRecord)
     assert (counted.leg, counted.passed) == ("cuda-x86_64-linux", True)
     assert counted.tree == tree_under_test({CUDA: variant_digest(day.variant)}, [CUDA])
+
+
+def test_the_gate_takes_it_for_the_test_of_that_machine(day: Day, tmp_path: Path) -> None:
+    """Of the very tree that the run has merged; a record that is refused leaves it untested."""
+    leg = TestLeg("gated-norm", ".", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("a",), 60)
+    present = Present(CUDA, variant_digest(day.variant), "cuda", Origin("a"))
+    merged = KernelRecord(
+        kernel="gated-norm", attempt=1, complete=True, manifest=Manifest("gated-norm", 1, None, (present,), (), True)
+    )
+    plan = msgspec.structs.replace(NO_PLAN, tests=(leg,))
+    key, untested = ("gated-norm", leg.name), []
+    for changes in ({}, {"error": "edited"}):
+        day.check("--record", tmp_path / "kci-test.json", **changes)
+        counted = read_json(tmp_path / "kci-test.json", TestRecord)
+        untested.append(RunUploads(plan, {"gated-norm": merged}, {key: counted}).untested())
+    assert untested == [{}, {key: "it says that it passed, and has an error"}]
 
 
 def refused(done: Result, rule: str, said: str) -> None:
@@ -219,6 +240,46 @@ def test_variants_without_a_record_are_named(day: Day, tmp_path: Path) -> None:
     assert done.code == 0
     assert f"{OTHER}: no record says that it was tested" in done.stderr
     assert "cpu" not in done.stderr
+
+
+@pytest.mark.rule("KCI787", triggers=True)
+@pytest.mark.parametrize(
+    ("instead", "said"), [('"cuda"', "needs torch 2.13"), ('"cpu"', "needs an NVIDIA GPU")], ids=["torch", "no GPU"]
+)
+def test_a_machine_that_cannot_run_it_leaves_a_record_that_does_not_count(
+    day: Day, instead: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another torch, or without a GPU: what could not be looked at has not passed."""
+    monkeypatch.setattr(kernel_tests, "has_device", lambda _: False)
+    path, tree = day.folder / "record.json", day.folder / "tree"
+    python = python_with_cuda(day.folder)  # torch 2.14; the variant is for 2.13
+    python.write_text(python.read_text().replace('"backend": "cuda"', f'"backend": {instead}'))
+    made = kci("test", day.kernel, "--tree", tree, "--python", python, "--benchmark", "--record", path)
+    assert made.code == 3
+    record = read_json(path, TestRecord)
+    assert (record.passed, record.machine is not None) == (False, True)
+    refused(day.check_file(), "KCI787", said)
+
+
+def publish(day: Day, *records: Path) -> Result:
+    words = [word for record in records for word in ("--tested", record)]
+    return kci("publish", day.kernel, "--tree", day.folder / "tree", "--dry-run", *words)
+
+
+@pytest.mark.rule("KCI785", "KCI789", triggers=True)
+def test_publishing_wants_a_record_of_all_of_a_kind(day: Day, tmp_path: Path) -> None:
+    assert day.check().code == 0
+    good = tmp_path / "record.json"
+    passed = publish(day, good)
+    assert "not all of it was tested" not in passed.stderr, "what is wrong then is another thing: it has no manifest"
+    make_variant(tmp_path / "tree", OTHER, archs=("9.0",))
+    left = publish(day, good)
+    assert (left.code, f"{OTHER}: no record says that it was tested" in left.stderr) == (1, True)
+    edited = tmp_path / "edited.json"
+    edited.write_bytes(good.read_bytes().replace(day.tested.digest.encode(), b"0" * 64))
+    refused(publish(day, edited), "KCI785", "it is about another ")
+    nameless = kci("publish", tmp_path / "tree", "--dry-run", "--tested", good)
+    assert (nameless.code, "--tested needs the kernel's tests" in nameless.stderr) == (2, True)
 
 
 def test_what_a_hostile_record_says_drives_no_terminal(day: Day) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import native, nix, noarch
-from kci.builders.elsewhere import elsewhere_commands, never_ran_heading
+from kci.builders.elsewhere import elsewhere_commands, made_by_hand, never_ran_heading
 from kci.builders.recipe import commands
 from kci.builders.request import Built, Request
 from kci.errors import KciError, MissingToolError, UsageError
@@ -43,6 +43,8 @@ def build_variant(request: Request, log: Log) -> Built:
         match name:
             case "noarch":
                 built = noarch.build(request, log)
+            case "native" if request.options.module is not None:
+                built = made_by_hand(request, request.options.module)
             case "native":
                 for line in never_ran_heading(request):
                     log(line)

@@ -7,17 +7,20 @@ architecture's are a cross compiler's. What never ran anywhere is in `never_ran`
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 from kci.builders.commands import KERNEL, PYTHON, TORCH, Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
+from kci.builders.generate import compiled_ops
+from kci.builders.kernel_files import package_files, write_package
 from kci.builders.never_ran import oneapi
-from kci.builders.never_ran.desktops import desktop_commands
+from kci.builders.never_ran.desktops import desktop_commands, module_ending
 from kci.builders.never_ran.ran_on import heading, never_ran
 from kci.builders.recipe import checked_sources, commands, make_recipe
-from kci.builders.request import Request
+from kci.builders.request import Built, Request
 from kci.config.values import Version
-from kci.errors import MissingToolError
+from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.names import Kind, this_system
 from kci.processes.process import Log, shown, silent
 from kci.toolchains.compilers import GCC_FLAGS
@@ -61,6 +64,26 @@ def never_ran_digest(request: Request) -> str:
     ):
         text = text.replace(str(own), name)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def made_by_hand(request: Request, module: Path) -> Built:
+    """Make a variant, in `request.output`, of a native module that somebody has made with the commands that never ran.
+
+    Raises:
+        UsageError: kci builds such a variant itself.
+        FindingsError: there is no such file, or the kernel's package is missing or wrong.
+    """
+    variant = request.variant
+    if not never_ran().kind_of(variant) or variant.system.endswith("linux"):
+        raise UsageError(f"kci builds {variant.name} itself", hint="leave out --module")
+    if not module.is_file():
+        raise FindingsError(f"{module} is not a file", hint="`--dry-run` prints the commands that make it")
+    ops = compiled_ops(request.kernel_id, tvm_ffi=False)
+    write_package(request.output, package_files(request.kernel_dir, request.build, compiled=True), {"_ops.py": ops})
+    name = request.kernel_id + module_ending(variant)
+    shutil.copyfile(module, request.output / name)
+    (request.output / name).chmod(0o755)
+    return Built(builder="by-hand", archs=None)
 
 
 def never_ran_heading(request: Request) -> list[str]:

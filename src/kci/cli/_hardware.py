@@ -11,13 +11,14 @@ import click
 import msgspec
 
 from kci.builders.elsewhere import never_ran_digest
-from kci.builders.never_ran.ran_on import never_ran
+from kci.builders.never_ran.ran_on import never_ran, ran_entry
 from kci.builders.request import BuildOptions
 from kci.ci.hardware_records import BuiltHere, digest_of_tests, judge_record, read_test_record, without_record
 from kci.ci.run_records import ci_run, write_record
 from kci.cli._output import Layout, print_diagnostics, progress_log, table
 from kci.diagnostics import finding, printable
 from kci.errors import FindingsError, KciError, UsageError
+from kci.files.cache import default_cache
 from kci.matrix.names import parse_variant_name
 from kci.plan.hardware_tests import tree_under_test
 from kci.remote.engine_plan import open_run
@@ -106,38 +107,48 @@ def _pack(workspace: Workspace, built: BuiltPlace, archive: Path, pythons: Seque
     return 0
 
 
+def require_tested(workspace: Workspace | None, tree: Path, records: Sequence[Path]) -> None:
+    """Refuse a tree of which not every variant that a record could be about has one that passed.
+
+    Raises:
+        UsageError: it is not known which kernel the tree is of.
+        FindingsError: a record is about something else, contradicts itself, did not pass, or leaves out a variant.
+    """
+    if workspace is None:
+        raise UsageError("--tested needs the kernel's tests", hint="name its directory with --kernel")
+    here = _here(workspace, BuiltPlace(tree, (), default_cache()))
+    told = {path: read_test_record(path) for path in records}
+    found = [item for path, record in told.items() for item in judge_record(record, here, path)]
+    tested = {item.variant for record in told.values() for item in record.variants}
+    left = sorted({name for record in told.values() for name in without_record(record, here)} - tested)
+    found += [finding("KCI789", f"{name}: no record says that it was tested", path=str(tree)) for name in left]
+    if found:
+        raise FindingsError(f"{tree} is not published: not all of it was tested", diagnostics=found)
+
+
+def _here(workspace: Workspace, built: BuiltPlace) -> BuiltHere:
+    kernel = workspace.only_kernel()
+    with built_anywhere(built, kernel.build.name) as variants:
+        sealed = {directory.name: read_sealed(directory) for directory in variants}
+    commands = commands_of(workspace, list(sealed), built.cache)
+    return BuiltHere(kernel.build.name, sealed, digest_of_tests(Path(kernel.directory)), commands)
+
+
 def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | None) -> int:
     """Print what a record that came back says, and what is wrong with it; the exit code.
 
     `record` takes it in the form in which a job of `[test]` leaves one, which the gate reads.
     """
-    kernel = workspace.only_kernel()
-    told = read_test_record(path)
-    with built_anywhere(built, kernel.build.name) as variants:
-        sealed = {directory.name: read_sealed(directory) for directory in variants}
-    here = BuiltHere(
-        kernel.build.name,
-        sealed,
-        digest_of_tests(Path(kernel.directory)),
-        commands_of(workspace, list(sealed), built.cache),
-    )
+    told, here = read_test_record(path), _here(workspace, built)
     found = judge_record(told, here, path)
-    if not found:
-        found = [
-            finding("KCI789", f"{name}: no record says that it was tested", path=str(path))
-            for name in without_record(told, here)
-        ]
+    wrong = found[0].message if found else ""
+    left = [] if found else without_record(told, here)
+    found += [finding("KCI789", f"{name}: no record says that it was tested", path=str(path)) for name in left]
     print_diagnostics(found)
     machine = told.machine
-    wrong = next((item.message for item in found if item.rule != "KCI789"), "")
     if machine is not None and not wrong:
-        parts = (
-            machine.device,
-            machine.arch,
-            machine.driver and f"driver {machine.driver}",
-            f"torch {machine.torch}",
-            told.at,
-        )
+        driver = machine.driver and f"driver {machine.driver}"
+        parts = (machine.device, machine.arch, driver, f"torch {machine.torch}", told.at)
         click.echo(printable(", ".join(part for part in parts if part)))
         rows = [
             (
@@ -149,6 +160,11 @@ def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | N
             for item in told.variants
         ]
         click.echo(table(("variant", "state", "passed", "numbers as torch's"), rows, Layout(cut=("variant",))))
+        for item in told.variants:
+            if item.commands:
+                click.echo(
+                    ran_entry(told.kernel, item.variant, item.commands, (machine.device, machine.torch), told.at)
+                )
     if record is not None:
         first = parse_variant_name(told.variants[0].variant) if told.variants and not wrong else None
         counted = msgspec.structs.replace(
@@ -157,7 +173,7 @@ def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | N
             attempt=ci_run().attempt or 1,
             passed=not wrong,
             error=wrong,
-            tree=tree_under_test({name: item.digest for name, item in sealed.items()}, told.tested),
+            tree=tree_under_test({name: item.digest for name, item in here.variants.items()}, told.tested),
         )
         write_record(record, counted)
     return 1 if wrong else 0

@@ -99,6 +99,12 @@ from kci.tree.leg_record import artifact_name
     "--objects-to", type=PATH, metavar="FILE", help="Pack all objects into this file, also if the build fails."
 )
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
+@click.option(
+    "--module",
+    type=PATH,
+    metavar="FILE",
+    help="For macOS and Windows: make the variant of this module, which the commands of --dry-run have made.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(
     kernel: str,

@@ -41,6 +41,11 @@ def _directories(unit: Unit) -> tuple[list[str], list[str]]:
     return own, [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
 
 
+def module_ending(variant: Variant) -> str:
+    """How the file name of its native module ends."""
+    return ".pyd" if variant.system.endswith("windows") else ".abi3.so"
+
+
 def _for_macos(variant: Variant, kernel_id: str, sources: Sources) -> list[str]:
     shaders = [unit for unit in sources.units if unit.language is Language.METAL]
     hosts = [unit for unit in sources.units if unit.language is not Language.METAL]
@@ -96,7 +101,15 @@ def _link_bundle(variant: Variant, kernel_id: str, objects: Sequence[str]) -> li
     stable = variant.kind is Kind.STABLE_ABI
     libraries = ["-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
     command = ["c++", "-bundle", "-Wl,-headerpad_max_install_names", "-undefined", "dynamic_lookup"]
-    return [*command, *_machine(variant), "-o", f"{kernel_id}.abi3.so", *objects, f"-L{TORCH}/lib", *libraries]
+    return [
+        *command,
+        *_machine(variant),
+        "-o",
+        kernel_id + module_ending(variant),
+        *objects,
+        f"-L{TORCH}/lib",
+        *libraries,
+    ]
 
 
 def _machine(variant: Variant) -> list[str]:
@@ -137,5 +150,5 @@ def _link_dll(variant: Variant, kernel_id: str, objects: Sequence[str]) -> list[
     if variant.backend == "cuda":
         libraries += ["torch_cuda.lib", *([] if stable else ["c10_cuda.lib"]), "cudart.lib"]
         paths.append(f"/LIBPATH:{CUDA}/lib/x64")
-    command = ["link", "/nologo", "/DLL", "/INCREMENTAL:NO", f"/OUT:{kernel_id}.pyd"]
+    command = ["link", "/nologo", "/DLL", "/INCREMENTAL:NO", f"/OUT:{kernel_id}{module_ending(variant)}"]
     return [*command, *objects, *paths, *libraries, "python3.lib"]
