@@ -572,6 +572,13 @@ def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Pat
             read_elf(target)
 
 
+def test_an_empty_dynamic_table_gives_no_traceback(tmp_path: Path, compile: Compile) -> None:
+    lie = Lie(compile(STABLE_SOURCE, "-lc").read_bytes())
+    (tmp_path / "lie.so").write_bytes(lie.put(lie.start(".dynamic"), "Q", 0).data)
+    with pytest.raises(ElfError, match="it has no string table"):
+        read_elf(tmp_path / "lie.so")
+
+
 @settings(max_examples=many(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:

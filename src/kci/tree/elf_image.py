@@ -267,7 +267,7 @@ class Image:
                 address = self.tags.get(_TABLES[item.kind])
             elif item.kind == _NOBITS or not item.flags & _ALLOC:
                 continue
-            if item.kind == _DYNSYM and self.offset_of(self.tags[STRTAB]) != self.sections[item.link].offset:
+            if item.kind == _DYNSYM and self._strings != self.sections[item.link].offset:
                 yield f"the loader reads other names than {self.sections[item.link].name} has"
             if not item.size:
                 continue
