@@ -228,6 +228,8 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[runners.any.x86_64-linux]\nprice = inf\ncurrency = "USD"\n',
         "[[limits]]\ntimeout-minutes = 0\n",
         "[[limits]]\nmax-jobs = 10000\n",
+        "[[limits]]\nparts = 0\n",
+        "[[limits]]\nparts = 10000\n",
         '[mirrors]\ncutlass = "ftp://example.com/cutlass"\n',
         '[mirrors]\nsycl-tla = "ext::sh -c id"\n',
         '[images.cpu]\nx86_64-linux = "Not An Image"\n',
@@ -246,6 +248,20 @@ def test_impossible_values(text: str) -> None:
     found = lint(text)
     assert [item.rule for item in found] == ["KCI330"]
     assert found[0].line
+
+
+@pytest.mark.rule("KCI330", triggers=False)
+@pytest.mark.rule("KCI327", triggers=False)
+@pytest.mark.parametrize("parts", ["1", "257", "9999", '"auto"'])
+def test_parts_are_a_limit_and_more_than_a_matrix_takes_are_possible(parts: str) -> None:
+    assert lint(f"[[limits]]\nparts = {parts}\n") == []
+
+
+@pytest.mark.rule("KCI327", triggers=True)
+@pytest.mark.parametrize("keys", ["", 'kernel = "flash"', 'backend = "cuda"'])
+def test_a_limit_that_limits_nothing(keys: str) -> None:
+    (found,) = lint(f"[[limits]]\n{keys}\n")
+    assert (found.rule, found.hint) == ("KCI327", "add `max-jobs`, `cores`, `timeout-minutes` or `parts`")
 
 
 @pytest.mark.rule("KCI330", triggers=False)

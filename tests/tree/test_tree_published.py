@@ -13,6 +13,7 @@ from cli.runner import kci
 from conftest import add_package
 from kci.errors import FindingsError
 from kci.inputs.kernel_inputs import RecordedInputs
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest, read_published
@@ -222,6 +223,16 @@ def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
         {"kernel": "gated-norm", "variant": CPU, "seconds": 20.0},
         {"kernel": "gated-norm", "variant": CUDA, "seconds": 5.0},
     ], "a leg that does not say how long it took changes nothing"
+
+
+@pytest.mark.parametrize(("found", "seconds"), [(0, 20.0), (1, 5.0)])
+def test_a_leg_that_found_objects_does_not_say_what_building_takes(tmp_path: Path, found: int, seconds: float) -> None:
+    use = ObjectUse(found, 9 - found)
+    make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=20.0, objects=use)
+    path = tmp_path / "durations.json"
+    path.write_text(json.dumps({"schema": 1, "durations": [{"kernel": "gated-norm", "variant": CPU, "seconds": 5}]}))
+    record_durations(path, [tmp_path / "in"])
+    assert [item["seconds"] for item in json.loads(path.read_text())["durations"]] == [seconds]
 
 
 def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:

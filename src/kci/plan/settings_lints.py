@@ -17,7 +17,6 @@ from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
 from kci.matrix.migrations import MIGRATIONS
-from kci.plan.sharding import MAX_MATRIX
 from kci.suggest import nearest, one_of
 
 
@@ -180,7 +179,7 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
         parts = limit.parts if isinstance(limit.parts, int) else None
-        yield ("limits", index, "parts"), parts, range(1, MAX_MATRIX + 1).__contains__, f"from 1 to {MAX_MATRIX}"
+        yield ("limits", index, "parts"), parts, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None
