@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,30 +27,69 @@ from common import (
     text_input,
     warn,
 )
-from kci.builders.object_packs import pack_name, read_head
+from kci.builders.object_packs import PackHead, pack_name, read_costs, read_head
+from kci.builders.parts import Seconds
 from kci.builders.request import read_part
-from kci.ci.run_records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
+from kci.ci.run_records import (
+    OBJECTS_FILE,
+    LegObjects,
+    VariantFailure,
+    ci_run,
+    read_failures,
+    write_failure,
+    write_record,
+)
 from kci.ci.watched_leg import watch_leg
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
+from kci.files.bounded_json import read_record
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
+from kci.plan.plan import stop_after
 from kci.plurals import count
 from kci.run.build_leg import build_part
 from kci.run.disk_room import make_room
 from kci.toolchains.downloads import SeldomTransfers
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
 
-SHARE_OF_TIMEOUT, SETUP_MINUTES = 0.92, 4
-"""How much of a job's time a build may take, and the minutes that the steps around it need."""
+SETUP_MINUTES = 4
+"""What the steps around a build need of a job's time."""
 
+SLICES = 4
+"""How often a leg that may not end in time uploads its objects: action.yml has a step for each."""
 
 MOST_BYTES = 4 * 10**9
 """Objects of a leg, packed; larger ones would cost more to carry than to compile."""
+
+
+class Begun(msgspec.Struct):
+    """How a leg began, for its later steps: they find what the first one has compiled."""
+
+    at: float
+    place: str = ""
+    """A file; empty where there is one step."""
+    use: dict[str, ObjectUse] = {}
+    """What there was of each variant before."""
+
+    @classmethod
+    def of(cls, place: Path | None) -> Begun:
+        """What an earlier step has noted, or a beginning now."""
+        return read_record(place, cls) if place and place.exists() else cls(time.time(), str(place or ""))
+
+    @property
+    def minutes(self) -> float:
+        return (time.time() - self.at) / 60
+
+    def note(self, heads: Iterable[PackHead]) -> None:
+        """Note what was found of variants, where it is for the first time."""
+        self.use = {head.variant: head.use for head in heads if head.use is not None} | self.use
+        if self.place:
+            write_record(Path(self.place), self)
 
 
 class Leg:
@@ -61,6 +103,9 @@ class Leg:
         flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
         self.part = text_input("part")
         self.threads, self.disk, self.run = count_input("threads"), count_input("disk"), ci_run()
+        if (finish := text_input("finish")) not in ("", "later", "now"):
+            fail(f"the input `finish` must be empty, later or now, not {finish[:40]!r}", 2)
+        self.finish, self.slice = finish, count_input("slice")
         self.options = kci.BuildOptions(
             builder=text_input("builder", "auto"),
             container=text_input("container", "auto"),
@@ -68,23 +113,41 @@ class Leg:
             jobs=count_input("jobs"),
             attempt=self.run.attempt or 1,
             run=self.run.id,
-            part=self.part or None,
-            link=bool(text_input("takes") and packs(runner_temp() / "kci-objects")),
-            stop_after=stop_after(count_input("timeout")),
+            part=self.part or ("1/1" if self.slice else None),
+            balance=balance() if self.part else None,
+            torch_only=flag_input("torch-only", "false"),
+            link=bool(text_input("takes") and packs(runner_temp() / "kci-objects") and not self.slice),
             objects_from=packs(runner_temp() / "kci-objects"),
         )
         self.objects = text_input("objects")
         self.kept = runner_temp() / "kci-objects-out"
         if not self.name:
             fail("the input `leg` is missing: several variants need a name for their artifact", 2)
+        self.timeout = count_input("timeout")
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
+        self.begun = Begun.of(runner_temp() / f"kci-begun.{self.upload_name}" if self.finish else None)
         # All of them are looked up before the first is built: a misspelt name is known at once.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
 
+    def left(self) -> float | None:
+        """The minutes after which a build ends itself, so that the job uploads its objects before GitHub ends it."""
+        if self.timeout is None:
+            return None
+        most = float(stop_after(self.timeout - SETUP_MINUTES))
+        return max(0.0, most * (self.slice or SLICES) / SLICES - self.begun.minutes)
+
+    def goes_on(self) -> bool:
+        """Whether the job that this one goes on from ended itself."""
+        here = runner_temp() / "kci-objects" / "here"
+        found = read_failures([here], self.kernel.build.name) if here.is_dir() else []
+        return any(failure.unfinished and failure.leg == self.name for failure in found)
+
     def replay(self, variant: str) -> str:
-        here = msgspec.structs.replace(self.options, part=None, link=False, stop_after=None, objects_from=())
+        here = msgspec.structs.replace(
+            self.options, part=None, torch_only=False, balance=None, link=False, objects_from=()
+        )
         options = [f"--variant={variant}", *here.words()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
@@ -94,14 +157,16 @@ class Leg:
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=msgspec.structs.replace(self.options, objects_to=self.pack_of(variant.name)),
+            options=msgspec.structs.replace(
+                self.options, objects_to=self.pack_of(variant.name), stop_after=self.left()
+            ),
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
         )
 
     def build(self, variant: kci.Variant) -> kci.BuiltLeg | None:
         """Build a variant; None for a part of one, which makes objects only."""
         with group(f"Build {variant.name}{f' (part {self.part})' if self.part else ''}"):
-            if self.part:
+            if self.options.part:
                 build_part(self.workspace, self.request(variant), log)
                 return None
             return kci.build_leg(self.workspace, self.request(variant), log)
@@ -118,14 +183,18 @@ class Leg:
         return upload_name(self.kernel.build.name, self.name)
 
 
+def balance() -> Path | None:
+    """What sources took in the earlier run, for parts: all of them are given the same pack of it."""
+    packed = packs(runner_temp() / "kci-objects" / "earlier")
+    seconds = {source: cost.seconds for pack in packed for source, cost in read_costs(pack).items()}
+    place = runner_temp() / "kci-seconds.json"
+    write_record(place, Seconds(seconds))
+    return place if seconds else None
+
+
 def packs(folder: Path) -> tuple[Path, ...]:
     """The objects of earlier runs, of earlier attempts, and of the parts of a link."""
     return tuple(sorted(folder.rglob("objects.*.tar")))
-
-
-def stop_after(timeout: int | None) -> float | None:
-    """After how many minutes a build ends itself, so that the job can upload its objects before GitHub ends it."""
-    return None if timeout is None else max(1.0, timeout * SHARE_OF_TIMEOUT - SETUP_MINUTES)
 
 
 log = SeldomTransfers(show)
@@ -133,14 +202,47 @@ log = SeldomTransfers(show)
 
 def main() -> None:
     """Build every variant of the leg, one after the other; one that fails does not stop the others."""
+    signal.signal(signal.SIGTERM, terminated)
     leg = Leg()
+    leg.begun.note([])
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
     if leg.disk and leg.options.container != "none":
         make_room(leg.disk, show)
     if flag_input("results", "false"):
         watch(leg)
-        return
+    elif leg.finish == "now" and not leg.goes_on():
+        show(f"{leg.name} did not end itself: there is nothing to go on with")
+    elif leg.slice:
+        compile_slice(leg)
+    else:
+        build(leg)
+
+
+def terminated(_number: int, _frame: object) -> None:
+    """End as one whose time is over does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the packing
+    raise KeyboardInterrupt
+
+
+def compile_slice(leg: Leg) -> None:
+    """Compile for a part of the leg's time. The last step of the leg makes the variants, and says what is wrong."""
+    try:
+        for variant in leg.variants:
+            leg.build(variant)
+        ended = False
+    except UnfinishedBuildError as error:
+        show(error.message)
+        ended = True
+    except kci.KciError as error:
+        show(f"the next step says more: {first_error(error)}")
+        ended = False
+    if keep_objects(leg) and ended:
+        set_output("again", "true")
+
+
+def build(leg: Leg) -> None:
+    """Make the variants, or the objects of a part."""
     built: list[kci.BuiltLeg] = []
     failed: list[tuple[str, kci.KciError]] = []
     for variant in leg.variants:
@@ -150,7 +252,10 @@ def main() -> None:
         except kci.KciError as error:
             failed.append((variant.name, error))
             report_failure(leg, variant.name, error)
+    unfinished = [error for _, error in failed if isinstance(error, UnfinishedBuildError)]
+    ends_itself = bool(failed) and len(unfinished) == len(failed)
     objects = keep_objects(leg)
+    progress = objects and progress_of(leg)[1]
     # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
     # attempts of a run are one set: merging takes the newest.
     if not leg.part:
@@ -167,8 +272,14 @@ def main() -> None:
     headers = ("kernel", "variant", "state", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
     add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
-    if failed and leg.part and isinstance(failed[0][1], UnfinishedBuildError):
-        warn(failed[0][1].message)  # the link compiles the rest
+    if ends_itself and leg.finish == "later" and progress:
+        write_failure(leg.kept, failure_of(leg, failed[0][0], failed[0][1]))
+        set_output("unfinished", "true")
+        warn(f"{unfinished[0].message}; the job `finish` goes on from there")
+    elif ends_itself and leg.part:
+        warn(f"{unfinished[0].message}; the link compiles the rest")
+    elif ends_itself:
+        fail(unfinished[0].message, unfinished[0].exit_code, GO_ON if progress else STUCK)
     elif failed:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -176,28 +287,57 @@ def main() -> None:
         fail(f"{told}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
 
 
+GO_ON = "re-run the failed jobs, or push: it goes on from there"
+STUCK = (
+    "it compiled nothing that could be kept, so it would not get further: give it more time (`timeout-minutes`) or "
+    "more `parts` under [[limits]] of kci.toml, or a machine with more cores and memory"
+)
+
+
+def heads(leg: Leg) -> list[PackHead]:
+    """What the packs say that this leg has made."""
+    return [read_head(path) for path in packs(leg.kept)]
+
+
+def progress_of(leg: Leg) -> tuple[int, int, int]:
+    """How many objects were found when the leg began, how many its steps have compiled, and how many are missing."""
+    known = heads(leg)
+    leg.begun.note(known)
+    there, wanted = sum(head.objects for head in known), sum(head.wanted for head in known)
+    found = sum(use.found for use in leg.begun.use.values())
+    return found, there - found, wanted - there
+
+
+def minutes_left(leg: Leg) -> float | None:
+    """What the objects that are missing take, by those that were compiled here; None if none are, or none were."""
+    _, made, missing = progress_of(leg)
+    return leg.begun.minutes * missing / made if made and missing else None
+
+
 def keep_objects(leg: Leg) -> list[AnswerTable]:
     """Hand the objects over to the upload, say in a record which there are, and how many were not compiled."""
-    packed = {path: read_head(path) for path in packs(leg.kept)}
+    packed = packs(leg.kept)
     if not packed:
         return []
-    uses = [head.use for head in packed.values() if head.use is not None]
-    found, made = (sum(getattr(use, name) for use in uses) for name in ("found", "made"))
-    seconds, attempt = sum(use.seconds for use in uses), leg.run.attempt or 1
-    name = f"{leg.objects}-{attempt}"
-    wanted = sum(head.wanted for head in packed.values())
+    found, made, missing = progress_of(leg)
+    uses, attempt = leg.begun.use.values(), leg.run.attempt or 1
+    seconds = sum(use.seconds for use in uses)
+    name = f"{leg.objects}-{attempt}" + (f".{leg.slice}" if leg.slice else "")
     rate = f"{100 * found // max(1, found + made)} %"
     runs = ", ".join(sorted({run for use in uses for run in use.runs})) or "no earlier run"
-    row = (leg.name, f"{found + made} of {wanted}", found, rate, runs, made, f"{seconds / 60:.0f}")
-    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes saved")
+    left = minutes_left(leg)
+    row = (leg.name, f"{found + made} of {found + made + missing}", found, rate, runs, made, f"{seconds / 60:.0f}",
+           "none" if not missing else "not known" if left is None else f"{left:.0f}")  # fmt: skip
+    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes saved", "minutes left, about")
     if (size := sum(path.stat().st_size for path in packed)) > MOST_BYTES:
         warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MOST_BYTES / 1e9:.0f} are the most")
-    else:
-        set_output("objects-name", name)
-        set_output("objects-folder", str(leg.kept))
-        if not leg.part:  # those of a part are with the leg that links, too
-            kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds)
-            write_record(leg.packed / OBJECTS_FILE, kept)
+        return []
+    set_output("objects-name", name)
+    set_output("objects-folder", str(leg.kept))
+    if not leg.part and not leg.slice:  # those of a part are with the leg that links, too
+        costs = {source: cost for pack in packed for source, cost in read_costs(pack).items()}
+        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds, costs)
+        write_record(leg.packed / OBJECTS_FILE, kept)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 
 
@@ -221,10 +361,17 @@ def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
     print_error(error, annotate=False)
     print(f"To do the same on your machine:\n  {replay}", flush=True)
     add_summary([f"### {variant} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
-    kernel = leg.kernel.build.name
-    attempt, unfinished = leg.run.attempt or 1, isinstance(error, UnfinishedBuildError)
-    failure = VariantFailure(kernel, leg.name, variant, attempt, first_error(error), replay[:4000], unfinished)
-    write_failure(leg.packed, failure)
+    write_failure(leg.packed, failure_of(leg, variant, error))
+
+
+def failure_of(leg: Leg, variant: str, error: kci.KciError) -> VariantFailure:
+    """The record of a variant that was not built."""
+    unfinished, told = isinstance(error, UnfinishedBuildError), first_error(error)
+    if unfinished and (left := minutes_left(leg)) is not None:
+        told += f", and about {count(round(left), 'minute')} are left; {GO_ON}"
+    return VariantFailure(
+        leg.kernel.build.name, leg.name, variant, leg.run.attempt or 1, told, leg.replay(variant)[:4000], unfinished
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,17 @@ from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.files.replace import write_atomic
 from kci.plan.changes import merged_into
-from kci.plan.github import MAX_OUTPUT_UNITS, only_hosted, only_own, output_units, tests_matrix, untested
+from kci.plan.github import (
+    FINISH,
+    MAX_OUTPUT_UNITS,
+    NO_JOBS,
+    only_hosted,
+    only_own,
+    output_units,
+    part_matrices,
+    tests_matrix,
+    untested,
+)
 from kci.plan.plan import Role, Shard, promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
@@ -42,6 +52,7 @@ from kci.tree.manifest import read_published
 def main() -> None:
     """Plan once, and set the outputs."""
     callers, chosen = number_input("callers"), words_input("kernel")
+    jobs = part_jobs(text_input("parts", "false"))
     flag_input("upload", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
@@ -59,9 +70,11 @@ def main() -> None:
         published=known | index.published(),
         trees=index.carried(),
         objects=index.kept_objects(),
+        costs=index.object_costs(),
         fingerprints=True,
         callers=callers or None,
-        split=flag_input("parts", default="false"),
+        split=jobs > 0,
+        part_jobs=jobs,
         allow_empty=flag_input("allow-empty", default="false"),
     )
     with group("Plan"):
@@ -82,8 +95,10 @@ def main() -> None:
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "parts": "" if callers else matrix_of(planned, Role.PART),
+        "more-parts": "" if callers or jobs < 2 else f"[{','.join(further_parts(planned, jobs))}]",
         "links": "" if callers else matrix_of(planned, Role.LINK),
-        "callers": planned.github_callers(callers, runs) if callers else "",
+        "finish": "" if callers else planned.github_matrix(role=FINISH),
+        "callers": planned.github_callers(callers, runs, jobs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),
         "tests": "" if callers else compact_json(tests_matrix(plan.tests)),
@@ -111,7 +126,21 @@ def main() -> None:
 
 def matrix_of(planned: kci.PlannedRun, role: Role) -> str:
     """The matrix of parts or links of a workflow without callers; nothing where there are none."""
-    return planned.github_matrix(role=role) if any(leg.role is role for leg in planned.plan.legs) else ""
+    return planned.github_matrix(0, role) if any(leg.role is role for leg in planned.plan.legs) else ""
+
+
+def part_jobs(text: str) -> int:
+    """How many jobs of the workflow compile parts: `true` is one."""
+    return {"true": 1, "false": 0}[text] if text in ("true", "false") else number_input("parts")
+
+
+def further_parts(planned: kci.PlannedRun, jobs: int) -> list[str]:
+    """The matrices of the further jobs that compile parts; of nothing where all are in the first one."""
+    there = part_matrices(planned.plan, each=False)
+    return [
+        planned.github_matrix(number, Role.PART) if number < there else compact_json(NO_JOBS)
+        for number in range(1, jobs)
+    ]
 
 
 def affected_base() -> str | None:

@@ -5,7 +5,10 @@ Each job has a cache of its own, as a fresh runner has.
 
 from __future__ import annotations
 
+import collections
 import json
+import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
+from buildkit import program
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders.object_packs import read_head
@@ -40,6 +44,23 @@ catalog = "2026-08-20"
 [[overlay]]
 keep = ["backend == cpu and system == x86_64-linux"]
 """
+# A compiler that notes each object which it has made, takes its time, and after so many of them ends what started it:
+# kci by SIGTERM, or all of the machine that the job runs on.
+COUNTED = """
+made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done
+here=HERE
+case "$made" in obj/[0-9]*) if [ -e $here/slow ]; then sleep "$(cat $here/slow)"; fi ;; esac
+g++ "$@" || exit $?
+case "$made" in obj/[0-9]*) echo "$made" >> $here/made ;; *) exit 0 ;; esac
+if [ -e $here/lose ] && [ "$(wc -l < $here/made)" -ge "$(cat $here/lose)" ] && mv $here/lose $here/lost; then
+  pids=; at=$PPID
+  while [ "$at" -gt 1 ]; do
+    pids="$pids $at"
+    case "$(tr '\\0' ' ' < /proc/$at/cmdline)" in */act*push*) kill -9 $pids; break ;; esac
+    at=$(awk '/^PPid/ {print $2}' /proc/$at/status)
+  done
+fi
+"""
 FRESH_CACHE = """
 - name: A cache of its own, with what is fetched once
   shell: bash
@@ -58,24 +79,26 @@ FRESH_CACHE = """
 class Project:
     """A repository with one kernel of several small objects, and its runs."""
 
-    def __init__(self, place: Path, cache: Path, shared: Path) -> None:
+    def __init__(self, place: Path, cache: Path, shared: Path, many: int = SMALL) -> None:
         self.place, self.repository = place, place / "repository"
         self.kernel = self.repository / "many"
         ignored = shutil.ignore_patterns("build", "__pycache__")
         shutil.copytree(ROOT / "examples" / "rms-norm", self.kernel, ignore=ignored)
         text = (self.kernel / "build.toml").read_text()
-        small = ", ".join(f'"csrc/small{number}.cpp"' for number in range(SMALL))
+        small = ", ".join(f'"csrc/small{number}.cpp"' for number in range(many))
         text = text.replace('src = ["csrc/rms_norm_cpu', f'src = [{small}, "csrc/rms_norm_cpu')
         (self.kernel / "build.toml").write_text(text)
         (self.kernel / "csrc").mkdir(exist_ok=True)
-        for number in range(SMALL):
+        for number in range(many):
             self.source(number).write_text(f"int small{number}() {{ return {number}; }}\n")
         (self.repository / "kci.toml").write_text(ONE_VARIANT)
         own = self.repository / ".github" / "kci"
         own.mkdir(parents=True)
         (own / "before-build.yml").write_text(FRESH_CACHE)
         self.checkout = copy_actions(place / "checkout")
-        self.env = {"ACT_CACHE": str(cache), **installed(shared)}
+        (place / "bin").mkdir()
+        counted = program(place / "bin", "counted-g++", COUNTED.replace("HERE", str(place)))
+        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "off", **installed(shared)}
         self.count = 0
 
     def source(self, number: int) -> Path:
@@ -89,17 +112,29 @@ class Project:
     def git(self, *words: str) -> None:
         subprocess.run(["git", "-C", str(self.repository), *words], check=True)
 
-    def run(self, event: str, *earlier: Run, **payload: Any) -> Run:
-        """Run the workflow; a push has everything that there is."""
+    def settings(self, text: str) -> None:
+        """More of kci.toml."""
+        with (self.repository / "kci.toml").open("a") as file:
+            file.write(text)
+
+    def made(self) -> collections.Counter[str]:
+        """How often each object was compiled, since this was asked last."""
+        notes = self.place / "made"
+        found = collections.Counter(notes.read_text().split()) if notes.exists() else collections.Counter[str]()
+        notes.unlink(missing_ok=True)
+        return found
+
+    def run(self, event: str, *earlier: Run, attempt: int = 1, **payload: Any) -> Run:
+        """Run the workflow; a push has everything that there is. A further attempt has what those before uploaded."""
         if event == "push":
             self.git("checkout", "--quiet", "main")
             commit_all(self.repository)
-        self.count += 1
+        self.count += attempt == 1
         scratch = self.place / f"scratch-{self.count}"
-        scratch.mkdir()
+        scratch.mkdir(exist_ok=True)
+        numbers = {"GITHUB_RUN_ID": str(FIRST_RUN + len(earlier)), "GITHUB_RUN_ATTEMPT": str(attempt)}
         return run_workflow(
-            self.repository, RELEASE, event, scratch,
-            checkout=self.checkout, env=self.env | {"GITHUB_RUN_ID": str(FIRST_RUN + len(earlier))},
+            self.repository, RELEASE, event, scratch, checkout=self.checkout, env=self.env | numbers,
             earlier=earlier, payload=payload,
         )  # fmt: skip
 
@@ -181,29 +216,28 @@ def test_a_leg_that_failed_keeps_what_it_compiled(project: Project) -> None:
     assert kept["made"] - NAMED <= found <= kept["made"]
 
 
-def compiled(run: Run) -> dict[str, tuple[int, int]]:
-    """How many objects each leg has found and made, by its name without the variant."""
+def kept_by(run: Run) -> dict[str, int]:
+    """How many objects each leg has handed on, by its name without the variant."""
     found = {}
     for pack in run.artifacts.glob("objects.*/*.tar"):
-        use = read_head(pack).use
-        assert use is not None
-        found[pack.parent.name.removeprefix(f"objects.rms-norm.{VARIANT}").removesuffix("-1")] = (use.found, use.made)
+        name = pack.parent.name.removeprefix(f"objects.rms-norm.{VARIANT}").removesuffix("-1")
+        found[name] = read_head(pack).objects
     return found
 
 
 def test_a_variant_is_made_of_parts(project: Project) -> None:
-    with (project.repository / "kci.toml").open("a") as file:
-        file.write('[[limits]]\nkernel = "rms-norm"\nparts = 4\n')
+    project.settings('[[limits]]\nkernel = "rms-norm"\nparts = 4\n')
     project.render()
     first = project.run("push")
     parts = [f"parts rms-norm {VARIANT}.part{number}of4" for number in range(1, 5)]
     jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
     assert first.jobs == jobs, first.log
     assert used(first) == (OBJECTS, 0, ("41",))
-    made = compiled(first)
-    assert made.pop("") == (OBJECTS, 0)
-    assert sum(each for _, each in made.values()) == OBJECTS
-    assert made.keys() == {f".part{number}of4" for number in range(1, 5)}
+    assert project.made().total() == OBJECTS
+    kept = kept_by(first)
+    assert kept.pop("") == OBJECTS
+    assert kept.keys() == {f".part{number}of4" for number in range(1, 5)}
+    assert sum(kept.values()) == OBJECTS
 
     # What a part has lost the link compiles.
     (project.kernel / "lost").touch()
@@ -211,14 +245,90 @@ def test_a_variant_is_made_of_parts(project: Project) -> None:
     project.source(4).write_text("int small4() { return 44; }\n")
     second = project.run("push", first)
     assert second.jobs["kci"] == "success", second.log
-    made = compiled(second)
-    assert ".part2of4" not in made
-    assert sum(each for _, each in made.values()) == 2 + NAMED
+    assert ".part2of4" not in kept_by(second)
+    assert project.made().total() == 2 + NAMED
 
     # Nothing is lost by it, and a change of a line compiles one object.
     (project.kernel / "lost").unlink()
     project.source(5).write_text("int small5() { return 55; }\n")
     third = project.run("push", first, second)
     assert third.jobs == jobs, third.log
-    assert sum(each for _, each in compiled(third).values()) == 1 + NAMED
+    assert project.made().total() == 1 + NAMED
     assert used(third)[:2] == (OBJECTS, 0)
+    assert "from recorded seconds" in third.log
+
+
+SHORT = '[[limits]]\nkernel = "rms-norm"\nmax-jobs = 1\ntimeout-minutes = 5\n'
+"""A leg ends itself after a minute, which it compiles in four steps."""
+
+
+@pytest.mark.slow
+def test_a_leg_that_ends_itself_goes_on_in_the_same_run_and_in_the_next_attempt(project: Project) -> None:
+    project.settings(SHORT)
+    project.render()
+    (project.place / "slow").write_text("8")
+    run = project.run("push")
+    leg, objects = f"rms-norm {VARIANT}", f"objects.rms-norm.{VARIANT}-1"
+    assert run.jobs[f"build {leg}"] == "success"
+    assert "the job `finish` goes on from there" in run.log
+    assert {path.name for path in run.artifacts.glob("objects.*")} == {
+        objects,
+        f"{objects}.1",
+        f"{objects}.2",
+        f"{objects}.3",
+    }
+    assert (run.jobs[f"finish {leg}"], run.jobs["kci"]) == ("failure", "failure"), run.log
+    (kept,), (failure,) = record(run)["objects"], record(run)["failures"]
+    assert 0 < kept["made"] < kept["found"] + kept["made"] < OBJECTS
+    assert kept["found"] > 0, "what the first job compiled"
+    there = kept["found"] + kept["made"]
+    assert failure["error"].startswith(f"{VARIANT} is not finished: {there} of {OBJECTS} objects are done, and about ")
+    assert failure["error"].endswith("left; re-run the failed jobs, or push: it goes on from there")
+    before = project.made()
+    assert there <= before.total() <= there + 8, "one is in flight where a step ends"
+
+    (project.place / "slow").unlink()
+    again = project.run("push", attempt=2)
+    assert again.jobs == dict.fromkeys([f"build {leg}", "kci", "merge", "plan"], "success"), again.log
+    assert project.made().total() == OBJECTS - there
+
+
+@pytest.mark.slow
+def test_parts_that_end_themselves_go_on_and_then_are_linked(project: Project) -> None:
+    project.settings(SHORT + "parts = 2\n")
+    project.render()
+    (project.place / "slow").write_text("8")
+    run = project.run("push")
+    leg = f"rms-norm {VARIANT}"
+    parts = [f"{job} {leg}.part{number}of2" for job in ("parts", "finish") for number in (1, 2)]
+    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
+    made = project.made()
+    assert len(made) == OBJECTS
+    assert made.total() <= OBJECTS + 2 * 8
+    assert used(run)[:2] == (OBJECTS, 0), "the link compiles nothing"
+
+
+KILLS = int(os.environ.get("KCI_TEST_KILLS", "2"))
+
+
+@pytest.mark.slow
+def test_a_run_whose_machine_dies_loses_what_a_step_compiled(
+    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    """At moments by chance. What the next attempt takes was uploaded: each has a cache of its own."""
+    project, chance = Project(tmp_path, torch_cache, shared_by_workers, 38), random.Random(KILLS)
+    project.settings(SHORT.replace("max-jobs = 1", "max-jobs = 2"))
+    project.render()
+    (project.place / "slow").write_text("1")
+    told = []
+    for attempt in range(1, KILLS + 1):
+        (project.place / "lose").write_text(str(chance.randrange(1, 40)))
+        lost = project.run("push", attempt=attempt)
+        made = project.made()
+        told.append(sum(made.values()))
+        assert (project.place / "lost").exists() is (lost.jobs.get("kci") != "success"), lost.log
+        (project.place / "lost").unlink(missing_ok=True)
+    (project.place / "lose").unlink(missing_ok=True)
+    run = project.run("push", attempt=KILLS + 1)
+    assert run.jobs["kci"] == "success", run.log
+    print(f"compiled in each attempt: {told}, and then {sum(project.made().values())}")

@@ -21,8 +21,10 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     """An action, the source of its script, and the environment that the script gets."""
     text = file.read_text(encoding="utf-8")
     action = read_yaml(text)
-    (name,) = SCRIPT.findall(text)
-    (step,) = [step for step in action["runs"]["steps"] if "actions/run.sh" in step.get("run", "")]
+    (name,) = set(SCRIPT.findall(text))
+    *others, step = [step for step in action["runs"]["steps"] if "actions/run.sh" in step.get("run", "")]
+    for other in others:  # of the same action, which differ in one number
+        assert {name for name, value in step["env"].items() if other["env"].get(name) != value} == {"KCI_INPUT_SLICE"}
     script = (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8")
     if "history_branch()" in script:  # which two of them share
         script += inspect.getsource(load("common").history_branch)

@@ -36,7 +36,17 @@ def test_each_kernel_is_told_its_own_part() -> None:
     (caller,) = json.loads(work_of(made({"relu": 2, "rms-norm": 1}), 1))
     assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
     work = caller["include"][0]["work"]
-    assert set(work) == {"matrix", "parts", "links", "parallel", "parts_parallel", "plan", "tests", "tree_run"}
+    assert set(work) == {
+        "matrix",
+        "parts",
+        "links",
+        "finish",
+        "parallel",
+        "parts_parallel",
+        "plan",
+        "tests",
+        "tree_run",
+    }
     assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
     assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
     assert work["plan"]["schema"] == 1

@@ -17,10 +17,10 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.plan.budget import estimate, starts
 from kci.plan.durations import NO_DURATIONS, Duration, Durations
-from kci.plan.github import check_callers, github_matrix, work_of
+from kci.plan.github import FINISH, check_callers, check_limits, github_matrix, work_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import Pool
-from kci.plan.object_work import ObjectWork, Work
+from kci.plan.object_work import ObjectCost, ObjectWork, Work
 from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, Role, promised
 from kci.plan.sharding import MAX_MATRIX, assign, shards
 from planning import leg, matrix, plan
@@ -86,7 +86,7 @@ def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
     assert {item.memory for item in parts} == {9}
     (split,) = plan.splits
     assert (split.parts, split.objects, split.takes, split.saves) == (4, 121, "", 0)
-    assert split.reason == "121 objects of 7 GiB, 2 at once: about 605 minutes, and a job has 350"
+    assert split.reason == "121 objects of 7 GiB, 2 at once: about 605 minutes (estimated), and a job has 350"
 
 
 def test_what_fits_is_planned_as_it_was() -> None:
@@ -188,13 +188,62 @@ def test_each_part_starts_with_the_objects_of_its_variant() -> None:
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     whole = planned([*split_leg(2), leg("v", "flash")])
-    found = {role: json.loads(github_matrix(whole, role=role))["include"] for role in Role}
+    found = {role: json.loads(github_matrix(whole, role=role))["include"] for role in (*Role, FINISH)}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "torch_only", "objects_run", "memory"}.isdisjoint(found[Role.WHOLE][0])
     assert sorted((entry["part"], entry["parts"]) for entry in found[Role.PART]) == [(1, 2), (2, 2)]
     assert [entry["takes"] for entry in found[Role.LINK]] == [[f"{NAMES[0]}.part1of2", f"{NAMES[0]}.part2of2"]]
     (caller,) = json.loads(work_of(whole, 1))
-    assert {role: caller["include"][0]["work"][role]["include"] for role in Role} == found
+    assert {role: caller["include"][0]["work"][role]["include"] for role in found} == found
+
+
+@pytest.mark.parametrize(("minutes", "timeout", "goes_on"), [(10, 350, False), (88, 350, True), (20, 30, True)])
+def test_what_may_not_end_in_time_is_in_one_more_matrix(minutes: int, timeout: int, goes_on: bool) -> None:
+    whole = msgspec.structs.replace(leg("v", "flash", minutes=minutes), timeout=timeout)
+    noarch = msgspec.structs.replace(leg("n", "flash", minutes=minutes), timeout=timeout, kind=Kind.NOARCH)
+    plan = planned([*split_leg(2), whole, noarch])
+    again = json.loads(github_matrix(plan, role=FINISH))["include"]
+    assert [entry["name"] for entry in again if not entry.get("part")] == (["v"] if goes_on else [])
+    assert sorted(entry["part"] for entry in again if entry.get("part")) == [1, 2]
+    assert all(entry[FINISH] for entry in again)
+    entries = {entry["name"]: entry for entry in json.loads(github_matrix(plan))["include"]}
+    assert (entries["v"].get(FINISH, False), FINISH in entries["n"]) == (goes_on, False)
+    (link,) = json.loads(github_matrix(plan, role=Role.LINK))["include"]
+    assert FINISH not in link
+
+
+def test_of_too_many_that_may_go_on_the_longest_do() -> None:
+    legs = [
+        msgspec.structs.replace(leg(f"v{number:03}", "flash", minutes=100 + number), timeout=350)
+        for number in range(200)
+    ]
+    plan = planned([*split_leg(100), *sorted(legs, key=lambda item: -item.minutes)])
+    again = json.loads(github_matrix(plan, role=FINISH))["include"]
+    assert len(again) == MAX_MATRIX
+    entries = [entry for role in Role for entry in json.loads(github_matrix(plan, role=role))["include"]]
+    assert [entry["name"] for entry in entries if entry.get(FINISH)] == [
+        entry["name"] for entry in again if not entry.get("part")
+    ] + [entry["name"] for entry in again if entry.get("part")]
+
+
+def test_recorded_seconds_of_objects_decide_how_many_parts_there_are_and_what_is_in_them() -> None:
+    slow = {
+        "000.cu": ObjectCost(20 * 600.0, 9 * 2**30),
+        **{f"{at:03}.cu": ObjectCost(300.0, 2**30) for at in range(1, 120)},
+    }
+    of = work(120).as_recorded({**slow, "binding.cpp": ObjectCost(5.0)}, 4 * 2**30)
+    assert of.recorded == 121
+    assert {item.memory for item in of.objects} == {9, 0}, "what takes no more than compilers usually do is not counted"
+    plan = made(of)
+    (split,) = plan.splits
+    assert "(from recorded seconds), and a job has 350" in split.reason
+    assert all(item.recorded and not item.measured for item in plan.legs)
+    sizes = sorted(len(share.objects) for share in of.shares(split.parts))
+    assert sizes[0] < sizes[1] / 2, "the slow one has fewer beside it"
+    half = work(120).as_recorded({f"{at:03}.cu": ObjectCost(900.0, 8 * 2**30) for at in range(60)}, 4 * 2**30)
+    (split,) = made(half).splits
+    assert "(from recorded seconds of 60 objects, 61 estimated)" in split.reason
+    assert not any(item.recorded for item in made(half).legs)
 
 
 def test_a_link_that_has_no_parts_of_its_own_says_so() -> None:
@@ -208,14 +257,24 @@ def test_what_is_promised_is_the_variant_and_no_part() -> None:
     assert promised(planned(split_leg(3)))["kernels"] == promised(planned([whole]))["kernels"]
 
 
-def test_each_matrix_may_have_so_many_jobs() -> None:
-    full = split_leg(MAX_MATRIX)
-    assert not [item for item in check_callers(planned([*full, leg("v", "flash")]), 1) if item.rule == "KCI305"]
-    more = split_leg(MAX_MATRIX + 1)
-    (found,) = [item for item in check_callers(planned(more), 1) if item.rule == "KCI305"]
-    assert "257 part legs" in found.message
-    with pytest.raises(FindingsError, match="257 part legs"):
-        github_matrix(planned(more))
+def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
+    full = planned([*split_leg(MAX_MATRIX), leg("v", "flash")])
+    assert not [item for item in [*check_callers(full, 1, 1), *check_limits(full, 1)] if item.rule == "KCI305"]
+    more = planned(split_leg(MAX_MATRIX + 1))
+    assert not [item for item in [*check_callers(more, 1), *check_limits(more)] if item.rule == "KCI305"]
+    assert len(more.shards) == 1
+    for found in (check_callers(more, 1, 1), check_limits(more, 1)):
+        (problem,) = [item for item in found if item.rule == "KCI305"]
+        assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
+    (caller,) = json.loads(work_of(more, 1, jobs=3))
+    work = caller["include"][0]["work"]
+    sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
+    assert sizes == [MAX_MATRIX, 1, 0]
+    assert len(work["finish"]["include"]) == MAX_MATRIX
+    with pytest.raises(FindingsError, match="GitHub allows 256"):
+        github_matrix(more, role=Role.PART)
+    printed = [json.loads(github_matrix(more, number, Role.PART))["include"] for number in (0, 1)]
+    assert printed == [work["parts"]["include"], work["more_parts"][0]["include"]]
 
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:

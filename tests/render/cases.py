@@ -107,8 +107,13 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
-    Case("forks", Inputs(names=("relu",), forks="dispatch", moves=True), _pinned()),
+    Case(
+        "forks",
+        Inputs(names=("relu",), forks="dispatch", moves=True, compiled=True, part_jobs=1, finish=True),
+        _pinned(),
+    ),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
+    Case("forks-noarch", Inputs(names=("relu",), forks="dispatch"), _pinned()),
     Case("own", Inputs(names=("relu",)), _pinned(), OWN),
     Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
     Case("runtime", Inputs(names=("relu",)), shipped_pins()),
@@ -120,7 +125,8 @@ CASES = [
             branch="dev",
             callers=1,
             compiled=True,
-            split=True,
+            part_jobs=1,
+            finish=True,
             pr_tier="quick",
             schedule_tier="nightly",
             schedule="17 4 * * 1",
@@ -159,7 +165,8 @@ CASES = [
             names=("relu",),
             tested=True,
             compiled=True,
-            split=True,
+            part_jobs=2,
+            finish=True,
             publish=PublishJobs("hub", ("v*",), attest=False, sign=False),
         ),
         _pinned(),

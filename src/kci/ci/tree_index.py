@@ -31,6 +31,7 @@ from kci.ci.run_records import (
 from kci.files.bounded_json import require_schema
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
+from kci.plan.object_work import Costs, ObjectCost
 from kci.plan.plan import KeptObjects
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
@@ -79,6 +80,8 @@ class TreeIndex(msgspec.Struct, frozen=True):
     """The attempt of that run; each plans anew, and the newest counts."""
     objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
     """The newest objects of each kernel's legs, by the leg's name: of pushes to the branch only, as the trees are."""
+    costs: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, dict[Text, ObjectCost]]] = {}
+    """What compiling each kernel's sources took, by backend and source: of the latest that was recorded."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -96,6 +99,10 @@ class TreeIndex(msgspec.Struct, frozen=True):
     def kept_objects(self) -> dict[Key, KeptObjects]:
         """The objects as a plan takes them."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
+
+    def object_costs(self) -> dict[Key, Costs]:
+        """What objects took, as a plan takes it."""
+        return {(kernel, backend): each for kernel, found in self.costs.items() for backend, each in found.items()}
 
     def published(self) -> dict[Key, PublishedVariant]:
         """The variants of the trees, as `read_published` tells those of files."""
@@ -174,9 +181,14 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     before = read_uploads(earlier)
     trees, lacking = dict(before.index.trees), before.untested()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
+    costs = {kernel: dict(found) for kernel, found in before.index.costs.items()}
+    backends = {(leg.kernel, leg.name): leg.backend for leg in before.plan.legs}
     for kernel, record in before.records.items():
         for leg in record.objects:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
+            if leg.costs and (backend := backends.get((kernel, leg.leg))):
+                of_kernel = costs.setdefault(kernel, {})
+                of_kernel[backend] = of_kernel.get(backend, {}) | leg.costs
         if record.manifest is not None and record.complete:
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
@@ -194,4 +206,4 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
         kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < OBJECTS_DAYS}
         for kernel, legs in sorted(objects.items())
     }
-    return TreeIndex(kept, day, objects={kernel: legs for kernel, legs in still.items() if legs})
+    return TreeIndex(kept, day, objects={kernel: legs for kernel, legs in still.items() if legs}, costs=costs)

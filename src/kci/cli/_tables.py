@@ -72,8 +72,11 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
         return "nothing to build"
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
     free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
+    recorded = sum(leg.recorded for leg in plan.legs)
+    known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
+    minutes = f"about {count(made.minutes, 'runner minute')}{known}"
     return (
-        f"{count(made.legs, 'leg')}{matrices}, about {count(made.minutes, 'runner minute')}; {money(made.costs)} at "
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {money(made.costs)} at "
         f"the prices of {made.prices_as_of}{free}; {count(made.wall_minutes, 'wall-clock minute')} in "
         f"{count(made.waves, 'wave')}"
     )

@@ -19,6 +19,7 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
 from kci.matrix.names import Kind, objects_name
+from kci.plan.object_work import work_data
 from kci.plan.plan import LeftOut, Leg, Plan, Role, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
@@ -46,11 +47,22 @@ LIMIT_KEYS = ("max_jobs", "cores", "disk")
 OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "objects_from", "memory")
 """What a job gets to know about objects, each where there is something to know; `parts` of a link leg may be 0."""
 
+FINISH = "finish"
+"""The matrix of the legs that go on in a second job where they end themselves; an entry that is in it has this key."""
 
-def github_matrix(plan: Plan, shard: int | None = None, role: Role = Role.WHOLE) -> str:
+
+def may_go_on(leg: Leg) -> bool:
+    """Whether a leg could end itself before it is done: a part, or a variant that takes long. A link is run again."""
+    if leg.kind is Kind.NOARCH or leg.role is Role.LINK:
+        return False
+    return leg.role is Role.PART or leg.minutes > leg.timeout * work_data().parts.long
+
+
+def github_matrix(plan: Plan, shard: int | None = None, role: str = Role.WHOLE) -> str:
     """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
 
-    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg.
+    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg. FINISH is that of
+    the legs which go on in a second job.
 
     Raises:
         UsageError: there is no such shard.
@@ -58,21 +70,37 @@ def github_matrix(plan: Plan, shard: int | None = None, role: Role = Role.WHOLE)
             two artifacts of one name (KCI307).
     """
     refuse_errors(check_limits(plan))
-    if shard is None and len(plan.shards) > 1:
+    legs = {number: [leg for leg in plan.legs if leg.shard == number] for number in range(max(1, len(plan.shards)))}
+    found = [matrix for same in legs.values() for matrix in _in_jobs(_matrices(plan.tier, same)[role], role)]
+    if shard is None and len(found) > 1:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
-        hint = f"print each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
+        hint = f"print each of the {len(found)} matrices with --shard 0 to {len(found) - 1}"
         raise rule_error("KCI305", message, hint=hint)
-    if shard is not None and not 0 <= shard < max(1, len(plan.shards)):
-        raise UsageError(f"there is no shard {shard}", hint=f"the plan has {max(1, len(plan.shards))}, counted from 0")
-    found = _matrices(plan.tier, [leg for leg in plan.legs if leg.shard == (shard or 0)])
-    return msgspec.json.encode(found[role]).decode()
+    if shard is not None and not 0 <= shard < len(found):
+        raise UsageError(f"there is no shard {shard}", hint=f"the plan has {len(found)}, counted from 0")
+    return msgspec.json.encode(found[shard or 0]).decode()
 
 
-def check_limits(plan: Plan) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
-    found = [*artifact_problems(plan), *_output_problems(plan)]
+def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
+    """A matrix as those of several jobs, if it is one of parts and has more than one job may have; at least one."""
+    entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
+    return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
+
+
+def part_matrices(plan: Plan, *, each: bool) -> int:
+    """How many jobs with a matrix the parts of a plan need: of all kernels, or of the one that needs the most."""
+    sizes = Counter(leg.kernel if each else "" for leg in plan.legs if leg.role is Role.PART)
+    return -(-max(sizes.values(), default=0) // MAX_MATRIX)
+
+
+def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+
+    `jobs` is the number of jobs with a matrix that a workflow file has for parts; None for as many as are needed.
+    """
+    found = [*artifact_problems(plan), *_output_problems(plan), *_more_parts(plan, jobs, each=False)]
     for (shard, role), size in sorted(Counter((leg.shard, leg.role) for leg in plan.legs).items()):
-        if size > MAX_MATRIX:
+        if size > MAX_MATRIX and role is not Role.PART:
             here = [leg.kernel for leg in plan.legs if (leg.shard, leg.role) == (shard, role)]
             message = f"matrix {shard} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX}"
             needed = shard_count(plan.legs)
@@ -111,11 +139,24 @@ def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
     return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
-def _matrices(tier: str, legs: Iterable[Leg]) -> dict[Role, dict[str, list[dict[str, Any]]]]:
-    found: dict[Role, dict[str, list[dict[str, Any]]]] = {role: {"include": []} for role in Role}
+def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """By role; and those that may go on, the longest of them if they are too many, once more."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in (*Role, FINISH)}
     for leg in legs:
-        found[leg.role]["include"].append(leg_entry(tier, leg))
+        entry = leg_entry(tier, leg)
+        if may_go_on(leg) and len(found[FINISH]["include"]) < MAX_MATRIX:
+            entry[FINISH] = True
+            found[FINISH]["include"].append(entry)
+        found[leg.role]["include"].append(entry)
     return found
+
+
+def _more_parts(plan: Plan, jobs: int | None, *, each: bool) -> list[Diagnostic]:
+    needed = part_matrices(plan, each=each)
+    if jobs is None or needed <= jobs:
+        return []
+    message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file has {jobs}"
+    return [finding("KCI305", message, hint="run `kci render`: it writes more of them")]
 
 
 _LEGS = {Role.WHOLE: "legs", Role.PART: "part legs", Role.LINK: "link legs"}
@@ -154,6 +195,9 @@ MAX_JOBS = 1000
 """Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
 lists up to 1,000, could not all be fetched by a second attempt."""
 
+NO_JOBS: dict[str, list[Any]] = {"include": []}
+"""A matrix of nothing; what is to run with it is asked first."""
+
 SLACK = 200
 """Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
 
@@ -171,24 +215,28 @@ def run_jobs(kernels: int, legs: int) -> int:
     return legs + kernels + OWN_JOBS
 
 
-def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> str:
+def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1) -> str:
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    those of its `parts` and `links`, how many legs may run at once (`parallel`, and `parts_parallel` of the other two),
-    the part of the plan that merging is held against (`plan`), the matrix of the jobs that test (`tests`), and the run
-    with the tree from which variants are carried over (`tree_run`, from `trees` by kernel).
+    those of its `parts` (`more_parts` where there are several jobs for them), its `links` and of what may go on
+    (`finish`), how many legs may run at once (`parallel`, and `parts_parallel` of parts and links), the part of the
+    plan that merging is held against (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
+    from which variants are carried over (`tree_run`, from `trees` by kernel).
     """
-    return msgspec.json.encode(_work(plan, count, trees or {})).decode()
+    return msgspec.json.encode(_work(plan, count, trees or {}, jobs)).decode()
 
 
-def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
-    found = artifact_problems(plan)
+def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+
+    `jobs` as for `check_limits`.
+    """
+    found = [*artifact_problems(plan), *_more_parts(plan, jobs, each=True)]
     work = _work(plan, count, {})
     for caller in work:
         sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
-                 for entry in caller["include"] for role in Role}  # fmt: skip
+                 for entry in caller["include"] for role in (Role.WHOLE, Role.LINK)}  # fmt: skip
         found += [
             finding(
                 "KCI305", f"{name} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER
@@ -211,7 +259,7 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     return found
 
 
-def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, Any]]:
+def _work(plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
@@ -225,9 +273,13 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
     found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
         whole, parts_parallel = most[index[name]]
-        work = _matrices(plan.tier, by_kernel.get(name, ())) | {
+        matrices = _matrices(plan.tier, by_kernel.get(name, ()))
+        first, *others = _in_jobs(matrices[Role.PART], Role.PART)
+        work = matrices | {
+            "parts": first,
+            **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
             "parallel": whole or MAX_MATRIX,
-            "parts_parallel": parts_parallel or MAX_MATRIX,
+            "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
             "plan": parts[name],
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",

@@ -131,6 +131,7 @@ def make_plan(
     rooms = _rooms(matrix, runners, options)
     estimates = {key: room.seconds() for key, room in rooms.items()}
     durations = Durations(durations.entries, estimates)
+    known_objects = {key for key, room in rooms.items() if 0 < room.work.recorded == len(room.work.objects)}
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
@@ -148,6 +149,7 @@ def make_plan(
                 kernel=kernel.name,
                 durations=durations,
                 estimate=estimates.get((kernel.name, name)),
+                recorded=(kernel.name, name) in known_objects,
             )
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
@@ -207,11 +209,12 @@ def place(
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
     estimate: float | None = None,
+    recorded: bool = False,
 ) -> Placed | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Without `container` it is built on the runner itself. `estimate` is the seconds that compiling it takes, by what
-    there is to compile.
+    there is to compile, and `recorded` whether all of that took so long in an earlier run.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
@@ -255,6 +258,7 @@ def place(
         cores=limit.cores if variant.backend == "cuda" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
+        recorded=recorded and not measured,
     )
     return Placed(variant, leg, build.setup, most_minutes(runner))
 

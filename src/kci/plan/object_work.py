@@ -7,10 +7,14 @@ the same shares, from build.toml and the sources alone.
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
@@ -25,6 +29,18 @@ _TORCH = ("torch/", "ATen/", "c10/", "caffe2/", "pybind11/")
 """The headers that come with torch begin so."""
 
 
+class ObjectCost(msgspec.Struct, frozen=True):
+    """What compiling one source took in an earlier run."""
+
+    seconds: Annotated[float, Meta(ge=0)]
+    memory: Annotated[int, Meta(ge=0)] = 0
+    """Bytes; 0 if it was not seen."""
+
+
+Costs = Mapping[str, ObjectCost]
+"""By the source as build.toml names it, without `./` and the like."""
+
+
 class ObjectWork(msgspec.Struct, frozen=True):
     """What compiling one source takes."""
 
@@ -36,6 +52,16 @@ class ObjectWork(msgspec.Struct, frozen=True):
     """The GiB that it usually takes, where that is more than the backend's compilers do; else 0."""
     torch: bool = True
     """Whether it may read headers of torch."""
+    recorded: bool = False
+    """Whether it took that in an earlier run."""
+
+    def as_recorded(self, costs: Costs, usual: int) -> ObjectWork:
+        """The same with what it took in an earlier run, if that is known."""
+        cost = costs.get(posixpath.normpath(self.source))
+        if cost is None:
+            return self
+        memory = math.ceil(cost.memory / 2**30) if cost.memory > usual else 0 if cost.memory else self.memory
+        return ObjectWork(self.source, cost.seconds, memory, self.torch, recorded=True)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -60,6 +86,15 @@ class Work(msgspec.Struct, frozen=True):
     def memory(self) -> int:
         """The GiB of its largest object; 0 for what the backend's compilers usually take."""
         return max((each.memory for each in self.objects), default=0)
+
+    @property
+    def recorded(self) -> int:
+        """How many of its objects were compiled in an earlier run, and took what is said of them."""
+        return sum(each.recorded for each in self.objects)
+
+    def as_recorded(self, costs: Costs, usual: int) -> Work:
+        """The same with what sources took in an earlier run; `usual` are the bytes that a compiler takes anyway."""
+        return Work(self.kind, tuple(each.as_recorded(costs, usual) for each in self.objects))
 
     def only(self, *, torch: bool) -> Work:
         """That part of it that reads headers of torch, or that does not."""
@@ -105,6 +140,7 @@ class _Splitting(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fie
     aim: float
     link: int
     worth: int
+    long: float
 
 
 class _WorkData(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
@@ -165,9 +201,17 @@ def _objects(
 
 
 def works(
-    kernels: Iterable[Kernel], matrix: Matrix, headers: Callable[[Kernel], HeaderNames] | None = None
+    kernels: Iterable[Kernel],
+    matrix: Matrix,
+    headers: Callable[[Kernel], HeaderNames] | None = None,
+    costs: Mapping[tuple[str, str], Costs] = {},
+    runners: Runners | None = None,
 ) -> dict[tuple[str, str], Work]:
-    """What is compiled for every variant of a matrix, by kernel and variant name; raises as `work_of`."""
+    """What is compiled for every variant of a matrix, by kernel and variant name; raises as `work_of`.
+
+    `costs` are by kernel and backend.
+    """
+    runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
     found: dict[tuple[str, str], Work] = {}
     for selected in matrix.kernels:
@@ -177,6 +221,8 @@ def works(
         for variant in selected.each_once():
             alike = (variant.kind, variant.backend, variant.compute)
             if alike not in known:
-                known[alike] = work_of(kernel.build, variant, read)
+                took = costs.get((selected.name, variant.backend), {})
+                work = work_of(kernel.build, variant, read)
+                known[alike] = work.as_recorded(took, runners.compiler_memory(variant.backend)) if took else work
             found[selected.name, variant.name] = known[alike]
     return found

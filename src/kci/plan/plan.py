@@ -47,6 +47,11 @@ class KeptObjects(msgspec.Struct, frozen=True):
     artifact: str
 
 
+def stop_after(timeout: int) -> int:
+    """Minutes after which a build ends itself, so that a job of so many minutes can still hand back what is done."""
+    return max(1, timeout - max(2, timeout // 20))
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One job: one variant, or several of one kernel, and where and how they are built."""
 
@@ -101,6 +106,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The artifact of that run that has them."""
     memory: int | None = None
     """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
+    recorded: bool = False
+    """Whether `minutes` comes from the seconds that all its objects took in an earlier run."""
 
     @property
     def runner_text(self) -> str:
@@ -108,8 +115,8 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def stop_after(self) -> int:
-        """Minutes after which its build ends itself, so that what is done by then can still be handed back."""
-        return max(1, self.timeout - max(2, self.timeout // 20))
+        """Minutes after which its build ends itself; see `kci.plan.plan.stop_after`."""
+        return stop_after(self.timeout)
 
     @property
     def role(self) -> Role:

@@ -29,8 +29,11 @@ def shard_of(kernel: str, count: int) -> int:
 
 
 def shard_count(legs: Iterable[Leg]) -> int:
-    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself."""
-    sizes = Counter((leg.kernel, leg.role) for leg in legs)
+    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself.
+
+    Parts do not count: a workflow has as many jobs for them as there have to be.
+    """
+    sizes = Counter((leg.kernel, leg.role) for leg in legs if leg.role is not Role.PART)
     most = max(MAX_MATRIX, *sizes.values(), 0)
     each = Counter[Role]()
     for (_, role), number in sizes.items():

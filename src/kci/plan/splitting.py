@@ -60,6 +60,7 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
         timeout=min(sum(leg.timeout for leg in legs), placed[0].most),
         minutes=placed[0].setup + sum(leg.minutes for leg in legs),
         measured=all(leg.measured for leg in legs),
+        recorded=all(leg.recorded for leg in legs),
         artifact=upload_name(kernel.name, name),
         loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
     )
@@ -119,6 +120,14 @@ class _Candidate(NamedTuple):
             self.whole, minutes=minutes, parts=own, takes=tuple(part.name for part in parts),
             memory=self.memory if work is not None and work.memory else None,
         )  # fmt: skip
+
+
+def told_by(work: Work) -> str:
+    """By what the minutes of some work are known, where those of its variant were not recorded."""
+    if not work.recorded:
+        return "estimated"
+    rest = len(work.objects) - work.recorded
+    return "from recorded seconds" + (f" of {work.recorded} objects, {rest} estimated" if rest else "")
 
 
 def split_kernel(
@@ -186,8 +195,8 @@ def _split(each: _Candidate, parts: int, *, takes: str = "", shared: int = 0, sa
     size = f" of {work.memory} GiB" if work.memory else ""
     asked = f"; kci.toml asks for {count(parts, 'part')}" if isinstance(each.asked, int) else ""
     reason = (
-        f"{count(len(work.objects), 'object')}{size}, {room.at_once} at once: about {each.whole.minutes} minutes, and "
-        f"a job has {each.box}{asked}"
+        f"{count(len(work.objects), 'object')}{size}, {room.at_once} at once: about {each.whole.minutes} minutes "
+        f"({told_by(work)}), and a job has {each.box}{asked}"
     )
     return Split(
         kernel=each.whole.kernel, variant=each.whole.name, parts=parts, objects=len(work.objects),

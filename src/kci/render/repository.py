@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,16 @@ from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
-from kci.plan.github import MANY_JOBS, MAX_JOBS, caller_count, check_callers, check_limits, github_matrix, run_jobs
+from kci.plan.github import (
+    MANY_JOBS,
+    MAX_JOBS,
+    caller_count,
+    check_callers,
+    check_limits,
+    github_matrix,
+    may_go_on,
+    run_jobs,
+)
 from kci.plan.plan import Plan, Role
 from kci.plan.sharding import MAX_MATRIX
 from kci.render.committed import (
@@ -94,7 +103,7 @@ def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
 
 def _tight(plan: Plan, several: bool) -> list[str]:
     """What is near a limit."""
-    legs = Counter(leg.kernel for leg in plan.legs)
+    legs = Counter(leg.kernel for leg in plan.legs if leg.role is not Role.PART)
     told = [
         f"{name} has {count} legs, and {MAX_MATRIX} are possible"
         for name, count in sorted(legs.items())
@@ -200,7 +209,8 @@ def render_workflows(
         tested=bool(workspace.runners.test),
         # A static matrix knows no earlier run.
         compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
-        split=any(leg.role is not Role.WHOLE for leg in legs_of),
+        part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
+        finish=mode is Mode.RUNTIME and any(map(may_go_on, legs_of)),
         publish=publish_jobs(workspace.settings),
         **legs,
     )
@@ -232,6 +242,15 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     )
     files = render_gitlab(inputs)
     return _compared(root, files, read_committed(root, files), [])
+
+
+def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
+    """How many jobs compile parts; at least one where links take objects. There is room for more parts."""
+    if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
+        return 0
+    parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
+    most = max((max(found.values(), default=0) if several else found.total() for found in parts), default=0)
+    return max(1, -(-grown(most) // MAX_MATRIX))
 
 
 def _compared(

@@ -95,8 +95,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """Whether there are machines that test."""
     compiled: bool = False
     """Whether a kernel is compiled, so that there are objects to keep from run to run."""
-    split: bool = False
-    """Whether a variant is made in parts, because it does not fit into a job."""
+    part_jobs: int = 0
+    """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
+    finish: bool = False
+    """Whether a leg may take so long that it ends itself before it is done, and another job goes on."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
@@ -165,6 +167,8 @@ def render(
         "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
+        "split": inputs.part_jobs > 0,
+        "part_names": part_names(inputs.part_jobs),
         "from_base": inputs.tested or inputs.compiled,
     }
     templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
@@ -197,6 +201,11 @@ def caller_names(count: int) -> list[str]:
     return ["kernels"] if count == 1 else [f"kernels-{number}" for number in range(1, count + 1)]
 
 
+def part_names(count: int) -> list[str]:
+    """The ids of the jobs that compile parts."""
+    return ["parts", *(f"parts-{number}" for number in range(2, count + 1))][:count]
+
+
 def command(inputs: Inputs) -> list[str]:
     """The command line that renders these inputs again."""
     usual = Inputs(())
@@ -227,7 +236,7 @@ def cron(names: tuple[str, ...]) -> str:
 def build_groups(inputs: Inputs) -> list[Group]:
     """The build jobs. Static legs cannot be filtered while the workflow runs, so they are split by who may run them."""
     if inputs.mode is Mode.RUNTIME:
-        return [Group("build", f"${{{{ {_HAS_WHOLE if inputs.split else _HAS_WORK} }}}}")]
+        return [Group("build", f"${{{{ {_HAS_WHOLE if inputs.part_jobs else _HAS_WORK} }}}}")]
     on_hosted = tuple(leg for leg in inputs.pr_legs if is_hosted(leg.get("runner")))
     elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
     groups = [

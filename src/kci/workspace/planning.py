@@ -27,7 +27,7 @@ from kci.plan.github import check_callers, check_limits, github_matrix, refuse_e
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.object_work import works
+from kci.plan.object_work import Costs, works
 from kci.plan.plan import Estimate, KeptObjects, LeftOut, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_faulty
 from kci.workspace.workspace import Choice, Workspace
@@ -55,8 +55,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether legs build in images."""
     split: bool = False
     """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    part_jobs: int | None = None
+    """How many jobs with a matrix it has for parts; None for as many as are needed."""
     objects: Mapping[Key, KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
+    costs: Mapping[Key, Costs] = {}
+    """What objects took in earlier runs, by kernel and backend."""
     digests: Path | None = None
     """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
@@ -90,13 +94,13 @@ class PlannedRun(msgspec.Struct, frozen=True):
         answer = as_json(self.plan, self.estimate)
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
-    def github_matrix(self, shard: int | None = None, role: Role = Role.WHOLE) -> str:
+    def github_matrix(self, shard: int | None = None, role: str = Role.WHOLE) -> str:
         """One line for `fromJSON`; see `kci.plan.github.github_matrix`."""
         return github_matrix(self.plan, shard, role)
 
-    def github_callers(self, count: int, trees: Mapping[str, str]) -> str:
+    def github_callers(self, count: int, trees: Mapping[str, str], part_jobs: int = 1) -> str:
         """One line for `fromJSON`; see `kci.plan.github.work_of`."""
-        return work_of(self.plan, count, trees)
+        return work_of(self.plan, count, trees, part_jobs)
 
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
@@ -140,7 +144,11 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
-    said += check_limits(plan) if request.callers is None else check_callers(plan, request.callers)
+    said += (
+        check_limits(plan, request.part_jobs)
+        if request.callers is None
+        else check_callers(plan, request.callers, request.part_jobs)
+    )
     said += check_time(plan.legs)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
 
@@ -162,7 +170,7 @@ def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: 
         shards=request.shards,
         split=request.split,
         objects=request.objects,
-        works=works(workspace.kernels, matrix, headers if request.split else None),
+        works=works(workspace.kernels, matrix, headers if request.split else None, request.costs, workspace.runners),
     )
 
 

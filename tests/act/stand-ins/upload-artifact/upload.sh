@@ -16,6 +16,7 @@ if [ ! -e "$INPUT_PATH" ]; then
 fi
 kept=$KCI_ACT_STORE/$INPUT_NAME
 mkdir -p "$KCI_ACT_STORE"
+if [ "$INPUT_OVERWRITE" = true ]; then rm -rf "$kept"; fi
 if ! mkdir "$kept" 2> /dev/null; then
   echo "::error::(409) Conflict: an artifact with this name already exists: $INPUT_NAME"
   exit 1
