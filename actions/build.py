@@ -272,8 +272,9 @@ def build(leg: Leg) -> None:
     headers = ("kernel", "variant", "state", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
     add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
-    if ends_itself and leg.finish == "later" and progress:
+    if ends_itself and objects:  # with them, for the job that goes on, and for that job when it is run again
         write_failure(leg.kept, failure_of(leg, failed[0][0], failed[0][1]))
+    if ends_itself and leg.finish == "later" and progress:
         set_output("unfinished", "true")
         warn(f"{unfinished[0].message}; the job `finish` goes on from there")
     elif ends_itself and leg.part:

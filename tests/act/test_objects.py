@@ -225,36 +225,47 @@ def kept_by(run: Run) -> dict[str, int]:
     return found
 
 
-def test_a_variant_is_made_of_parts(project: Project) -> None:
+def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: Path, tmp_path: Path) -> None:
+    project, objects = Project(tmp_path, torch_cache, shared_by_workers, 38), 40
     project.settings('[[limits]]\nkernel = "rms-norm"\nparts = 4\n')
     project.render()
     first = project.run("push")
     parts = [f"parts rms-norm {VARIANT}.part{number}of4" for number in range(1, 5)]
     jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
     assert first.jobs == jobs, first.log
-    assert used(first) == (OBJECTS, 0, ("41",))
-    assert project.made().total() == OBJECTS
+    assert used(first) == (objects, 0, ("41",))
+    made = project.made()
+    assert (len(made), made.total()) == (objects, objects)
     kept = kept_by(first)
-    assert kept.pop("") == OBJECTS
+    assert kept.pop("") == objects
     assert kept.keys() == {f".part{number}of4" for number in range(1, 5)}
-    assert sum(kept.values()) == OBJECTS
+    assert sum(kept.values()) == objects
+
+    # A pull request of a fork: of what it says main takes nothing.
+    project.source(3).write_text("int small3() { return 33; }\n")
+    commit_all(project.repository)
+    project.git("branch", "base", "HEAD~1")
+    fork = project.run("pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels"))
+    assert fork.jobs == jobs, fork.log
+    assert project.made().total() == 1 + NAMED
+    fork = fork._replace(event="pull_request")
 
     # What a part has lost the link compiles.
     (project.kernel / "lost").touch()
-    project.source(3).write_text("int small3() { return 33; }\n")
     project.source(4).write_text("int small4() { return 44; }\n")
-    second = project.run("push", first)
+    second = project.run("push", first, fork)
     assert second.jobs["kci"] == "success", second.log
     assert ".part2of4" not in kept_by(second)
-    assert project.made().total() == 2 + NAMED
+    assert project.made().total() == 2 + NAMED, "what the fork has compiled is compiled once more"
+    assert used(second)[2] == ("41", "43")
 
     # Nothing is lost by it, and a change of a line compiles one object.
     (project.kernel / "lost").unlink()
     project.source(5).write_text("int small5() { return 55; }\n")
-    third = project.run("push", first, second)
+    third = project.run("push", first, fork, second)
     assert third.jobs == jobs, third.log
     assert project.made().total() == 1 + NAMED
-    assert used(third)[:2] == (OBJECTS, 0)
+    assert used(third)[:2] == (objects, 0)
     assert "from recorded seconds" in third.log
 
 
@@ -284,6 +295,7 @@ def test_a_leg_that_ends_itself_goes_on_in_the_same_run_and_in_the_next_attempt(
     there = kept["found"] + kept["made"]
     assert failure["error"].startswith(f"{VARIANT} is not finished: {there} of {OBJECTS} objects are done, and about ")
     assert failure["error"].endswith("left; re-run the failed jobs, or push: it goes on from there")
+    assert list((run.artifacts / objects).glob("kci-failure-*.json")), "a re-run of the job `finish` alone goes on"
     before = project.made()
     assert there <= before.total() <= there + 8, "one is in flight where a step ends"
 

@@ -15,6 +15,7 @@ from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
+from kci.plan.github import FINISH
 from kci.plan.plan import Role
 from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
@@ -45,7 +46,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="The matrix that --format github prints, counted from 0.")
 @click.option(
-    "--matrix", type=click.Choice([str(role) for role in Role]), help="Plan parts, and print this matrix of the three."
+    "--matrix", type=click.Choice([*map(str, Role), FINISH]), help="Plan parts, and print this matrix of the four."
 )
 @click.option(
     "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
@@ -109,7 +110,7 @@ def command(
         case "github":
             if planned.touches is not None and options().verbose:
                 click.echo(touches_table(planned.touches).text(), err=True)
-            click.echo(planned.github_matrix(shard, Role(matrix or "matrix")))
+            click.echo(planned.github_matrix(shard, matrix or Role.WHOLE))
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []

@@ -330,4 +330,6 @@ def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tupl
         LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
     ]
     kept = tuple(leg for leg in plan.legs if leg not in refused)
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)
+    made = {(leg.kernel, name) for leg in kept for name in leg.variants}
+    splits = tuple(item for item in plan.splits if (item.kernel, item.variant) in made)
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests, splits=splits)
