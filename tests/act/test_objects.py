@@ -124,7 +124,9 @@ class Project:
         notes.unlink(missing_ok=True)
         return found
 
-    def run(self, event: str, *earlier: Run, attempt: int = 1, **payload: Any) -> Run:
+    def run(
+        self, event: str, *earlier: Run, attempt: int = 1, workflow: str = RELEASE, job: str = "", **payload: Any
+    ) -> Run:
         """Run the workflow; a push has everything that there is. A further attempt has what those before uploaded."""
         if event == "push" and attempt == 1:
             self.git("checkout", "--quiet", "main")
@@ -134,7 +136,7 @@ class Project:
         scratch.mkdir(exist_ok=True)
         numbers = {"GITHUB_RUN_ID": str(FIRST_RUN + len(earlier)), "GITHUB_RUN_ATTEMPT": str(attempt)}
         return run_workflow(
-            self.repository, RELEASE, event, scratch, checkout=self.checkout, env=self.env | numbers,
+            self.repository, workflow, event, scratch, job=job, checkout=self.checkout, env=self.env | numbers,
             earlier=earlier, payload=payload,
         )  # fmt: skip
 
@@ -267,6 +269,20 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     assert project.made().total() == 1 + NAMED
     assert used(third)[:2] == (objects, 0)
     assert "from recorded seconds" in third.log
+
+
+def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
+    project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "rms-norm"\nparts = 2\n')
+    project.render()
+    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="link")
+    leg = f"rms-norm {VARIANT}"
+    parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
+    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log
+    assert project.made().total() == OBJECTS, "the link compiles nothing"
+    results = [json.loads(path.read_text()) for path in run.artifacts.glob("*/*.torch-*.json")]
+    assert results
+    assert {result["variant"] for result in results} == {VARIANT}
+    assert {result["outcome"] for result in results} == {"passed"}
 
 
 SHORT = '[[limits]]\nkernel = "rms-norm"\nmax-jobs = 1\ntimeout-minutes = 5\n'
