@@ -121,8 +121,6 @@ class Leg:
         )
         self.objects = text_input("objects")
         self.kept = runner_temp() / "kci-objects-out"
-        if not self.name:
-            fail("the input `leg` is missing: several variants need a name for their artifact", 2)
         self.timeout = count_input("timeout")
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
@@ -130,6 +128,9 @@ class Leg:
         self.begun = Begun.of(runner_temp() / f"kci-begun.{self.upload_name}" if self.finish else None)
         # All of them are looked up before the first is built: a misspelt name is known at once.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
+        if not self.name:
+            named = f"the input `variant` names {len(self.names)} variants, separated by blanks"
+            fail(f"{named}, and their artifact needs a name: the input `leg` is missing", 2)
 
     def left(self) -> float | None:
         """The minutes after which a build ends itself, so that the job uploads its objects before GitHub ends it."""

@@ -22,7 +22,7 @@ import msgspec
 
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
-from kci.diagnostics import Diagnostic, escape_data, escape_property, printable
+from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
 from kci.errors import KciError
 from kci.watch.history_places import HistoryBranch
 
@@ -208,10 +208,19 @@ def run_action(main: Callable[[], None]) -> NoReturn:
         main()
     except KciError as error:
         print_error(error)
+        add_summary(*failure_summary(error))
         fail(error.message.splitlines()[0], error.exit_code)
     except OSError as error:  # a name that no file can have, or a full disk
         fail(f"{error.strerror}: {printable(str(error.filename or ''))[:200]}", 1)
     sys.exit(0)
+
+
+def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
+    """Why the action failed, for the step's summary: GitHub shows ten annotations, and may leave out the one."""
+    found = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
+    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in found]
+    table = AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), tuple(rows))
+    return table.markdown_head(), table.markdown_rows()
 
 
 @contextmanager

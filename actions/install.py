@@ -18,8 +18,9 @@ import sys
 import venv
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-LOCK = CHECKOUT / "actions" / "requirements.txt"
+LOCK = Path(__file__).resolve().with_name("requirements.txt")
+SOURCES = next(place for place in (LOCK.parents[1] / "src", LOCK.parents[2]) if (place / "kci").is_dir())
+"""Where the package is: in a checkout, or in an unpacked wheel, which has this file inside of the package."""
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+==[^\s\\]+(?: *;[^\\]+)?)", re.MULTILINE)
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
@@ -34,7 +35,11 @@ def main(directory: str, action: str = "") -> int:
     lock = LOCK.with_name(f"requirements-{action}.txt") if action else LOCK
     if not action:
         shutil.rmtree(place, ignore_errors=True)
-    uv = shutil.which("uv")
+    wanted = os.environ.get("KCI_INSTALLER", "")
+    uv = None if wanted == "pip" else shutil.which("uv")
+    if wanted not in ("", "pip", "uv") or (wanted == "uv" and uv is None):
+        print(f"::error::KCI_INSTALLER is {wanted[:40]!r}: it can be pip, or uv on a runner that has uv", flush=True)
+        return 3
     bare = uv is None and importlib.util.find_spec("pip") is None
     try:
         # Beside uv or a pip that is there already no other pip is needed, and installing one takes seconds.
@@ -95,7 +100,7 @@ def surroundings() -> dict[str, str]:
 
 def add_kci(packages: Path) -> None:
     """Let the environment find kci in the checkout, and know that it is there."""
-    (version,) = _VERSION.findall((CHECKOUT / "src" / "kci" / "version.py").read_text(encoding="utf-8"))
+    (version,) = _VERSION.findall((SOURCES / "kci" / "version.py").read_text(encoding="utf-8"))
     locked = [match.strip() for match in _REQUIREMENT.findall(LOCK.read_text(encoding="utf-8"))]
     info = packages / f"kci-{version}.dist-info"
     info.mkdir()
@@ -104,7 +109,7 @@ def add_kci(packages: Path) -> None:
     (info / "METADATA").write_text(text, encoding="utf-8")
     (info / "entry_points.txt").write_text("[console_scripts]\nkci = kci.__main__:start\n", encoding="utf-8")
     # The encoding in which Python itself reads such a file.
-    (packages / "kci.pth").write_text(f"{CHECKOUT / 'src'}\n", encoding="locale")
+    (packages / "kci.pth").write_text(f"{SOURCES}\n", encoding="locale")
 
 
 if __name__ == "__main__":

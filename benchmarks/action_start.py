@@ -4,8 +4,9 @@
     python benchmarks/action_start.py --check   fails above the bound
 
 An action is `actions/run.sh` in a fresh checkout, of which nothing is compiled, and a fresh RUNNER_TEMP; it ends when
-it finds that its inputs are missing. Beside it the same lock is installed by uv alone, and Python is started. Processor
-seconds, because a busy machine does not change them much.
+it finds that its inputs are missing. Beside it the same lock is installed by uv alone and by pip alone, pip fetches uv as an
+action would on an image that has none, and Python is started. Processor seconds, because a busy machine does not change
+them much.
 """
 
 from __future__ import annotations
@@ -72,11 +73,24 @@ def main() -> None:
                 python = ["--python", str(place / "env" / "bin" / "python")]
                 command = [uv, "pip", "install", *python, "--require-hashes", "--no-deps", "--requirement", str(LOCK)]
                 found["uv pip install of the lock"] = cpu_seconds(command, dict(os.environ))
+                pip = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
+                asked = [*pip, "--require-hashes", "--requirement", str(LOCK), "--target", str(place / "by-pip")]
+                shutil.rmtree(place / "by-pip", ignore_errors=True)
+                found["pip install of the lock"] = cpu_seconds(asked, dict(os.environ))
+                shutil.rmtree(place / "uv", ignore_errors=True)
+                asked = [*pip, "uv", "--target", str(place / "uv")]
+                found["pip install of uv"] = cpu_seconds(asked, dict(os.environ))
             for what, seconds in found.items() if turn else ():  # the first round fills the caches
                 taken.setdefault(what, []).append(seconds)
     for what, seconds in taken.items():
         print(f"{what:<28} {statistics.median(seconds):5.2f} CPU s  (best {min(seconds):.2f})")
-    if not uv:
+    if uv:
+        with_uv = [
+            sum(pair) for pair in zip(taken["pip install of uv"], taken["uv pip install of the lock"], strict=True)
+        ]
+        ratios = [ours / pip for ours, pip in zip(with_uv, taken["pip install of the lock"], strict=True)]
+        print(f"fetching uv and installing with it takes {statistics.median(ratios):.2f} of what pip alone takes")
+    else:
         print("uv is not installed, and so not measured")
     worst = max(statistics.median(seconds) for what, seconds in taken.items() if what.startswith("first"))
     if check and worst > BOUND:

@@ -175,6 +175,7 @@ def run_workflow(
     variables: dict[str, str] | None = None,
     containers: Containers | None = None,
     job: str = "",
+    own: str = "kci/build@v1",
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -191,6 +192,7 @@ def run_workflow(
         variables: the repository's variables, for `vars`.
         containers: what jobs run in; without it, they run on this machine.
         job: the only job to run, with those that it needs; empty for all.
+        own: the repository of kci's own actions, and what follows it in the workflow; empty if it uses none.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -209,7 +211,8 @@ def run_workflow(
     command += containers.options(scratch) if containers else []
     command += ["--job", job] if job else []
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
-    command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
+    command += ["--local-repository", f"{own}={checkout}"] if own else []
+    command += ["--var", "KCI_CONTAINER=none"]
     command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
     pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}

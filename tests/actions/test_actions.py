@@ -16,6 +16,7 @@ from act.harness import commit_all, copy_checkout
 from cli.runner import kci_process
 from conftest import add_package
 from kci.ci.run_records import read_failures
+from many_kernels import make_repository
 
 pytestmark = pytest.mark.network
 
@@ -395,3 +396,35 @@ def test_outside_of_a_job(checkout: Path) -> None:
         ["bash", str(checkout / "actions" / "run.sh"), "plan"], env={"PATH": os.environ["PATH"]}, check=False
     )
     assert done.returncode == 2
+
+
+def test_a_plan_that_is_too_large_for_one_matrix_says_what_helps(runner: Runner, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path, 52)
+    done = runner.run("plan", repository, kernels=".", extra={"GITHUB_ACTIONS": "true"})
+    assert done.code == 1
+    assert "legs, and GitHub allows 256 jobs in the one matrix of this workflow" in done.log
+    assert "--shard" not in done.log, "no action has that option"
+    for remedy in ("`kci render`", "`[plan]`", "`kernel`, `backends` or `only`"):
+        assert remedy in done.log
+    assert "### Failed\n" in done.summary
+    assert "| KCI305 |" in done.summary
+    assert "kci render" in done.summary
+    edition = "edition = 5"
+    for file in repository.rglob("build.toml"):
+        file.write_text(file.read_text().replace(edition, ""))
+    done = runner.run("plan", repository, kernels=".", extra={"GITHUB_ACTIONS": "true"})
+    assert done.log.count("::warning title=KCI107") == 1, "one annotation for one cause: GitHub shows ten"
+    assert "(in 52 files, this is the first)" in done.log
+
+
+def test_a_blank_in_a_variant_is_told_of(runner: Runner, repository: Path) -> None:
+    done = runner.run("build", repository, kernel="some", variant="torch- cuda", upload="true")
+    assert done.code != 0
+    assert "`leg`" not in done.log
+    assert "'torch-' is not a variant of some-kernel" in done.log
+    several = runner.run("build", repository, kernel="some", variant="torch-cpu torch-cuda", upload="true")
+    assert several.code == 2
+    assert (
+        "names 2 variants, separated by blanks, and their artifact needs a name: the input `leg` is missing"
+        in several.log
+    )

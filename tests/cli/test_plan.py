@@ -138,7 +138,7 @@ def test_affected_by_a_catalog_file(repository: Path) -> None:
     [
         ("# nothing", "# a comment", set(), "only comments and layout changed in it"),
         ("# nothing", '[runners.cuda.x86_64-linux]\nlabels = ["big"]', set(), "which decides no variant"),
-        ("# nothing", '[actions."actions/checkout"]\nsha = "' + "a" * 40 + '"', set(), "which decides no variant"),
+        ("# nothing", '[actions.pins."actions/checkout"]\nsha = "' + "a" * 40 + '"', set(), "which decides no variant"),
         ("# nothing", '[images.cuda]\nx86_64-linux = "acme/cuda:1"', {"cuda"}, "images changed"),
         ("# nothing", '[[overlay]]\nkernel = "pyonly"\ndrop = ["backend == cpu"]', set(), "which decides no variant"),
         ('[[overlay]]\ndrop = ["backend == cpu"]', "# nothing", {"cpu"}, "overlay changed"),

@@ -281,7 +281,7 @@ def move_checkout(repository: Path, version: str, written_by: str = __version__)
 def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
     kci("render")
     sha = "e" * 40
-    (repository / "kci.toml").write_text(f'[actions."actions/checkout"]\nsha = "{sha}"\nversion = "v5.0.0"\n')
+    (repository / "kci.toml").write_text(f'[actions.pins."actions/checkout"]\nsha = "{sha}"\nversion = "v5.0.0"\n')
     assert kci("render").stdout == f"{COMPAT}: written\n{RELEASE}: written\n"
     text = (repository / RELEASE).read_text()
     assert f"actions/checkout@{sha} # v5.0.0\n" in text
@@ -293,7 +293,7 @@ def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
 @pytest.mark.rule("KCI421", triggers=True)
 @pytest.mark.parametrize("action", ["actions/chekout", "actions/upload-artifact", "kci/build/plan"])
 def test_a_pin_of_kci_toml_for_an_action_that_is_not_used_is_refused(repository: Path, action: str) -> None:
-    (repository / "kci.toml").write_text(f'[actions."{action}"]\nsha = "{"e" * 40}"\nversion = "v5.0.0"\n')
+    (repository / "kci.toml").write_text(f'[actions.pins."{action}"]\nsha = "{"e" * 40}"\nversion = "v5.0.0"\n')
     refused = kci("render")
     assert refused.code == 1
     assert "KCI421" in refused.stderr
@@ -303,7 +303,7 @@ def test_a_pin_of_kci_toml_for_an_action_that_is_not_used_is_refused(repository:
 
 @pytest.mark.rule("KCI421", triggers=False)
 def test_a_pin_of_kcis_own_actions_is_used(repository: Path) -> None:
-    (repository / "kci.toml").write_text(f'[actions."kci/build"]\nsha = "{"e" * 40}"\nversion = "v5.0.0"\n')
+    (repository / "kci.toml").write_text(f'[actions]\nref = "{"e" * 40}"\nversion = "v5.0.0"\n')
     assert kci("render").code == 0
     assert f"kci/build/plan@{'e' * 40} # v5.0.0\n" in (repository / RELEASE).read_text()
 
@@ -344,7 +344,7 @@ def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:
     refused = kci("render", "--pin", "sha")
     assert refused.code == 2
     assert "was not installed from a release" in refused.stderr
-    assert '[actions."kci/build"]' in refused.stderr
+    assert "`[actions]` with `ref`" in refused.stderr
     assert not (repository / RELEASE).exists()
 
 

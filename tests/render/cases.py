@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kci.render.own_parts import NO_PARTS, OwnParts
 from kci.render.pins import Pin, shipped_pins
+from kci.render.without_actions import Wheel
 from kci.render.workflow import Inputs, Mode, PublishJobs, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -135,6 +136,32 @@ CASES = [
             tiers=("nightly", "quick"),
         ),
         _pinned(),
+    ),
+    Case(
+        "elsewhere",
+        Inputs(names=("relu",), installer="uv"),
+        shipped_pins() | {"kci/build": Pin("", "ci/main", repository="acme/kci-fork")},
+    ),
+    Case(
+        "without-actions",
+        Inputs(
+            names=("relu", "rms-norm"),
+            callers=1,
+            tested=True,
+            compiled=True,
+            split=True,
+            forks="dispatch",
+            moves=True,
+            publish=PublishJobs("hub", ("v*",), attest=True, sign=True),
+            installer="pip",
+            wheel=Wheel("vendor/kci-1.2.3-py3-none-any.whl", "0123456789abcdef" * 4),
+        ),
+        shipped_pins(),
+    ),
+    Case(
+        "without-actions-alone",
+        Inputs(names=("relu",), wheel=Wheel("kci==1.2.3", "0123456789abcdef" * 4, "https://index.example.org/simple")),
+        shipped_pins(),
     ),
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2), shipped_pins()),
     Case(

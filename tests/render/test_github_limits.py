@@ -20,11 +20,11 @@ def job(name: str = "a", body: str = "", *, steps: str = "[]") -> str:
 
 
 def rules(text: str) -> list[str]:
-    return [diagnostic.rule for diagnostic in check_workflows({"kci.yml": text}, own=True)]
+    return [diagnostic.rule for diagnostic in check_workflows({"kci.yml": text}, own="kci/build")]
 
 
 def message(text: str) -> str:
-    (diagnostic,) = check_workflows({"kci.yml": text}, own=True)
+    (diagnostic,) = check_workflows({"kci.yml": text}, own="kci/build")
     return diagnostic.message
 
 

@@ -61,7 +61,9 @@ def test_every_golden_file_belongs_to_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_rendered_files_pass_the_checks(case: Case) -> None:
-    assert check_workflows(case.files(), own=True) == []
+    # What an action sets is not seen in its steps: those are held to the rules for every workflow.
+    own = "" if case.inputs.wheel else case.pins["kci/build"].repository or "kci/build"
+    assert check_workflows(case.files(), own=own) == []
 
 
 def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +211,14 @@ def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
         for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
             if name in MAY_WRITE:
                 used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
-                assert used <= {"actions/checkout", "kci/build/record", "kci/build/decide", "kci/build/propose"}
+                own = case.pins["kci/build"].repository or "kci/build"
+                allowed = {"actions/checkout", *(f"{own}/{action}" for action in ("record", "decide", "propose"))}
+                if case.inputs.wheel:
+                    allowed = {
+                        f"actions/{name}"
+                        for name in ("checkout", "setup-python", "upload-artifact", "download-artifact")
+                    }
+                assert used <= allowed
 
 
 def test_pull_requests_are_proposed_only_where_kci_toml_says_so() -> None:

@@ -37,6 +37,11 @@ from kci.suggest import one_of
     help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
 )
 @click.option(
+    "--without-actions/--with-actions",
+    default=None,
+    help="Run the pinned wheel of kci that [actions] of kci.toml names, or use kci's own actions (the default).",
+)
+@click.option(
     "--ci",
     type=click.Choice(["github", "gitlab"]),
     default="github",
@@ -65,6 +70,7 @@ def command(
     mode: str | None,
     branch: str | None,
     pin: str | None,
+    without_actions: bool | None,
     ci: str,
     from_plan: Path | None,
     force: bool,
@@ -115,6 +121,7 @@ def command(
         mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
+        use_actions=before.without_actions is None if without_actions is None else not without_actions,
     )
     return _answer(rendered, check, diff, force)
 
@@ -127,7 +134,7 @@ def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> in
         print_diagnostics(found if check else always)
         return int(check and any(item.severity is Severity.ERROR for item in found))
     rendered.write(force=force)
-    print_diagnostics(always)
+    print_diagnostics([*always, *rendered.told])
     for item in rendered.comparisons:
         state = "written" if item.path in rendered.rewritten else "unchanged"
         click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")

@@ -244,6 +244,27 @@ class ActionPin(Table, frozen=True):
     version: str = ""
 
 
+class Actions(Table, frozen=True):
+    """`[actions]`: where rendered workflows get kci and other actions from."""
+
+    repository: str | None = None
+    """The repository of kci's own actions, as `owner/name`: a fork, a mirror or a private copy."""
+    ref: str | None = None
+    """What follows the `@` of kci's own actions: a tag, a branch or a full commit."""
+    version: str | None = None
+    """What the comment behind a commit says."""
+    install: Literal["pip", "uv"] | None = None
+    """What installs the dependencies of the actions; without it, uv where it is there."""
+    wheel: str | None = None
+    """`kci render --without-actions`: kci's wheel, a file relative to the repository's root or an https address."""
+    index: str | None = None
+    """`kci render --without-actions`: the index that has kci, in place of the one that pip takes."""
+    sha256: str | None = None
+    """The digest of the wheel at an address or on an index; that of a file is computed."""
+    pins: dict[str, ActionPin] = {}  # noqa: RUF012
+    """Commits of other actions, by `owner/name`."""
+
+
 class Ignore(Table, frozen=True):
     """A rule that does not hold in some files, and why."""
 
@@ -295,7 +316,7 @@ class Settings(Table, frozen=True):
     schedule: Schedule = Schedule()
     publish: Publish = Publish()
     signing: Signing = Signing()
-    actions: dict[str, ActionPin] = {}  # noqa: RUF012
+    actions: Actions = Actions()
     catalog: str | None = None
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
     overlay: tuple[KernelOverlay, ...] = ()

@@ -111,8 +111,8 @@ def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
             )
             found.append(finding("KCI305", message, hint=hint))
     if len(plan.legs) > MANY_JOBS:
-        hint = "group them with `--group image`, or build a smaller tier on every push"
-        found.append(finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable", hint=hint))
+        message = f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable"
+        found.append(finding("KCI308", message, hint=SMALLER))
     return found
 
 
@@ -182,8 +182,7 @@ def _output_problems(plan: Plan) -> list[Diagnostic]:
     if units <= MAX_OUTPUT_UNITS:
         return []
     message = f"the matrices have {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
-    hint = "plan fewer kernels at a time, group with `--group image`, or narrow with --tier, --backend or --only"
-    return [finding("KCI306", message, hint=hint)]
+    return [finding("KCI306", message, hint=SMALLER)]
 
 
 def output_units(text: str) -> int:

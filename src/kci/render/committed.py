@@ -96,7 +96,12 @@ class RecordedOptions(msgspec.Struct, frozen=True):
     mode: str | None = None
     branch: str | None = None
     pin: str | None = None
+    without_actions: str | None = None
+    """Empty where the option is there."""
     ci: str | None = None
+
+
+_OPTIONS = ["mode=", "branch=", "pin=", "without-actions", "ci="]
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -106,14 +111,12 @@ def recorded_options(text: str) -> RecordedOptions:
     """
     found = _COMMAND.search(text[:_TOP])
     try:
-        options, kernels = (
-            gnu_getopt(shlex.split(found[1])[2:], "", ["mode=", "branch=", "pin=", "ci="]) if found else ([], [])
-        )
+        options, kernels = gnu_getopt(shlex.split(found[1])[2:], "", _OPTIONS) if found else ([], [])
     except (ValueError, GetoptError):
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    return RecordedOptions(tuple(kernels), **{name[2:]: value for name, value in options})
+    return RecordedOptions(tuple(kernels), **{name[2:].replace("-", "_"): value for name, value in options})
 
 
 def with_content(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from packaging.version import Version
 
-from kci.config.settings import KCI_TOML, ActionPin
+from kci.config.settings import KCI_TOML, ActionPin, Actions
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.dated_data import Dated, shipped
@@ -18,7 +18,7 @@ from kci.suggest import one_of
 from kci.version import __version__
 
 OWN = "kci/build"
-"""kci's own actions."""
+"""kci's own actions, as templates name them; what the files call them is `Pin.repository`."""
 
 RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
@@ -39,11 +39,20 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha: str
     version: str
     outputs: tuple[str, ...] = ()
+    repository: str = ""
+    """Where it is, if that is another place than its name."""
+
+
+class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    repository: str
+    ref: str
+    released: bool
+    outputs: dict[str, tuple[str, ...]]
 
 
 class _PinFile(Dated, frozen=True):
     action: dict[str, Pin]
-    own_outputs: dict[str, tuple[str, ...]]
+    own: _OwnActions
 
 
 class _Release(Dated, frozen=True):
@@ -66,13 +75,24 @@ _pin_file = shipped("render/data/pins.toml", _PinFile)
 
 def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
-    return dict(sorted(_pin_file().action.items()))
+    own = _pin_file().own
+    return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=own.repository)}.items()))
 
 
-def known_outputs() -> dict[str, tuple[str, ...]]:
-    """The outputs of the actions that kci uses, by reference; those of kci's own are the last."""
+def known_outputs(repository: str = "") -> dict[str, tuple[str, ...]]:
+    """The outputs of the actions that kci uses, by reference; those of kci's own, in that repository, are the last."""
     others = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs}
-    return others | _pin_file().own_outputs
+    own = _pin_file().own
+    root = repository or own.repository
+    return others | {f"{root}/{name}".removesuffix("/build"): outputs for name, outputs in own.outputs.items()}
+
+
+def unreleased(pins: Mapping[str, Pin]) -> str:
+    """The reference of kci's own actions, if it is the one that exists only once kci is released; else empty."""
+    default, chosen = shipped_pins()[OWN], pins[OWN]
+    same = not chosen.sha and (chosen.repository or OWN, chosen.version) == (default.repository, default.version)
+    known = _pin_file().own.released or RELEASE_DATA.is_file()
+    return f"{default.repository}@{default.version}" if same and not known else ""
 
 
 def release_pin() -> Pin:
@@ -81,7 +101,7 @@ def release_pin() -> Pin:
     A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
     """
     if not RELEASE_DATA.is_file():
-        hint = 'install a release, or name the commit in kci.toml: `[actions."kci/build"]` with `sha` and `version`'
+        hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
         raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
     release = shipped(RELEASE_DATA, _Release)()
     return msgspec.structs.replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
@@ -92,13 +112,23 @@ def action_of(reference: str) -> str:
     return "/".join(reference.split("/")[:2])
 
 
+def own_pin(wanted: Actions, start: Pin) -> Pin:
+    """Kci's own actions as `[actions]` of kci.toml says, where it says something; else as they are."""
+    pin = msgspec.structs.replace(start, repository=wanted.repository or start.repository)
+    if wanted.ref is None:
+        return pin
+    commit = bool(_SHA.fullmatch(wanted.ref))
+    sha, version = (wanted.ref, wanted.version or "") if commit else ("", wanted.ref)
+    return msgspec.structs.replace(pin, sha=sha, version=version)
+
+
 def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
     """The pins that kci.toml names, of the actions that kci knows."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
         for action, pin in sorted(wanted.items())
-        if action in shipped
+        if action in shipped and action != OWN
     }
 
 
@@ -106,7 +136,9 @@ def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnos
     """KCI421 for each action that kci.toml pins and no rendered file uses."""
     used = sorted({action_of(match[1]) for text in files.values() for match in _USES.finditer(text)})
     return [
-        finding("KCI421", f"`[actions]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used))
+        finding(
+            "KCI421", f"`[actions.pins]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used)
+        )
         for action in sorted(set(wanted) - set(used))
     ]
 
@@ -119,17 +151,18 @@ def choose_pins(
     Args:
         files: the committed workflow files, text by path.
         fixed: pins that win over both; see `fixed_pins`.
-        own: what to take for kci's own actions in place of the major tag; see `release_pin`.
+        own: what to take for kci's own actions in place of the major tag; see `release_pin` and `own_pin`.
 
     FindingsError if one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
+    names = {pin.repository or action: action for action, pin in shipped.items()}
     found: dict[str, list[FoundPin]] = {}
     for path in sorted(files):
         for pin in find_pins(files[path], path):
-            if pin.action in shipped and pin.action not in (fixed or {}):
-                found.setdefault(pin.action, []).append(pin)
+            if (action := names.get(pin.action)) and action not in (fixed or {}):
+                found.setdefault(action, []).append(pin)
     problems: list[Diagnostic] = []
     for action, pins in sorted(found.items()):
         first = pins[0]
@@ -186,7 +219,9 @@ def without_pins(text: str) -> str:
 
     def without(match: re.Match[str]) -> str:
         pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
-        tagged = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
+        # A line of kci's own actions elsewhere has the comment that their tags have in rendered files.
+        own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
+        tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
         return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
 
     return _USES.sub(without, text)

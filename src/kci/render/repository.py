@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kci.config.find_settings import FoundSettings
-from kci.config.settings import Settings
+from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import Forks, PullRequests, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
@@ -44,7 +44,18 @@ from kci.render.committed import (
 )
 from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.own_parts import read_own_parts
-from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
+from kci.render.pins import (
+    OWN,
+    choose_pins,
+    fixed_pins,
+    judge_pins,
+    own_pin,
+    release_pin,
+    shipped_pins,
+    unreleased,
+    unused_pins,
+)
+from kci.render.without_actions import chosen_wheel
 from kci.render.workflow import (
     FILES,
     RELEASE_FILE,
@@ -128,6 +139,8 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     """What is wrong with the committed files."""
     rewritten: tuple[str, ...] = ()
     """The files that writing changes, if only in a pin."""
+    told: tuple[Diagnostic, ...] = ()
+    """What whoever writes the files should know; nothing is wrong with the committed ones."""
 
     @property
     def left(self) -> list[str]:
@@ -156,6 +169,7 @@ def render_workflows(
     mode: Mode = Mode.RUNTIME,
     branch: str = "main",
     by_commit: bool | None = None,
+    use_actions: bool = True,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -167,11 +181,12 @@ def render_workflows(
         branch: pushes to it build a release.
         by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
             where no committed file names a commit.
+        use_actions: whether the files use kci's own actions, or run kci's wheel without any.
 
     Raises:
         UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
         FindingsError: a kernel has an error, GitHub would not take the files, a committed pin cannot be read, kci.toml
-            pins an action that they do not use, or static mode has no leg.
+            pins an action that they do not use, names no wheel to run without actions, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
@@ -198,6 +213,8 @@ def render_workflows(
         mode=mode,
         branch=branch,
         pin="sha" if by_commit else "tag",
+        wheel=None if use_actions else chosen_wheel(chosen.actions, root),
+        installer=chosen.actions.install or "",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
@@ -214,20 +231,35 @@ def render_workflows(
         publish=publish_jobs(workspace.settings),
         **legs,
     )
-    own = release_pin() if by_commit else None
-    fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
+    named_ref = chosen.actions.ref is not None
+    own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
+    fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
     committed = read_committed(root, FILES)
     parts = read_own_parts(root, shipped_templates())
-    files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
-    problems = [*bounds.refused, *check_workflows(files, own=True)]
+    pins = choose_pins(committed, fixed, own)
+    files = render(inputs, pins, __version__, parts, committed)
+    # What an action sets is known of the action, so the rules for kci's own files are for those that use it.
+    used = (
+        files
+        if use_actions
+        else render(msgspec.structs.replace(inputs, wheel=None), pins, __version__, parts, committed)
+    )
+    problems = [*bounds.refused, *check_workflows(used, own=own.repository)]
+    problems += () if use_actions else check_workflows(files)
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
-    if unused := unused_pins(chosen.actions, files):
+    if unused := unused_pins(chosen.actions.pins, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
     # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
     ours = {path: text for path, text in sorted(committed.items()) if written_by(text) == __version__}
     moved = [item for path, text in ours.items() for item in judge_pins(text, path, fixed)]
-    return _compared(root, files, committed, [*moved, *bounds.warnings])
+    told = []
+    if use_actions and (reference := unreleased(pins)):
+        message = f"these workflows use {reference}, which does not exist before the first release of kci"
+        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`; or --without-actions"
+        told.append(finding("KCI450", message, hint=hint))
+    compared = _compared(root, files, committed, [*moved, *bounds.warnings])
+    return msgspec.structs.replace(compared, told=tuple(told))
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:

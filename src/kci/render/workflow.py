@@ -20,7 +20,8 @@ from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
 from kci.render.committed import with_content
 from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, overriding
-from kci.render.pins import Pin, action_of
+from kci.render.pins import Pin, action_of, unreleased
+from kci.render.without_actions import Wheel, without_actions
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -75,6 +76,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """A push to this branch builds a release."""
     pin: str = "tag"
     """How kci's own actions are named: `tag` or `sha`."""
+    wheel: Wheel | None = None
+    """What jobs run in place of kci's own actions; None where they use them."""
+    installer: str = ""
+    """What installs the dependencies of kci's actions: `pip` or `uv`; empty for uv where it is there."""
     callers: int = 0
     """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
     pr_tier: str = str(Tier.PR)
@@ -158,6 +163,7 @@ def render(
         "groups": groups,
         "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
+        "unreleased": "" if inputs.wheel else unreleased(pins),
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "several": inputs.callers > 0,
         "caller_names": caller_names(inputs.callers),
@@ -189,6 +195,8 @@ def render(
     if lost := own.without_place(rendered):
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
+    if inputs.wheel is not None:
+        filled = {path: tidy(without_actions(text, inputs.wheel, pins)) for path, text in filled.items()}
     return {path: with_content(text) for path, text in filled.items()}
 
 
@@ -213,7 +221,7 @@ def command(inputs: Inputs) -> list[str]:
     for name in ("mode", "branch", "pin"):
         if (value := getattr(inputs, name)) != getattr(usual, name):
             words += [f"--{name}", str(value)]
-    return words
+    return [*words, *(["--without-actions"] if inputs.wheel else [])]
 
 
 def input_digest(inputs: msgspec.Struct, own: OwnParts = NO_PARTS) -> str:
@@ -252,6 +260,7 @@ def build_groups(inputs: Inputs) -> list[Group]:
 
 def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     pin = pins[action_of(action)]
+    action = (pin.repository or action_of(action)) + action.removeprefix(action_of(action))
     if pin.sha:
         return f"{action}@{pin.sha}" + (f" # {pin.version}" if pin.version else "")
     # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.

@@ -2,7 +2,7 @@
 
 Three lists of rules: what GitHub would refuse, ignore or misread in any file (`_REFUSED`); what goes wrong in any file
 with jobs that build a matrix of binaries, as far as actionlint and zizmor do not find it (`_ANY`); and what kci's own
-files never do (`_OWN`).
+files never do (`_never_ours`).
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ class _FileShape(msgspec.Struct):
     jobs: Annotated[dict[str, _JobShape], msgspec.Meta(min_length=1)]
 
 
-def check_workflows(files: Mapping[str, str], *, own: bool = False) -> list[Diagnostic]:
-    """Check workflow files, text by path; `own` for files that kci renders. KCI410 to KCI418, and KCI430 to KCI449."""
+def check_workflows(files: Mapping[str, str], *, own: str = "") -> list[Diagnostic]:
+    """Check workflow files, text by path: KCI410 to KCI418, and KCI430 to KCI449.
+
+    `own` is the repository of kci's actions, for files that kci renders; empty for those that somebody wrote.
+    """
     found: list[Diagnostic] = []
     for path, text in files.items():
         problems = list(dict.fromkeys(_problems(text, own)))
@@ -90,7 +93,7 @@ def check_workflows(files: Mapping[str, str], *, own: bool = False) -> list[Diag
     return sorted(found, key=lambda item: (item.path, item.line, item.rule, item.message))
 
 
-def _problems(text: str, own: bool) -> Iterator[Problem]:
+def _problems(text: str, own: str) -> Iterator[Problem]:
     size, most = len(text.encode()), limits().max_file_bytes
     if size > most:
         yield Problem("KCI410", f"{size:,} bytes, and GitHub takes {most:,}")
@@ -102,8 +105,10 @@ def _problems(text: str, own: bool) -> Iterator[Problem]:
         what = "not a workflow" if isinstance(error, msgspec.ValidationError) else "not valid YAML"
         yield Problem("KCI418", f"{what}: {error}")
         return
-    for rule in (*_REFUSED, *(_OWN if own else _ANY)):
+    for rule in (*_REFUSED, *(() if own else _ANY)):
         yield from rule(workflow)
+    if own:
+        yield from _never_ours(workflow, own)
 
 
 def _jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -294,7 +299,7 @@ def _same_concurrency(workflow: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _stale_base(workflow: Mapping[str, Any]) -> Iterator[Problem]:
-    for where, _, step in _uses(workflow, "kci/build/plan"):
+    for where, _, step in _uses(workflow, ""):
         if "pull_request.base.sha" in str(step["with"].get("affected-base", "")):
             message = "it is as old as the last push to the pull request: what was merged since counts as its change"
             yield Problem("KCI449", message, f"{where}.with.affected-base")
@@ -303,7 +308,7 @@ def _stale_base(workflow: Mapping[str, Any]) -> Iterator[Problem]:
 # --- what kci's own files never do ------------------------------------------------------------------------------------
 
 
-def _never_ours(workflow: Mapping[str, Any]) -> Iterator[Problem]:
+def _never_ours(workflow: Mapping[str, Any], repository: str) -> Iterator[Problem]:
     if workflow.get("permissions") != {}:
         yield Problem("KCI412", "the workflow does not remove all permissions at the top")
     names = {REQUIRED_CHECK: REQUIRED_CHECK}
@@ -319,7 +324,7 @@ def _never_ours(workflow: Mapping[str, Any]) -> Iterator[Problem]:
         if place.kind == "steps.run" and (found := expressions(place)):
             shown = found[0] if len(found[0]) <= 60 else found[0][:57] + "..."
             yield Problem("KCI417", f"{place.path} holds `${{{{{shown}}}}}`; pass it through `env`", place.path)
-    yield from _refused_expressions(workflow, known_outputs())
+    yield from _refused_expressions(workflow, known_outputs(repository))
 
 
 _Rules = tuple[Callable[[Mapping[str, Any]], Iterator[Problem]], ...]
@@ -334,4 +339,3 @@ _ANY: _Rules = (
     _same_concurrency,
     _stale_base,
 )
-_OWN: _Rules = (_never_ours,)

@@ -9,6 +9,8 @@ if [ "$INPUT_PERSIST_CREDENTIALS" != false ]; then
   exit 1
 fi
 cd "$GITHUB_WORKSPACE"
+mkdir -p "${INPUT_PATH:-.}"
+cd "${INPUT_PATH:-.}"
 find . -mindepth 1 -delete
 git init --quiet
 depth=()
@@ -16,5 +18,6 @@ if [ "$INPUT_FETCH_DEPTH" != 0 ]; then
   depth=(--depth "$INPUT_FETCH_DEPTH")
 fi
 git fetch --quiet "${depth[@]}" "file://$KCI_ACT_REPOSITORY" "${INPUT_REF:-HEAD}"
+if [ -n "$INPUT_SPARSE_CHECKOUT" ]; then git sparse-checkout set --no-cone "$INPUT_SPARSE_CHECKOUT"; fi
 git checkout --quiet --detach FETCH_HEAD
 echo "commit=$(git rev-parse HEAD)" >> "$GITHUB_OUTPUT"
