@@ -4,9 +4,9 @@
     python benchmarks/action_start.py --check   fails above the bound
 
 An action is `actions/run.sh` in a fresh checkout, of which nothing is compiled, and a fresh RUNNER_TEMP; it ends when
-it finds that its inputs are missing. Beside it the same lock is installed by uv alone and by pip alone, pip fetches uv as an
-action would on an image that has none, and Python is started. Processor seconds, because a busy machine does not change
-them much.
+it finds that its inputs are missing. Beside it the same lock is installed by uv alone and by pip alone, pip fetches uv
+as an action would on an image that has none, and Python is started. Processor seconds, because a busy machine does not
+change them much.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kci.render.own_parts import NO_PARTS, OwnParts
 from kci.render.pins import Pin, shipped_pins
-from kci.render.without_actions import Wheel
+from kci.render.without_actions import KciWheel
 from kci.render.workflow import Inputs, Mode, PublishJobs, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -154,13 +154,15 @@ CASES = [
             moves=True,
             publish=PublishJobs("hub", ("v*",), attest=True, sign=True),
             installer="pip",
-            wheel=Wheel("vendor/kci-1.2.3-py3-none-any.whl", "0123456789abcdef" * 4),
+            wheel=KciWheel("vendor/kci-1.2.3-py3-none-any.whl", "0123456789abcdef" * 4),
         ),
         shipped_pins(),
     ),
     Case(
         "without-actions-alone",
-        Inputs(names=("relu",), wheel=Wheel("kci==1.2.3", "0123456789abcdef" * 4, "https://index.example.org/simple")),
+        Inputs(
+            names=("relu",), wheel=KciWheel("kci==1.2.3", "0123456789abcdef" * 4, "https://index.example.org/simple")
+        ),
         shipped_pins(),
     ),
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2), shipped_pins()),

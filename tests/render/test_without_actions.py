@@ -13,7 +13,7 @@ from conftest import read_yaml
 from kci.config.settings import Actions
 from kci.errors import FindingsError
 from kci.render.pins import shipped_pins
-from kci.render.without_actions import Wheel, action_files, chosen_wheel, without_actions
+from kci.render.without_actions import KciWheel, action_files, chosen_wheel, without_actions
 from kci.version import __version__
 
 NAME = f"kci-{__version__}-py3-none-any.whl"
@@ -39,10 +39,10 @@ def written(root: Path, *names: str) -> bytes:
 def test_the_wheel_that_is_run(tmp_path: Path) -> None:
     content = written(tmp_path, "kci/actions/run.sh")
     digest = hashlib.sha256(content).hexdigest()
-    assert chosen_wheel(Actions(wheel=NAME), tmp_path) == Wheel(NAME, digest)
-    assert chosen_wheel(Actions(sha256=SHA), tmp_path) == Wheel(f"kci=={__version__}", SHA)
+    assert chosen_wheel(Actions(wheel=NAME), tmp_path) == KciWheel(NAME, digest)
+    assert chosen_wheel(Actions(sha256=SHA), tmp_path) == KciWheel(f"kci=={__version__}", SHA)
     there = f"https://example.com/{NAME}"
-    assert chosen_wheel(Actions(wheel=there, sha256=SHA), tmp_path) == Wheel(there, SHA)
+    assert chosen_wheel(Actions(wheel=there, sha256=SHA), tmp_path) == KciWheel(there, SHA)
 
 
 @pytest.mark.rule("KCI451", triggers=True)
@@ -60,9 +60,9 @@ def test_a_wheel_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert "symbolic link" in refused(Actions(wheel=NAME), tmp_path)
 
 
-def steps_of(step: str, wheel: Wheel | None = None) -> list[dict]:
+def steps_of(step: str, wheel: KciWheel | None = None) -> list[dict]:
     text = f"jobs:\n  a:\n    permissions:\n      actions: read\n    steps:\n{step}\n"
-    made = read_yaml(without_actions(text, wheel or Wheel("kci==1.0", SHA), shipped_pins()))
+    made = read_yaml(without_actions(text, wheel or KciWheel("kci==1.0", SHA), shipped_pins()))
     return made["jobs"]["a"]["steps"]
 
 
@@ -108,13 +108,13 @@ def test_what_stands_around_a_step_stays() -> None:
 
 def test_only_a_wheel_of_the_repository_is_checked_out() -> None:
     text = "jobs:\n  a:\n    permissions:\n      actions: read\n    steps:\n" + STEP % '"true"'
-    inside = read_yaml(without_actions(text, Wheel(f"vendor/{NAME}", SHA), shipped_pins()))["jobs"]["a"]
+    inside = read_yaml(without_actions(text, KciWheel(f"vendor/{NAME}", SHA), shipped_pins()))["jobs"]["a"]
     assert inside["permissions"] == {"actions": "read", "contents": "read"}
     assert inside["steps"][0]["with"] == {
         "path": ".kci-wheel", "persist-credentials": False,
         "sparse-checkout": f"vendor/{NAME}", "sparse-checkout-cone-mode": False,
     }  # fmt: skip
-    elsewhere = read_yaml(without_actions(text, Wheel("kci==1.0", SHA), shipped_pins()))["jobs"]["a"]
+    elsewhere = read_yaml(without_actions(text, KciWheel("kci==1.0", SHA), shipped_pins()))["jobs"]["a"]
     assert elsewhere["permissions"] == {"actions": "read"}
 
 

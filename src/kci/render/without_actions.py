@@ -28,7 +28,7 @@ _SOURCE = ".kci-wheel"
 """Where a job has the commit's wheel, in its workspace, until it is unpacked."""
 
 
-class Wheel(msgspec.Struct, frozen=True):
+class KciWheel(msgspec.Struct, frozen=True):
     """The wheel of kci that jobs run, and where they get it."""
 
     place: str
@@ -42,7 +42,7 @@ class Wheel(msgspec.Struct, frozen=True):
         return "://" not in self.place and "==" not in self.place
 
 
-def chosen_wheel(actions: Actions, root: Path) -> Wheel:
+def chosen_wheel(actions: Actions, root: Path) -> KciWheel:
     """The wheel that `[actions]` of kci.toml names; FindingsError (KCI451) if it is not this kci with its digest."""
 
     def refuse(message: str, hint: str) -> FindingsError:
@@ -54,7 +54,7 @@ def chosen_wheel(actions: Actions, root: Path) -> Wheel:
         if actions.sha256 is None:
             message = "`[actions]` does not say which kci runs where no action of kci's does"
             raise refuse(message, "`wheel`, a file or an https address, or `sha256` of the wheel on an index")
-        return Wheel(f"kci=={__version__}", actions.sha256, actions.index or "")
+        return KciWheel(f"kci=={__version__}", actions.sha256, actions.index or "")
     name = actions.wheel.rpartition("/")[2]
     if name.split("-")[1] != __version__:
         message = f"{name} is another kci than the one that renders, {__version__}"
@@ -62,7 +62,7 @@ def chosen_wheel(actions: Actions, root: Path) -> Wheel:
     if "://" in actions.wheel:
         if actions.sha256 is None:
             raise refuse(f"there is no digest of {name}", "add `sha256`; `sha256sum` prints it")
-        return Wheel(actions.wheel, actions.sha256)
+        return KciWheel(actions.wheel, actions.sha256)
     file = root / actions.wheel
     try:
         if file.is_symlink():
@@ -76,7 +76,7 @@ def chosen_wheel(actions: Actions, root: Path) -> Wheel:
         raise refuse(f"{actions.wheel} has no actions in it", "build it from a checkout: `pip wheel --no-deps .`")
     if actions.sha256 not in (None, digest):
         raise refuse(f"{actions.wheel} has the digest {digest}, not the one of `sha256`", "leave `sha256` out")
-    return Wheel(actions.wheel, digest)
+    return KciWheel(actions.wheel, digest)
 
 
 def action_files() -> dict[str, str]:
@@ -89,7 +89,7 @@ def action_files() -> dict[str, str]:
     return {name: file.read_text(encoding="utf-8") for name, file in sorted(found.items())}
 
 
-def without_actions(text: str, wheel: Wheel, pins: Mapping[str, Pin]) -> str:
+def without_actions(text: str, wheel: KciWheel, pins: Mapping[str, Pin]) -> str:
     """A rendered file with the steps of kci's actions in place of the steps that use them."""
     import yaml
 
@@ -168,7 +168,7 @@ set -- --quiet --disable-pip-version-check --no-deps --only-binary=:all: --requi
 wheel=$(ls "{_PLACE}"/*.whl)"""
 
 
-def _fetching(wheel: Wheel, pins: Mapping[str, Pin], step: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _fetching(wheel: KciWheel, pins: Mapping[str, Pin], step: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The steps that get the wheel and unpack it. It is the one of the workflow's commit, whatever a job checks out."""
     how = _FROM_REPOSITORY if wheel.in_repository else _FROM_ADDRESS if "://" in wheel.place else _FROM_INDEX
     condition = {"if": step["if"]} if "if" in step else {}

@@ -21,7 +21,7 @@ from kci.plan.github import LIMIT_KEYS
 from kci.render.committed import with_content
 from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, overriding
 from kci.render.pins import Pin, action_of, unreleased
-from kci.render.without_actions import Wheel, without_actions
+from kci.render.without_actions import KciWheel, without_actions
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -76,7 +76,7 @@ class Inputs(msgspec.Struct, frozen=True):
     """A push to this branch builds a release."""
     pin: str = "tag"
     """How kci's own actions are named: `tag` or `sha`."""
-    wheel: Wheel | None = None
+    wheel: KciWheel | None = None
     """What jobs run in place of kci's own actions; None where they use them."""
     installer: str = ""
     """What installs the dependencies of kci's actions: `pip` or `uv`; empty for uv where it is there."""
