@@ -1,7 +1,8 @@
-"""`kci diff`: variants that came, went, or are built differently."""
+"""`kci diff`: variants that came, went, or are built differently; and what changed for the users of kernels."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,13 @@ import click
 from kci.cli import Command, FileName, answer_forms
 from kci.cli._output import labelled, markdown_table, print_diagnostics, print_json
 from kci.cli._workspace import opened, selection_options, take_choice
-from kci.config.reader import BUILD_TOML
+from kci.config.reader import BUILD_TOML, Kernel
 from kci.config.revision import read_revision
+from kci.diagnostics import printable
+from kci.errors import UsageError
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
 from kci.plurals import count
+from kci.sources.interface_changes import InterfaceDiff, compare_kernels
 from kci.workspace.workspace import assemble
 
 if TYPE_CHECKING:
@@ -23,21 +27,37 @@ if TYPE_CHECKING:
 
 
 @click.command("diff", cls=Command)
-@click.argument("old", type=FileName())
-@click.argument("new", type=FileName())
+@click.argument("sides", type=FileName(), nargs=-1, metavar="OLD NEW")
+@click.option(
+    "--api",
+    metavar="REV",
+    help="Compare what kernels offer to their users with a revision: Python names, parameters, operators.",
+)
 @selection_options
 @answer_forms("text", "json", "markdown")
 @click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
-def command(old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
-    """Compare the variants of OLD and NEW.
+def command(sides: tuple[str, ...], api: str | None, output: str, exit_code: bool, **selection: Any) -> int:
+    """Compare the variants of OLD and NEW, or with --api the interfaces of kernels.
 
     Each is a kernel, a directory of kernels, a git revision as REV:PATH, or a file from `kci matrix --format json`,
     which has the variants that were selected then. Kernels are matched by name, variants by name and system.
 
+    With --api the arguments are the kernels of today (default: every kernel in this directory), and nothing is built:
+    it reads `torch-ext/<name>` and the operators that C++ registers. A breaking change without a new `version` is
+    an error.
+
     Examples:
         # compare a branch with main
         kci diff main:relu relu
+        # what a branch changes for users
+        kci diff --api main
     """
+    if api is not None:
+        refuse_selection()
+        return _interfaces(api, sides, output, exit_code)
+    if len(sides) != 2:
+        raise UsageError(f"OLD and NEW are needed, and there are {count(len(sides), 'argument')}", hint="`kci diff -h`")
+    old, new = sides
     kernels = diff_matrices(_side(old, selection), _side(new, selection))
     differs = any(kernel.differs for kernel in kernels)
     match output:
@@ -48,6 +68,72 @@ def command(old: str, new: str, output: str, exit_code: bool, **selection: Any) 
         case _:
             click.echo("\n".join(_text(kernels)))
     return 1 if differs and exit_code else 0
+
+
+def refuse_selection() -> None:
+    """With --api no variant is selected; UsageError if an option asks for it."""
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in ("api", "sides", "output", "exit_code", "help")
+        and context.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{given[0]} selects variants, and --api compares sources", hint="name kernels instead")
+
+
+def _interfaces(revision: str, specs: tuple[str, ...], output: str, exit_code: bool) -> int:
+    old: list[Kernel] = []
+    new: list[Kernel] = []
+    for spec in specs or (".",):
+        path = spec
+        if ":" in spec and not Path(spec).exists():
+            new += read_revision(spec)
+            path = spec.partition(":")[2]
+        else:
+            new += opened([spec], None).kernels
+            path = os.path.relpath(os.path.realpath(spec))
+            path = path if path.startswith("..") else f"./{path}"
+        old += read_revision(f"{revision}:{path}", missing=True)
+    kernels, problems = compare_kernels(old, new)
+    match output:
+        case "json":
+            print_json(
+                old=revision, new=list(specs or (".",)), differs=bool(kernels), kernels=kernels, problems=problems
+            )
+        case "markdown":
+            click.echo(_interfaces_markdown(kernels))
+        case _:
+            click.echo("\n".join(_interfaces_text(kernels)))
+    print_diagnostics(problems)
+    return int(bool(problems) or (exit_code and bool(kernels)))
+
+
+def _interfaces_text(kernels: list[InterfaceDiff]) -> list[str]:
+    lines = []
+    for kernel in kernels:
+        lines.append(click.style(_interface_title(kernel), bold=True))
+        for change in kernel.changes:
+            sign, color = ("!", "red") if change.breaking else ("+", "green")
+            lines.append(click.style(f"  {sign} {printable(change.name)} {printable(change.what)}", fg=color))
+    return lines or ["no difference for users"]
+
+
+def _interfaces_markdown(kernels: list[InterfaceDiff]) -> str:
+    blocks = []
+    for kernel in kernels:
+        rows = [("breaking" if item.breaking else "", item.name, item.what) for item in kernel.changes]
+        blocks.append(f"### {_interface_title(kernel)}\n\n{markdown_table(('', 'name', 'change'), rows)}")
+    return "\n\n".join(blocks) or "Nothing changes for users."
+
+
+def _interface_title(kernel: InterfaceDiff) -> str:
+    breaking = count(sum(change.breaking for change in kernel.changes), "breaking change")
+    versions = str(kernel.new_version)
+    if kernel.old_version != kernel.new_version:
+        versions = f"{kernel.old_version} -> {kernel.new_version}"
+    return f"{kernel.kernel}, version {versions}: {breaking} of {count(len(kernel.changes), 'change')}"
 
 
 def _side(spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:

@@ -15,13 +15,14 @@ from kci.files.git import read_blob, ref_names, run_git
 from kci.suggest import suggestion
 
 
-def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
+def read_revision(spec: str, directory: Path | None = None, *, missing: bool = False) -> list[Kernel]:
     """Read the kernels that a revision has at or below a path.
 
     Args:
         spec: `REV:PATH` as git writes it: the path is relative to the top of the repository, or to the working
             directory where it starts with `./`. It is a kernel, its build.toml, or a directory with kernels below it.
         directory: any directory of the repository; the working directory by default.
+        missing: whether a path without kernels is fine, as that of a new kernel is before it came.
 
     Returns:
         The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
@@ -36,7 +37,7 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
     commit = resolve_commit(revision, directory)
     path = _from_top(path, directory)
     files = _build_files(commit, path, directory)
-    if not files:
+    if not files and not missing:
         hint = f"`git ls-tree -r --name-only {revision}` lists what is there"
         raise UsageError(f"{revision} has no {BUILD_TOML} at or below {path or 'its top'!r}", hint=hint)
     kernels: list[Kernel] = []

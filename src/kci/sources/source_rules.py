@@ -53,13 +53,17 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
     yield from check_cpp(_native_sources(kernel_dir, shown, build))
 
 
+def listed_sources(build: Build) -> set[str]:
+    """The sources that build.toml names, relative to the kernel's directory."""
+    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
+    return listed | {name for component in build.kernel.values() for name in component.src}
+
+
 def _native_sources(kernel_dir: Path, shown: str, build: Build) -> list[tuple[Path, str]]:
     """The C++ and CUDA files that build.toml names, with their paths for diagnostics."""
-    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
-    listed |= {name for component in build.kernel.values() for name in component.src}
     root = kernel_dir.resolve()
     found = []
-    for name in sorted(listed):
+    for name in sorted(listed_sources(build)):
         path = kernel_dir / name
         if name.endswith(SUFFIXES) and path.is_file() and path.resolve().is_relative_to(root):
             found.append((path, name if shown == "." else f"{shown.rstrip('/')}/{name}"))
