@@ -65,8 +65,10 @@ def test_it_adds(kernel):
 
 def test_what_was_a_setup_py_is_built_verified_loaded_and_tested(tmp_path: Path, torch_cache: Path) -> None:
     write_tree(tmp_path / "old", {"setup.py": SETUP, "added.cpp": ADD})
-    made = kci_process("init", "added", "--from", "old", "-y", cwd=tmp_path)
+    made = kci_process("init", "added", "--from", "old", "--run", "--license", "MIT", "-y", cwd=tmp_path)
     assert made.code == 0, made.stderr
+    build = tmp_path / "added" / "build.toml"
+    build.write_text("".join(line for line in build.open() if not line.startswith("# draft: ")))
     with (tmp_path / "added" / "tests" / "test_added.py").open("a") as file:
         file.write(TEST)
     built_and_tested("added", tmp_path, torch_cache)

@@ -348,6 +348,8 @@ def test_a_generated_module_about_another_build(tmp_path: Path) -> None:
 CPP = {
     "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}": False,
     "TORCH_LIBRARY_IMPL(aten, CPU, m) {}": False,
+    "TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CPU, m) {}": False,
+    "TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, m) {}": False,
     "#define TORCH_LIBRARY_EXPAND(NAME, M) \\\n  TORCH_LIBRARY(NAME, M)": False,
     "// TORCH_LIBRARY(relu, m)": False,
     'const char* s = "TORCH_LIBRARY(relu, m)";': False,

@@ -15,9 +15,10 @@ from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.plurals import count
 from kci.starter import new_kernel
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
-from kci.starter.from_existing import Adopted, from_kernel_builder, from_setup_py
+from kci.starter.from_existing import Adopted, from_kernel_builder
 from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, tvm_ffi_overlay
 
 
@@ -32,22 +33,34 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Convert a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
+              help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
+@click.option("--run", "may_run", is_flag=True,
+              help="Run the setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
+@click.option("--extension", "extensions", multiple=True, metavar="NAME",
+              help="Which of several extensions to take over; repeat for more, or `all`.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int:
+def command(
+    directory: str, origin: Path | None, yes: bool, may_run: bool, extensions: tuple[str, ...], **given: Any
+) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
-    has an error or no variant; kci lists what is left to do.
+    has an error or no variant.
+
+    A setup.py is run to see what it builds, among stand-ins for torch and setuptools that compile nothing. It is code
+    of somebody else, so kci asks before, or wants --run. What comes out is a draft: kci lists what is left to do, and
+    `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
         kci init my-kernel
         # write a kernel for two backends, and ask nothing
         kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y
-        # convert a setup.py or a kernel-builder repository
-        kci init my-kernel --from ../old-extension
+        # convert a kernel-builder repository
+        kci init my-kernel --from ../old-kernel
+        # run the setup.py of a project, and take over one of its extensions
+        kci init my-kernel --from ../old-extension --run --extension scatter
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -56,7 +69,7 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
     if origin is not None:
-        chosen, adopted = _taken_over(origin, name, given)
+        chosen, adopted = _taken_over(origin, name, given, extensions, may_run=may_run)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -64,23 +77,32 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
         chosen = choose(name, **{option: value for option, value in given.items() if value})
         files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
+    draft = any(item.rule in _HELD for item in findings)
     for line in adopted.taken if adopted else ():
         click.echo(f"taken over: {line}")
     for path in written if adopted is None or options().verbose else ():
         click.echo(str(target / path))
+    if adopted and adopted.left:
+        things = count(len(adopted.left), "thing")
+        click.echo(click.style(f"{target} is a draft: {things} left" if draft else f"{things} left to do", bold=True))
     for line in adopted.left if adopted else ():
-        click.echo(f"{click.style('left to do:', fg='yellow')} {line}")
+        click.echo(f"  {line}")
+    findings = tuple(item for item in findings if item.rule != "KCI165")
     print_diagnostics(findings)
-    faulty = any(item.severity is Severity.ERROR for item in findings)
+    faulty = any(item.severity is Severity.ERROR and item.rule not in _HELD for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.left and not todo:
-        todo = "do what is listed above"
+        todo = "do what is listed above, and remove its lines from build.toml" if draft else "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
     if lacking:
         click.echo(lacking, err=True)
     return int(faulty or unusable)
+
+
+_HELD = ("KCI165", "KCI166")
+"""What makes a kernel that was taken over a draft; see `kci.config.file_lints`."""
 
 
 def _ask(name: str, given: dict[str, Any]) -> None:
@@ -105,7 +127,9 @@ def _ask(name: str, given: dict[str, Any]) -> None:
     given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
 
 
-def _taken_over(origin: Path, name: str, given: dict[str, Any]) -> tuple[NewKernel, Adopted]:
+def _taken_over(
+    origin: Path, name: str, given: dict[str, Any], extensions: tuple[str, ...], *, may_run: bool
+) -> tuple[NewKernel, Adopted]:
     """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
@@ -115,8 +139,16 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any]) -> tuple[NewKern
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
+    from kci.starter.run_setup import SETUP_PY, sandbox
+    from kci.starter.take_over import from_setup_py
+
+    if not may_run and (origin / SETUP_PY).is_file():
+        asked = sys.stdin.isatty() and sys.stdout.isatty()
+        if not asked or not click.confirm(f"kci runs {origin / SETUP_PY} to see what it builds, {sandbox()}. Run it"):
+            hint = f"look at it, then allow it with --run; it runs {sandbox()}"
+            raise UsageError(f"{origin / SETUP_PY} has to be run, and nobody allowed that", hint=hint)
     chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
-    return chosen, from_setup_py(origin, chosen)
+    return chosen, from_setup_py(origin, chosen, extensions)
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:

@@ -16,7 +16,7 @@ from kci.config.model import CudaComponent
 from kci.config.processor_flags import native_flags
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
-from kci.diagnostics import Diagnostic, in_file_order
+from kci.diagnostics import Diagnostic, Span, finding, in_file_order
 from kci.files.dated_data import Dated, shipped
 from kci.suggest import one_of, suggestion
 
@@ -170,12 +170,37 @@ def repo_id_problem(repo_id: str) -> str:
 def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI141: a license that neither SPDX nor the Hub knows. Case is ignored."""
     text = kernel.build.general.license
-    if text.lower() in _hub_licenses() or _is_spdx(text):
+    if text == PLACEHOLDER_LICENSE or text.lower() in _hub_licenses() or _is_spdx(text):
         return
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
     yield kernel.document.at_value(("general", "license"), "KCI141", message, hint)
+
+
+PLACEHOLDER_LICENSE = "choose-a-license"
+"""What `kci init --from` writes where a project does not say under which license it is."""
+
+
+def license_not_chosen(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI166: the license is the placeholder of a kernel that was taken over."""
+    if kernel.build.general.license == PLACEHOLDER_LICENSE:
+        hint = "write the SPDX expression of its license, such as `BSD-3-Clause`; who wrote the code decides"
+        message = "nobody has said under which license this kernel is"
+        yield kernel.document.at_value(("general", "license"), "KCI166", message, hint)
+
+
+DRAFT = "# draft: "
+"""How a line of build.toml begins that says what is left of a take-over."""
+
+
+def draft_left(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI165: a comment that `kci init --from` wrote says what is left to do."""
+    for number, text in enumerate(kernel.document.text.split("\n"), 1):
+        if text.startswith(DRAFT):
+            said = text.removeprefix(DRAFT).strip()[:400]
+            place = Span(number, 1, number, len(text) + 1)
+            yield finding("KCI165", said, path=kernel.document.path, hint="do it, then remove this line", span=place)
 
 
 def _is_spdx(text: str) -> bool:
@@ -288,6 +313,8 @@ FILE_LINTS: tuple[Lint, ...] = (
     repo_id_missing,
     repo_id_malformed,
     license_unknown,
+    license_not_chosen,
+    draft_left,
     python_depend_unknown,
     components_under_noarch,
     stable_abi_without_minor,

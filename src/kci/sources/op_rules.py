@@ -178,6 +178,10 @@ _NOT_CODE = re.compile(
 _REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
 
 
+_EXPANDING = frozenset(("TORCH_LIBRARY_FRAGMENT", "TORCH_LIBRARY_IMPL"))
+"""Macros of torch that expand their argument by themselves, because they pass it on to another."""
+
+
 def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
     """The rules about source files, each with its path for diagnostics."""
     for path, shown in files:
@@ -204,15 +208,18 @@ def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
         line += code.count("\n", counted, found.start(3))
         counted = found.start(3)
         macro = namespace.isupper() and not namespace.isdigit()
-        if (expand and macro) or (impl and namespace in _EXISTING):
-            continue
         name = found[0].partition("(")[0].strip()
+        if macro and (expand or name in _EXPANDING):
+            continue
+        if impl and namespace in _EXISTING:
+            continue
         column = counted - code.rfind("\n", 0, counted)
         why = (
             f"{name} does not expand {namespace}" if macro else f"{name} registers ops under the fixed name {namespace}"
         )
         base = name.removesuffix("_EXPAND")
+        hint = f'#include "registration.h", then {base}_EXPAND(TORCH_EXTENSION_NAME, ...)'
         yield finding(
-            "KCI781", why, hint=f"#include \"registration.h\", then {base}_EXPAND(TORCH_EXTENSION_NAME, ...)",
+            "KCI781", why, hint=f"{name}(TORCH_EXTENSION_NAME, ...)" if name in _EXPANDING else hint,
             path=shown, span=Span(line, column, line, column + len(namespace)),
         )  # fmt: skip

@@ -1,0 +1,57 @@
+"""C++ as text: comments, balanced brackets, arguments. Each walk is linear in the text, whatever it holds."""
+
+from __future__ import annotations
+
+import re
+
+_SKIPPED = re.compile(
+    r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?(?:\*/|\Z)|R\"([^\s()\\]{0,16})\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.){1,8}'",
+    re.S,
+)
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def without_comments(text: str) -> str:
+    """The text with each comment as spaces, so that places and lines stay."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found[0]) if found[0].startswith("/") else found[0]
+
+    return _SKIPPED.sub(blank, text)
+
+
+def block_end(text: str, start: int) -> int:
+    """The place behind the bracket that closes the one at `start`, or 0. Strings and comments do not count."""
+    depth = 0
+    place = start
+    token = re.compile(rf"[()\[\]{{}}]|{_SKIPPED.pattern}", re.S)
+    while (found := token.search(text, place)) is not None:
+        place = found.end()
+        if found[0] in _OPEN:
+            depth += 1
+        elif found[0] in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return place
+    return 0
+
+
+def split_arguments(text: str) -> list[str]:
+    """Arguments, split at the commas that stand in no bracket, string or template."""
+    parts: list[str] = []
+    depth = angle = start = 0
+    token = re.compile(rf"[()\[\]{{}}<>,;]|->|{_SKIPPED.pattern}", re.S)
+    for found in token.finditer(text):
+        word = found[0]
+        if word in _OPEN:
+            depth += 1
+        elif word in _CLOSE:
+            depth -= 1
+        elif word == "<" and depth == 0:
+            angle += 1
+        elif word == ">" and depth == 0:
+            angle = max(0, angle - 1)
+        elif word == "," and depth == 0 and angle == 0:
+            parts.append(text[start : found.start()])
+            start = found.end()
+    return [part.strip() for part in (*parts, text[start:]) if part.strip()]

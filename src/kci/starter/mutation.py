@@ -1,0 +1,239 @@
+"""Does a function write to a tensor that it is given: as its body says, and what it calls with that tensor."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from kci.starter.cpp_code import Code, CppFunction, functions_named
+from kci.starter.cpp_text import block_end, split_arguments
+
+_DEEPEST = 4
+_LONGEST = 200_000
+_READS = re.compile(
+    r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
+)
+
+
+def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> bool | None:
+    """Whether it writes to the tensor at an index; None where the text does not say."""
+    if not function.body:
+        defined = [
+            item
+            for item in functions_named(code, function.name)
+            if item.body and len(item.parameters) == len(function.parameters)
+        ]
+        if not defined:
+            return None
+        function = defined[0]
+    if index >= len(function.parameters) or len(function.body) > _LONGEST or depth > _DEEPEST:
+        return None
+    item = function.parameters[index]
+    if not item.name:
+        return False
+    answers = [_tensor(name, function.body, code, depth) for name in _same_as(item.name, function.body)]
+    if True in answers:
+        return True
+    named = function.name.endswith("_") and not function.name.endswith("__")
+    if named and depth == 0 and all("Tensor" not in before.type for before in function.parameters[:index]):
+        return True
+    return None if None in answers or _OUT.search(item.name) else False
+
+
+_OUT = re.compile(r"(?:^|_)(?:out|output|outputs|result)(?:_|$)")
+"""A name that says that it is written to, whatever is found."""
+
+
+def _same_as(name: str, body: str) -> list[str]:
+    """The tensor and local names for it."""
+    found = [name]
+    for other in re.findall(
+        rf"(?:auto|Tensor)\s*&?\s+&?(\w+)\s*=\s*\*?\s*{re.escape(name)}(?:\s*\.\s*value\s*\(\s*\))?\s*;", body
+    ):
+        found.append(other)
+    return found
+
+
+def _tensor(name: str, body: str, code: Code, depth: int) -> bool | None:
+    word = rf"(?<![\w.>]){re.escape(name)}\b(?:\s*\.\s*value\s*\(\s*\)|\s*->)?"
+    if re.search(rf"{word}\s*(?:\.|->)?\s*(?!requires_grad_|_)\w*[a-z0-9]_\s*\(", body) and re.search(
+        rf"{word}\s*(?:\.|(?<=->))\s*(?!requires_grad_)[a-z]\w*_\s*\(", body
+    ):
+        return True
+    if re.search(rf"{word}\s*\[[^\]=]*\]\s*=[^=]|\b\w+_out\s*\(\s*{word}\s*,|{word}\s*\.\s*mutable_data_ptr", body):
+        return True
+    if re.search(
+        rf"{word}\s*\.\s*(?:select|slice|narrow|index)\s*\([^;]*\)\s*\.\s*(?:copy_|zero_|fill_|add_|index_put_)\s*\(",
+        body,
+    ):
+        return True
+    unknown = False
+    for found in re.finditer(
+        rf"{word}(\s*\.\s*(?:template\s+)?(data_ptr|packed_accessor\w*|accessor|data)\s*(<[^();]*?>)?\s*\(\s*\))?", body
+    ):
+        answer: bool | None
+        if found[1] is None:
+            answer = _passed_whole(found.start(), found.end(), body, code, depth)
+        elif "const" in (found[3] or ""):
+            answer = False
+        else:
+            answer = _pointer_use(found.start(), found.end(), body, code, depth)
+        if answer:
+            return True
+        unknown = unknown or answer is None
+    return None if unknown else False
+
+
+def _enclosing(start: int, body: str) -> tuple[str, int, int, str] | None:
+    """The call that a place is an argument of: the name called, the argument's number, how many there are, its text."""
+    depth = 0
+    for place in range(start - 1, max(-1, start - 4000), -1):
+        letter = body[place]
+        if letter in ")]}":
+            depth += 1
+        elif letter in "([{":
+            if depth:
+                depth -= 1
+                continue
+            if letter != "(":
+                return None
+            before = body[max(0, place - 300) : place].rstrip()
+            before = re.sub(r"<<<.*>>>$", "", before, flags=re.S).rstrip()
+            before = _without_template(before)
+            name = re.search(r"([A-Za-z_][\w:.]*)$", before)
+            end = block_end(body, place)
+            if name is None or not end:
+                return None
+            arguments = split_arguments(body[place + 1 : end - 1])
+            number = len(split_arguments(body[place + 1 : start] + "x")) - 1
+            return name[1], number, len(arguments), arguments[number] if number < len(arguments) else ""
+        elif letter == ";" and not depth:
+            return None
+    return None
+
+
+def _without_template(text: str) -> str:
+    if not text.endswith(">") or text.endswith("->"):
+        return text
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += {">": 1, "<": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[:place].rstrip()
+    return text
+
+
+def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
+    if re.match(r"\s*(?:\.|->|\[)", body[end:]):
+        return False  # a method of it; those that write are looked for by name
+    call = _enclosing(start, body)
+    if call is None or "." in call[0] or _READS.match(call[0]):
+        return False
+    name, number, many, text = call
+    if text.strip() not in (body[start:end].strip(), f"*{body[start:end].strip()}"):
+        return False
+    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
+    if not known:
+        return None
+    return writes_to(known[0], number, code, depth + 1)
+
+
+def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
+    """What is done with `x.data_ptr()`."""
+    line_start = max(body.rfind(";", 0, start), body.rfind("{", 0, start), body.rfind("}", 0, start)) + 1
+    before = body[line_start:start]
+    if assigned := _LOCAL.search(before[-200:]):
+        return False if "const" in before[-200:] else _pointer(assigned[1], body[end:], code, depth)
+    if field := re.search(r"(?:\.|->)\s*(\w+)\s*=\s*(?:\([^()]*\)\s*)?$", before):
+        return _field(field[1], code, depth)
+    call = _enclosing(start, body)
+    while call is not None and call[0] in ("reinterpret_cast", "static_cast"):
+        at = body.rfind(call[0], 0, start)
+        if "const" in body[at:start]:
+            return False
+        call = _enclosing(at, body)
+    if call is None:
+        return None
+    return _argument(call[0], call[1], call[2], code, depth)
+
+
+_LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
+"""A local pointer that is being set."""
+
+
+def _field(name: str, code: Code, depth: int) -> bool | None:
+    """What is done with a pointer that was put into a field of a struct: whoever takes it out of there says so."""
+    if depth > _DEEPEST:
+        return None
+    answers: list[bool | None] = []
+    for function in (item for items in code.functions.values() for item in items if len(item.body) < _LONGEST):
+        if re.search(rf"(?:\.|->)\s*{name}\b", function.body) is None:
+            continue
+        if _writes_field(name, function.body):
+            return True
+        for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
+            before = _LOCAL.search(function.body[max(0, found.start() - 200) : found.start()].rpartition(";")[2])
+            if before is not None:
+                answers.append(
+                    False
+                    if "const" in before[0]
+                    else _pointer(before[1], function.body[found.end() :], code, depth + 1)
+                )
+            elif not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() : found.end() + 20]):
+                answers.append(None)
+            if answers and answers[-1]:
+                return True
+    return None if not answers or None in answers else False
+
+
+def _writes_field(name: str, body: str) -> bool:
+    return re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", body) is not None
+
+
+def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool | None:
+    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
+    if name.startswith(("at::", "torch::")) and not known:
+        return None
+    if not known:
+        return None
+    item = next((one for one in known if one.body), known[0])
+    if number >= len(item.parameters):
+        return None
+    taken = item.parameters[number]
+    if "const" in taken.type and ("*" in taken.type or re.search(r"<\s*const", taken.type)):
+        return False
+    if not item.body:
+        return "*" in taken.type or None
+    return _pointer_known(taken.name, item, code, depth + 1)
+
+
+@lru_cache(maxsize=4096)
+def _writes(name: str, body: str) -> bool:
+    word = re.escape(name)
+    indexed = rf"(?<![\w.]){word}\s*(?:\[[^;=]*?\]\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
+    pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?=(?!=)"
+    atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
+    counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
+    return re.search(f"{indexed}|{pointed}|{atomic}|{counted}", body) is not None
+
+
+def _pointer_known(name: str, function: CppFunction, code: Code, depth: int) -> bool | None:
+    return _pointer(name, function.body, code, depth)
+
+
+def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
+    if not name or len(body) > _LONGEST or depth > _DEEPEST:
+        return None
+    if _writes(name, body):
+        return True
+    unknown = False
+    for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?!\s*\[)(?!\s*\.)", body):
+        call = _enclosing(found.start(), body)
+        if call is None or "." in call[0] or _READS.match(call[0]):
+            unknown = unknown or re.search(r"=\s*&?\s*$", body[: found.start()]) is not None
+            continue
+        answer = _argument(call[0], call[1], call[2], code, depth)
+        if answer:
+            return True
+        unknown = unknown or answer is None
+    return None if unknown else False

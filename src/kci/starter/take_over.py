@@ -1,0 +1,438 @@
+"""A kernel from a project with a setup.py: what running it has shown, as build.toml, sources, operators and a package.
+
+What comes out is a draft. Whatever a person has to look at is a line of `left`, with its place, and a comment of
+build.toml that `kci check` reports until it is gone (KCI165).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.config.file_lints import PLACEHOLDER_LICENSE
+from kci.config.reader import BUILD_TOML
+from kci.config.values import Depend, python_name
+from kci.errors import FindingsError, UsageError
+from kci.inputs.include_scan import scan
+from kci.plurals import count
+from kci.starter.cpp_code import read_code
+from kci.starter.from_existing import Adopted, read_project
+from kci.starter.licenses import license_of
+from kci.starter.new_kernel import NewKernel, rendered
+from kci.starter.operators import Operator, operators_of
+from kci.starter.python_package import moved
+from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
+
+ALL = "all"
+_COMPILED = (".cpp", ".cc", ".cxx", ".c", ".cu", ".hip")
+_OF_TORCH = re.compile(
+    r"(?:c10|torch|at|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|amdhip|hip|roc|gomp|stdc\+\+|m$|pthread|dl$|gcc)"
+)
+"""Libraries that torch, its CUDA or every system brings."""
+_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"]torch/(?:extension|python)\.h[>\"]")
+_PYBIND_OWN = re.compile(
+    r"^([ \t]*#[ \t]*include[ \t]*[<\"]pybind11/[^\n]*|[ \t]*namespace\s+py\s*=\s*pybind11\s*;)", re.M
+)
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One `[kernel.<label>]` of the new build.toml."""
+
+    label: str
+    backend: str
+    sources: tuple[str, ...]
+    headers: tuple[str, ...]
+    include: tuple[str, ...]
+    cxx_flags: tuple[str, ...]
+    gpu_flags: tuple[str, ...]
+    depends: tuple[str, ...]
+
+
+def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ()) -> Adopted:
+    """Take over a project by running its setup.py (`run_setup`).
+
+    Args:
+        root: the project.
+        choice: names the new kernel.
+        extensions: which of several to take over, by the names that the refusal without them lists; or `all`.
+
+    Raises:
+        UsageError: there is no setup.py, or several extensions and none of them is chosen.
+        FindingsError: setup.py made no extension, or none of their sources is there.
+    """
+    found, links = read_project(root)
+    if SETUP_PY not in found:
+        hint = "kci takes over these two; begin with `kci init NAME`, and copy your sources"
+        raise UsageError(f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=hint)
+    runs = run_setup(found)
+    found = {**found, **runs.written}
+    work = _Work(found)
+    groups = _chosen(_groups(runs, found, root), extensions, work)
+    components = work.components(groups, python_name(choice.name))
+    if not any(item.sources for item in components):
+        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
+    compiled = list(dict.fromkeys(name for item in components for name in item.sources))
+    headers = list(dict.fromkeys(name for item in components for name in item.headers))
+    files, operators, namespaces = _code(found, compiled, headers)
+    work.left += _operators_left(operators)
+    package = python_name(choice.name)
+    names = {item.name for items in groups.values() for item in items.values()}
+    python = _python(found, runs, names, namespaces, package, work)
+    files |= {path: text.encode() for path, text in python.items()}
+    files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
+    licensed = choice.license or _license(runs, found, work)
+    registered = sorted({item.name for item in operators if not item.left})
+    if not registered:
+        work.left.append(
+            "torch-ext/torch_binding.cpp: no function is bound to Python in the sources: write the operators"
+        )
+    for name in links:
+        work.left.append(f"{name} was not copied: it is a link")
+    work.left.append(
+        f"tests/test_{package}.py only looks whether the operators are there: write tests of their results"
+    )
+    values = {
+        "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
+        "package": package,
+        "backends": list(dict.fromkeys(item.backend for item in components)), "components": components,
+        "left": [_one_line(item) for item in work.left], "operators": registered,
+    }  # fmt: skip
+    templates = {
+        BUILD_TOML: "port/build.toml.j2",
+        "torch-ext/torch_binding.cpp": "port/torch_binding.cpp.j2",
+        f"tests/test_{package}.py": "port/test.py.j2",
+        "tests/conftest.py": "common/conftest.py.j2",
+        ".gitignore": "common/gitignore.j2",
+    }
+    if f"torch-ext/{package}/__init__.py" not in files:
+        templates[f"torch-ext/{package}/__init__.py"] = "port/package.py.j2"
+    files |= {path: text.encode() for path, text in rendered(templates, values).items()}
+    taken = [f"{SETUP_PY} was run {runs.where}"]
+    taken += [
+        f"{item.backend}: {count(len(item.sources), 'source')}, {count(len(item.headers), 'header')} ({item.label})"
+        for item in components
+    ]
+    shown = ", ".join(registered[:12]) + (" and more" if len(registered) > 12 else "")
+    taken += [f"{count(len(registered), 'operator')}: {shown}"]
+    taken += [f"{count(len(python), 'Python file')}"] if python else []
+    return Adopted(choice.name, files, (*taken, *work.said), tuple(work.left))
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:400]
+
+
+def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str, dict[str, RecordedExtension]]:
+    """The extensions by what they are called without their backend, and by backend."""
+    groups: dict[str, dict[str, RecordedExtension]] = {}
+    by_backend = runs.by_backend
+    backends = ("cpu", "cuda", "rocm") if knows_rocm(found) else ("cpu", "cuda")
+    for backend in backends:
+        for item in by_backend[backend].extensions:
+            if item.kind == ("cpp" if backend == "cpu" else "cuda"):
+                groups.setdefault(_stem(item.name), {}).setdefault(backend, item)
+    for item in by_backend["cuda"].extensions if by_backend["cpu"].error else ():
+        if item.kind == "cpp":
+            groups.setdefault(_stem(item.name), {}).setdefault("cpu", item)
+    if not groups:
+        ends = [
+            f"{SETUP_PY}:{run.line}: for {name} it ends with {run.error}"
+            for name, run in by_backend.items()
+            if run.error
+        ]
+        plain = any(item.kind == "plain" for run in by_backend.values() for item in run.extensions)
+        hint = (
+            "\n".join(ends)
+            or "kci takes over CUDAExtension and CppExtension; begin with `kci init NAME`, and copy your sources"
+        )
+        what = (
+            "it makes extensions that are not torch's"
+            if plain
+            else "it makes no extension of torch.utils.cpp_extension"
+        )
+        raise FindingsError(f"{root / SETUP_PY}: {what}", hint=hint)
+    return groups
+
+
+def _stem(name: str) -> str:
+    last = name.rpartition(".")[2].strip("_")
+    return re.sub(r"_?(?<![A-Za-z])(?:cuda|cpu|gpu|hip|rocm)(?![A-Za-z])", "", last).strip("_") or last
+
+
+def _chosen(
+    groups: dict[str, dict[str, RecordedExtension]], asked: Sequence[str], work: _Work
+) -> dict[str, dict[str, RecordedExtension]]:
+    if len(groups) > 1 and not asked:
+        listed = "\n".join(
+            f"  --extension {stem}   # {', '.join(items)}: {', '.join(item.name for item in items.values())}"
+            for stem, items in groups.items()
+        )
+        hint = f"each can be a kernel of its own, or all of them one:\n{listed}\n  --extension {ALL}"
+        raise UsageError(f"{SETUP_PY} makes {count(len(groups), 'extension')}, and a kernel is one module", hint=hint)
+    if ALL in asked or not asked:
+        return groups
+    for name in asked:
+        if name not in groups:
+            raise UsageError(f"{SETUP_PY} makes no extension {name[:60]!r}", hint=f"one of: {', '.join(groups)}, {ALL}")
+    others = [stem for stem in groups if stem not in asked]
+    if others:
+        work.said.append(f"not taken over: {', '.join(others)}; each can be a kernel of its own")
+    return {stem: items for stem, items in groups.items() if stem in asked}
+
+
+class _Work:
+    """The files of the project, and what is left to do so far."""
+
+    def __init__(self, found: Mapping[str, bytes]) -> None:
+        self.found = found
+        self.left: list[str] = []
+        self.said: list[str] = []
+
+    def note(self, item: RecordedExtension, text: str) -> None:
+        said = f"{SETUP_PY}:{item.line}: {text}"
+        if said not in self.left:
+            self.left.append(said)
+
+    def components(self, groups: Mapping[str, Mapping[str, RecordedExtension]], package: str) -> list[Component]:
+        made: list[Component] = []
+        used: dict[str, set[str]] = {}
+        for stem, items in sorted(groups.items()):
+            for backend, item in items.items():
+                label = (
+                    f"{package}_{backend}"
+                    if len(groups) == 1
+                    else f"{python_name(re.sub(r'[^A-Za-z0-9_]', '_', stem))}_{backend}"
+                )
+                before = used.setdefault(backend, set())
+                sources = [name for name in self.sources(item) if name not in before]
+                before.update(sources)
+                if sources:
+                    made.append(self.component(label, backend, item, sources))
+        return sorted(made, key=lambda one: (one.backend, one.label))
+
+    def component(self, label: str, backend: str, item: RecordedExtension, sources: list[str]) -> Component:
+        include, flags = self.include(item), dict(item.flags)
+        cxx, more = self.flags(item, [*flags.get("cxx", ()), *_macros(item)])
+        gpu, again = self.flags(item, [*(flags.get("nvcc") or flags.get("hipcc") or ()), *_macros(item)])
+        include = list(dict.fromkeys([*include, *more, *again]))
+        reached, asked = _headers(self.found, sources, include)
+        depends = ["torch"]
+        if any(name.startswith(("cutlass/", "cute/")) for name in asked):
+            known, folder = _cutlass(self.found, include)
+            if known:
+                depends.append(known)
+                include = [path for path in include if path not in folder]
+                reached = [name for name in reached if not any(name.startswith(f"{path}/") for path in folder)]
+            elif not any(name.endswith("cutlass/version.h") for name in self.found):
+                self.note(
+                    item, "it compiles with CUTLASS, which is not here: name its version in `depends` of build.toml"
+                )
+        for library in dict.fromkeys(
+            [*item.libraries, *(word[2:] for word in item.link_args if word.startswith("-l"))]
+        ):
+            if not _OF_TORCH.match(library):
+                self.note(
+                    item, f"it links `{library}`: build.toml has no key for libraries, so compile it in, or do without"
+                )
+        return Component(
+            label,
+            backend,
+            tuple(sources),
+            tuple(reached),
+            tuple(include),
+            tuple(cxx),
+            tuple(gpu) if backend != "cpu" else (),
+            tuple(depends),
+        )
+
+    def sources(self, item: RecordedExtension) -> list[str]:
+        names = []
+        for said in item.sources:
+            path = relative(said)
+            if path is None or path not in self.found:
+                self.note(
+                    item,
+                    f"the source {said[-120:]!r} was not found"
+                    if path is not None
+                    else f"the source {said[:120]!r} lies outside of the project",
+                )
+            elif not path.endswith(_COMPILED):
+                self.note(item, f"{path}: kci compiles no such file")
+            else:
+                names.append(path)
+        return list(dict.fromkeys(names))
+
+    def include(self, item: RecordedExtension) -> list[str]:
+        inside = []
+        for said in item.include_dirs:
+            path = relative(said)
+            if path is None:
+                if not said.startswith(
+                    (
+                        "/usr/local/cuda",
+                        "/opt/rocm",
+                        "/usr/lib/python3/site-packages",
+                        "/usr/include",
+                        "/numpy",
+                        "/pybind11",
+                    )
+                ):
+                    self.note(item, f"the include directory {said[:120]!r} lies outside of the project")
+                continue
+            if not any(name.startswith(f"{path}/") for name in self.found) and path:
+                self.note(item, f"the include directory {path!r} is empty: fetch it (a submodule?)")
+            inside.append(path or ".")
+        return list(dict.fromkeys(inside))
+
+    def flags(self, item: RecordedExtension, flags: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Flags for build.toml, and directories that they named."""
+        kept: list[str] = []
+        include: list[str] = []
+        words = iter([word for flag in flags for word in (flag.split() if flag.startswith("-") else [flag]) if word])
+        for word in words:
+            if word in _WITH_NEXT:
+                next(words, None)
+            elif word in ("-I", "-isystem") or (word.startswith("-I") and len(word) > 2):
+                path = relative(next(words, "") if word in ("-I", "-isystem") else word[2:])
+                include += [path] if path else []
+            elif word in ("-march=native", "-mtune=native", "-mcpu=native"):
+                self.note(
+                    item, f"`{word}` is left out: the binary is for other machines; name what they have, such as -mavx2"
+                )
+            elif word.startswith(("-L", "-l", "-Wl,")) and len(word) > 2 and not word.startswith("-lineinfo"):
+                continue
+            elif not _DROPPED.match(word):
+                kept.append(word)
+        return list(dict.fromkeys(kept)) if not any(word.startswith("-X") for word in kept) else kept, include
+
+
+_WITH_NEXT = frozenset(("-gencode", "--generate-code", "-arch", "--gpu-architecture", "--threads", "-t"))
+_DROPPED = re.compile(
+    r"(?:-gencode=|--generate-code=|-arch=|--gpu-architecture|arch=compute|--offload-arch|--threads|-std=|--std|/|-D_GLIBCXX_USE_CXX11_ABI"
+    r"|-DTORCH_EXTENSION_NAME|-DTORCH_API_INCLUDE|--ptxas-options=-v|-ftime-report|-ccbin|--compiler-bindir)"
+)
+"""Flags that the build sets itself: architectures, the standard of C++, jobs; and those that only talk."""
+
+
+def _macros(item: RecordedExtension) -> list[str]:
+    made = [
+        f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
+        for pair in item.define_macros
+        if pair
+    ]
+    return [*made, *(f"-U{name}" for name in item.undef_macros)]
+
+
+def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The project's files that sources include, and every name that is asked for."""
+    waiting, seen, asked = list(sources), set(sources), set()
+    while waiting:
+        file = waiting.pop()
+        for name in scan(found[file]).names:
+            asked.add(name)
+            for folder in (posixpath.dirname(file), *include):
+                path = posixpath.normpath(posixpath.join(folder, name))
+                if path in found and path not in seen:
+                    seen.add(path)
+                    waiting.append(path)
+                    break
+    return sorted(seen - set(sources)), asked
+
+
+def _cutlass(found: Mapping[str, bytes], include: Sequence[str]) -> tuple[str, list[str]]:
+    """The dependency that a copy of CUTLASS in the project is, and the include directories that it takes."""
+    for folder in include:
+        text = found.get(posixpath.normpath(f"{folder}/cutlass/version.h"), b"").decode("utf-8", "replace")
+        numbers = [re.search(rf"#define\s+CUTLASS_{word}\s+(\d+)", text) for word in ("MAJOR", "MINOR")]
+        if numbers[0] and numbers[1]:
+            name = f"cutlass_{numbers[0][1]}_{numbers[1][1]}"
+            top = posixpath.dirname(posixpath.normpath(folder))
+            if name in {str(item) for item in Depend}:
+                return name, [path for path in include if path == folder or path.startswith(f"{top}/")]
+    return "", []
+
+
+def _code(
+    found: Mapping[str, bytes], compiled: list[str], headers: list[str]
+) -> tuple[dict[str, bytes], list[Operator], set[str]]:
+    texts = {name: found[name].decode("utf-8", "surrogateescape") for name in (*compiled, *headers)}
+    changed, operators, namespaces = operators_of(texts, compiled, read_code(texts))
+    files = {}
+    for name, text in {**texts, **changed}.items():
+        new = _PYBIND.sub("#include <torch/all.h>", text)
+        new = _PYBIND_OWN.sub("", new)
+        if "TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, ops)" in new and "torch/library.h" not in new:
+            new = f"#include <torch/library.h>\n{new}"
+        files[name] = new.encode("utf-8", "surrogateescape")
+    return files, operators, namespaces
+
+
+def _operators_left(operators: Sequence[Operator]) -> list[str]:
+    left = [f"{item.file}:{item.line}: `{item.name}` is left out: {item.left}" for item in operators if item.left]
+    for item in operators:
+        if item.asked:
+            left.append(
+                f"{item.file}:{item.line}: `{item.name}`: does it write to {', '.join(item.asked)}? Its schema says so"
+            )
+    return left
+
+
+def _license(runs: SetupRuns, found: Mapping[str, bytes], work: _Work) -> str:
+    said, classifiers = "", set()
+    for run in runs.by_backend.values():
+        said = said or run.setup.license_expression or run.setup.license or ""
+        classifiers |= set(run.setup.classifiers) if isinstance(run.setup.classifiers, tuple) else set()
+    if not said and (
+        match := re.search(
+            rb'(?m)^license\s*=\s*(?:\{\s*text\s*=\s*)?"([^"\n]{1,100})"', found.get("pyproject.toml", b"")
+        )
+    ):
+        said = match[1].decode("utf-8", "replace")
+    known, where = license_of(said, tuple(sorted(classifiers)), found)
+    if known:
+        work.said.append(f"license: {known}, as {where} says")
+        return known
+    called = f" (it says {said[:60]!r})" if said and "\n" not in said[:60] else ""
+    work.left.append(
+        f"{BUILD_TOML}: the project does not say in a way that kci knows which license it has{called}:"
+        " write the SPDX expression"
+    )
+    return PLACEHOLDER_LICENSE
+
+
+def _python(
+    found: Mapping[str, bytes], runs: SetupRuns, names: set[str], namespaces: set[str], package: str, work: _Work
+) -> dict[str, str]:
+    """The package's Python files, at their new paths."""
+    setup = next((run.setup for run in runs.by_backend.values() if run.setup.packages), None)
+    listed = setup.packages if setup is not None and isinstance(setup.packages, tuple) else ()
+    folders = setup.package_dir if setup is not None and isinstance(setup.package_dir, dict) else {}
+    tops = [
+        name
+        for name in dict.fromkeys(item.partition(".")[0] for item in listed)
+        if name not in ("tests", "test", "benchmarks", "benchmark", "docs", "examples")
+    ]
+    owners = [name.partition(".")[0] for name in sorted(names) if "." in name]
+    main = next((name for name in (*owners, package, *tops) if name in tops), None)
+    if main is None:
+        return {}
+    others = [name for name in tops if name != main]
+    if others:
+        work.left.append(f"{SETUP_PY}: the packages {', '.join(others[:6])} were not copied: a kernel is one package")
+    base = relative(folders.get(main) or posixpath.join(folders.get("", ""), main))
+    modules: dict[str, object] = dict.fromkeys(names)
+    modules |= {f"{main}.{name}": None for name in names if "." not in name}
+    made: dict[str, str] = {}
+    for name, data in found.items():
+        if base is None or not name.startswith(f"{base}/") or not name.endswith((".py", ".pyi")):
+            continue
+        path = name[len(base) + 1 :]
+        text = data.decode("utf-8", "replace")
+        result = moved(text, path, main, modules, namespaces)
+        made[f"torch-ext/{package}/{path}"] = result.text
+        work.left += [f"torch-ext/{package}/{path}:{line}: {what}" for line, what in result.left]
+    return made

@@ -1,0 +1,174 @@
+# ruff: noqa: E501  - code of other languages, a case a line
+"""Operators out of pybind11 modules and registrations: the schema, the wrapper, and what an argument is used for."""
+
+from __future__ import annotations
+
+import pytest
+
+from kci.starter.cpp_code import read_code
+from kci.starter.mutation import writes_to
+from kci.starter.operators import operators_of
+from kci.starter.python_package import moved
+
+
+def made(code: str, binding: str) -> tuple[str, str]:
+    """The registration of one bound function, and why it is left out."""
+    text = f"{code}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{\n{binding}\n}}\n"
+    changed, operators, _ = operators_of({"a.cpp": text}, ["a.cpp"], read_code({"a.cpp": text}))
+    lines = [line.strip() for line in changed["a.cpp"].splitlines() if "ops.def" in line]
+    return "\n".join(lines), "; ".join(item.left for item in operators)
+
+
+@pytest.mark.parametrize(
+    ("code", "binding", "schema"),
+    [
+        ("at::Tensor f(at::Tensor a, int64_t n) { return a + n; }", 'm.def("f", &f);', "f(Tensor a, int n) -> Tensor"),
+        ("namespace a { namespace b { bool f(float x, std::string s); } }", 'm.def("f", a::b::f);', "f(float x, str s) -> bool"),
+        ("namespace a::b { int f(); }", 'm.def("f", &a::b::f, "text, (with) { brackets");', "f() -> int"),
+        ("void f(c10::optional<at::Tensor>& x);", 'm.def("f", &f);', "f(Tensor(a!)? x) -> ()"),
+        ("void f(std::optional<const at::Tensor> &x, std::optional<int> n) { n; }", 'm.def("f", &f);', "f(Tensor? x, int? n) -> ()"),
+        ("std::vector<torch::Tensor> f(const std::vector<at::Tensor>& x, std::vector<int> n) { return x; }", 'm.def("f", &f);', "f(Tensor[] x, int[] n) -> Tensor[]"),
+        ("std::tuple<at::Tensor, int> f(at::IntArrayRef n);", 'm.def("f", &f);', "f(int[] n) -> (Tensor, int)"),
+        ("enum class Mode { A, B };\nvoid f(Mode mode, uint32_t n);", 'm.def("f", &f);', "f(int mode, int n) -> ()"),
+        ("void f(int a, float b, bool c);", 'm.def("f", &f, py::arg("x"), py::arg("y") = 1.5f, "z"_a = true);', "f(int x, float y=1.5, bool z=True) -> ()"),
+        ("void f(int a, float b);", 'm.def("f", &f, py::arg("x") = 1, py::arg("y"));', "f(int x, float y) -> ()"),
+        ("at::Tensor f(c10::optional<at::Generator> g);", 'm.def("f", &f, py::arg("g") = py::none());', "f(Generator? g=None) -> Tensor"),
+        ("", 'm.def("f", [](at::Tensor a, int n) -> at::Tensor { return a.narrow(0, 0, n); });', "f(Tensor a, int n) -> Tensor"),
+        ("at::Tensor f(at::Tensor lambda) { return lambda; }", 'm.def("f", torch::wrap_pybind_function(f));', "f(Tensor arg0) -> Tensor"),
+        ("int f(int a);\nint f(int a, int b);", 'm.def("f", py::overload_cast<int, int>(&f), py::arg("a"), py::arg("b"));', "f(int a, int b) -> int"),
+        ("#ifdef X\nstatic int f(int a /* , b */) { return a; }  // f(\n#endif", 'm.def("f", &f);', "f(int a) -> int"),
+        ("template <typename T> int f(int a);", 'm.def("f", &f<float>);', "f(int a) -> int"),
+        ("extern \"C\" int f(int a);", 'm.def("f", &f);', "f(int a) -> int"),
+        ("auto f(int a) -> at::Tensor;", 'm.def("f", &f);', "f(int a) -> Tensor"),
+    ],
+)  # fmt: skip
+def test_a_bound_function_gets_a_schema(code: str, binding: str, schema: str) -> None:
+    assert made(code, binding) == (f'ops.def("{schema}", &kci_operators::f);', "")
+
+
+@pytest.mark.parametrize(
+    ("code", "binding", "why"),
+    [
+        ("", 'm.def("f", &f);', "no declaration of `f`"),
+        ("void f(Thing t);", 'm.def("f", &f);', "cannot pass `Thing`"),
+        ("void f(float* p);", 'm.def("f", &f);', "cannot pass"),
+        ("void f(int& n);", 'm.def("f", &f);', "cannot pass"),
+        ("Thing f();", 'm.def("f", &f);', "cannot return `Thing`"),
+        ("auto f() { return 1; }", 'm.def("f", &f);', "cannot return `auto`"),
+        ("", 'm.def("f", [](int a) { return a; });', "no declaration"),
+        ("", 'py::class_<Thing>(m, "Thing").def(py::init<>()).def("go", &Thing::go);', "it is a class"),
+        ("enum E { A };", 'py::enum_<E>(m, "E").value("A", A);', "it is an enum"),
+    ],
+)
+def test_what_pytorch_cannot_have_is_left_out_and_said(code: str, binding: str, why: str) -> None:
+    registered, left = made(code, binding)
+    assert registered == ""
+    assert why in left
+
+
+def test_conditions_and_overloads_stay() -> None:
+    code = "int f(int a);\nint g(int a, int b);"
+    registered, _ = made(code, '#ifdef WITH_CUDA\nm.def("f", &f);\n#else\nm.def("f", &g);\n#endif')
+    assert registered.splitlines() == [
+        'ops.def("f(int a) -> int", &kci_operators::f);',
+        'ops.def("f.overload1(int a, int b) -> int", &kci_operators::f_1);',
+    ]
+    text = f'{code}\nPYBIND11_MODULE(a, m) {{\n#ifdef WITH_CUDA\nm.def("f", &f);\n#endif\n}}'
+    changed, _, _ = operators_of({"a.cpp": text}, ["a.cpp"], read_code({"a.cpp": text}))
+    assert changed["a.cpp"].count("#ifdef WITH_CUDA") == 2
+
+
+def test_registrations_get_the_namespace_of_the_build() -> None:
+    text = (
+        'static auto registry = torch::RegisterOperators().op("old::f", &f)\n  .op("old::g(Tensor a) -> Tensor", &g);\n'
+        'TORCH_LIBRARY(old, m) { m.def("old::h(int a) -> int"); /* TORCH_LIBRARY(x, */ }\nTORCH_LIBRARY_IMPL(old, CUDA, m) { m.impl("h", &h); }\n'
+        "TORCH_LIBRARY_IMPL(aten, CUDA, m) {}\n"
+    )
+    changed, operators, namespaces = operators_of({"a.cpp": text}, ["a.cpp"], read_code({"a.cpp": text}))
+    new = changed["a.cpp"]
+    assert 'ops.def("f", &f);\n  ops.def("g(Tensor a) -> Tensor", &g);' in new
+    assert 'TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, m) { m.def("h(int a) -> int");' in new
+    assert "TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CUDA, m)" in new
+    assert "TORCH_LIBRARY_IMPL(aten, CUDA, m)" in new
+    assert sorted(item.name for item in operators) == ["f", "g", "h"]
+    assert namespaces == {"old"}
+
+
+@pytest.mark.parametrize(
+    ("body", "writes"),
+    [
+        ("x.add_(1);", True),
+        ("x.add(1);", False),
+        ("x[0] = 1;", True),
+        ("at::add_out(x, x, x);", True),
+        ("x.requires_grad_(true);", False),
+        ("auto y = x.contiguous(); y.add(1);", False),
+        ("k<<<1, 2>>>(x.data_ptr<float>(), n);", True),
+        ("r<float><<<1, 2>>>(n, x.data_ptr<float>());", False),
+        ("c(x.data_ptr<float>());", False),
+        ("const float* p = x.data_ptr<float>();", False),
+        ("float* p = x.data_ptr<float>(); p[3] += 1;", True),
+        ("float* p = x.data_ptr<float>(); n = p[3];", False),
+        ("float* p = x.data_ptr<float>(); atomicAdd(p + 1, 1);", True),
+        ("x.mutable_data_ptr<float>();", True),
+        ("x.data_ptr<const float>();", False),
+        ("inner(n, x);", True),
+        ("outer(x);", False),
+        ("somewhere(x.data_ptr());", None),
+        ("somewhere(x);", None),
+        ("TORCH_CHECK(x.is_cuda()); return x;", False),
+        ("params.x_ptr = x.data_ptr();", True),
+        ("params.y_ptr = x.data_ptr();", False),
+        ("params.z_ptr = x.data_ptr();", None),
+        ("auto y = x.value(); y.zero_();", True),
+    ],
+)
+def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
+    others = (
+        "__global__ void k(float* p, int n) { p[n] = 1; }\n"
+        "template <typename T> __global__ void r(int n, T* p) { n = p[0]; }\n"
+        "void c(const float* p);\nvoid inner(int n, at::Tensor t) { t.mul_(n); }\nvoid outer(at::Tensor t) { t.size(0); }\n"
+        "void use(Params p) { float* q = reinterpret_cast<float*>(p.x_ptr); q[1] = 2; const float* r = (const float*)p.y_ptr; }\n"
+    )
+    code = read_code({"a.cu": f"{others}void f(at::Tensor x, int n) {{ {body} }}"})
+    assert writes_to(code.functions["f"][0], 0, code) is writes
+
+
+def test_a_name_says_what_a_body_does_not() -> None:
+    code = read_code({"a.cpp": "void f_(at::Tensor a, at::Tensor b) { g(); }\nvoid h(at::Tensor out) { g(); }"})
+    assert writes_to(code.functions["f_"][0], 0, code) is True
+    assert writes_to(code.functions["f_"][0], 1, code) is False
+    assert writes_to(code.functions["h"][0], 0, code) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "written"),
+    [
+        ("from pkg.utils import a as b, c", "__init__.py", "from .utils import a as b, c"),
+        ("from pkg.utils import a", "deep/mod.py", "from ..utils import a"),
+        ("from pkg import a", "deep/er/mod.py", "from ... import a"),
+        ("import pkg.utils as u", "mod.py", "from . import utils as u"),
+        ("import pkg.deep.utils as u", "mod.py", "from .deep import utils as u"),
+        ("from .utils import a", "mod.py", "from .utils import a"),
+        ("import pkg_cuda", "mod.py", "from ._ops import ops as pkg_cuda"),
+        ("import pkg_cuda as k, os", "deep/mod.py", "from .._ops import ops as k; import os"),
+        ("from pkg import _C, util", "mod.py", "from ._ops import ops as _C; from . import util"),
+        ("from . import _C", "mod.py", "from ._ops import ops as _C"),
+        ("from ._C import f", "mod.py", "from ._ops import ops as _kernel_ops; f = _kernel_ops.f"),
+        ("import torch\nx = torch.ops.old.f(1)", "mod.py", "from ._ops import ops as _kernel_ops\nimport torch\nx = _kernel_ops.f(1)"),
+        ("import torch\nx = torch.ops.aten.f(1)", "mod.py", "import torch\nx = torch.ops.aten.f(1)"),
+        ("'é'; from pkg.a import b", "mod.py", "'é'; from .a import b"),
+        ("import pkgother", "mod.py", "import pkgother"),
+        ("def f(:", "mod.py", "def f(:"),
+    ],
+)  # fmt: skip
+def test_imports_are_made_relative(text: str, path: str, written: str) -> None:
+    assert moved(text, path, "pkg", {"pkg_cuda": None, "pkg._C": None}, {"old"}).text == written
+
+
+def test_what_loads_a_library_goes() -> None:
+    result = moved(
+        "import torch\nfor x in 'ab':\n    torch.ops.load_library(x)\ny = 1\n", "__init__.py", "pkg", {}, set()
+    )
+    assert result.text == "import torch\npass  # the build of the kernel loads its library\ny = 1\n"
+    assert result.left[0][0] == 2
