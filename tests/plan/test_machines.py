@@ -160,7 +160,7 @@ def _cases(field: str, triggers: bool) -> list:
     return [
         pytest.param(rule.id, getattr(rule, field), id=rule.id, marks=pytest.mark.rule(rule.id, triggers=triggers))
         for rule in rules().values()
-        if rule.id.startswith(("KCI32", "KCI33")) and rule.bad
+        if rule.id.startswith(("KCI32", "KCI33", "KCI816")) and rule.bad
     ]
 
 

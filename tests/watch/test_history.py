@@ -223,7 +223,7 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text(
-        '[schedule.issues]\nfailures = 2\n[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n'
+        '[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n'
     )
     for number in (1, 2):
         folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
@@ -235,6 +235,9 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
     assert (shown.code, "(for @acme/relu)" in shown.stdout) == (0, True)
     assert kci("compat", "record", files(tmp_path / "r3", result(3)), "--history", "h").code == 0
     assert "close " in kci("compat", "decide", "--history", "h").stdout
+    (tmp_path / "kci.toml").write_text("[schedule.issues]\nfailures = 2\n")
+    told = kci("compat", "decide", "--history", "h")
+    assert (told.code, "kci.toml:2:1: warning[KCI816]" in told.stderr) == (0, True)
 
 
 def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:

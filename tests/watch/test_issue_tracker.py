@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.errors import FindingsError, MissingToolError
-from kci.watch.decide import ActionKind, standing
+from kci.watch.decide import ActionKind, mark, standing
 from kci.watch.history import RecordedRun
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, carry_out
-from watch.test_decide import run
+from watch.test_decide import AGAIN, run
 
-POLICY = Decisions(failures=2)
+POLICY = Decisions()
 BOT = "github-actions[bot]"
 
 
@@ -59,7 +59,7 @@ def test_an_issue_is_opened_updated_and_closed() -> None:
     tracker = Tracker()
     done = follow(tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS))
     assert [[line.split(" ")[0].rstrip(":") for line in lines] for lines in done] == [
-        [], ["opened"], [], [], ["updated"], ["closed"], [],
+        [], ["opened"], [], ["updated"], [], ["closed"], [],
     ]  # fmt: skip
     assert len(tracker.all) == 1
     assert tracker.open_numbers() == []
@@ -98,7 +98,7 @@ def test_a_lost_history_closes_nothing() -> None:
 
 def test_who_is_told_stands_at_the_end() -> None:
     tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL), Decisions(failures=1, tell=(Tell(("@acme/kernels",)),)))
+    follow(tracker, days(FAIL, FAIL), Decisions(tell=(Tell(("@acme/kernels",)),)))
     assert tracker.all[0].body.endswith("\ncc @acme/kernels\n")
 
 
@@ -171,3 +171,47 @@ def test_a_refusal_is_said() -> None:
 def test_the_latest_decision_about_each_issue_stands() -> None:
     (only,) = standing(days(FAIL, FAIL, BOTH, BOTH), POLICY)
     assert (only.kind, len(only.legs), only.since) == (ActionKind.UPDATE, 2, 2)
+
+
+# --- two runs at once, and histories of other versions ----------------------------------------------------------------
+
+
+def test_a_run_that_records_late_opens_no_second_issue() -> None:
+    """Run 3 is recorded before run 2, and the cause turns out to have begun earlier."""
+    one, two, three = days(PASS, AGAIN, AGAIN)
+    tracker = Tracker()
+    carry_out(standing([one, three], POLICY), tracker, (1, 3))
+    assert tracker.all[0].key == (standing([one, three], POLICY)[0].id, 3)
+    carry_out(standing([one, two, three], POLICY), tracker, (1, 3))
+    assert [issue.key for issue in tracker.all] == [(standing([one, three], POLICY)[0].id, 2)]
+    assert tracker.open_numbers() == [1]
+
+
+def test_an_issue_that_a_person_has_closed_stays_closed_when_a_run_records_late() -> None:
+    one, two, three = days(PASS, AGAIN, AGAIN)
+    tracker = Tracker()
+    carry_out(standing([one, three], POLICY), tracker, (1, 3))
+    tracker.close(1, tracker.all[0].title, tracker.all[0].body or "")
+    assert carry_out(standing([one, two, three], POLICY), tracker, (1, 3)) == []
+
+
+def test_an_issue_that_no_decision_is_about_is_closed() -> None:
+    """An older version named causes in another way, or the run that began it was run again and passed."""
+    tracker = Tracker()
+    tracker.create("relu: old words", f"{mark('0' * 12, 2)}\nold")
+    runs = days(PASS, AGAIN, AGAIN)
+    assert carry_out(standing(runs, POLICY), tracker) == ["opened: relu: no member x"], "what was not read can name it"
+    assert tracker.open_numbers() == [1, 2]
+    assert carry_out(standing(runs, POLICY), tracker, (5, 9)) == [], "it began before the history does"
+    done = carry_out(standing(runs, POLICY), tracker, (1, 3))
+    assert done == ["closed #1, which no decision is about: relu: old words"]
+    assert "No decision of kci is about this any more" in (tracker.all[0].body or "")
+    assert tracker.open_numbers() == [2]
+
+
+def test_of_two_issues_about_one_cause_the_older_one_is_closed() -> None:
+    tracker = Tracker()
+    follow(tracker, days(PASS, AGAIN))
+    tracker.create(tracker.all[0].title, tracker.all[0].body or "")
+    carry_out(standing(days(PASS, AGAIN), POLICY), tracker, (1, 2))
+    assert tracker.open_numbers() == [2]

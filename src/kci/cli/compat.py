@@ -22,6 +22,7 @@ from kci.hub.held import Holding, held_in, held_on_hub
 from kci.moves.image_registry import behind_tag
 from kci.moves.proposals import wanted_moves
 from kci.moves.staleness import behind, newest_commit
+from kci.plan.settings_lints import replaced_settings
 from kci.plurals import count
 from kci.tree.manifest import read_published
 from kci.watch.coverage import CoverageState, coverage
@@ -166,8 +167,9 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
             runs.append(run.run)
             yield run
 
-    actions = decide(each(), find_settings(Path()).settings.schedule.issues)
-    print_diagnostics(problems)
+    settings = find_settings(Path())
+    actions = decide(each(), settings.settings.schedule.issues)
+    print_diagnostics([*problems, *replaced_settings(settings)])
     if output == "json":
         print_json(run=runs[-1] if runs else None, actions=actions)
     else:

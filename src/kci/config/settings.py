@@ -165,12 +165,12 @@ class Tell(Table, frozen=True):
 class Decisions(Table, frozen=True):
     """When scheduled runs lead to issues."""
 
-    failures: Unsigned = 3
-    """How many failures in a row open an issue."""
-    flaky_turns: Unsigned = 4
-    """How many changes between passing and failing make a leg flaky."""
+    failures: Unsigned | None = None
+    """It is read and does nothing: a failure is believed when a second look, on another machine, says the same."""
+    flaky_turns: Unsigned = 3
+    """In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
     flaky_runs: Unsigned = 14
-    """The number of its latest runs among which they are counted."""
+    """The number of latest runs among which they are counted."""
     carry_out: bool = True
     """Whether the scheduled workflow changes issues by itself, or only shows what it would do."""
     tell: tuple[Tell, ...] = ()

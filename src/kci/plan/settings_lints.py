@@ -52,6 +52,11 @@ def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) 
     return sorted(said, key=in_file_order)
 
 
+def replaced_settings(found: FoundSettings) -> list[Diagnostic]:
+    """What a kci.toml says about issues of scheduled runs that something else has replaced."""
+    return [item for item in lint_settings(found) if item.rule == "KCI816"]
+
+
 def label_malformed(subject: _Subject) -> Iterator[Found]:
     """KCI322: a label or group that no runner can have."""
     for path, machine in subject.machines():
@@ -324,6 +329,13 @@ def runner_without_labels(subject: _Subject) -> Iterator[Found]:
             yield path, message, "add `labels` or `group`"
 
 
+def failures_without_effect(subject: _Subject) -> Iterator[Found]:
+    """KCI816: the number of failures that once opened an issue."""
+    if subject.settings.schedule.issues.failures is not None:
+        message = "`failures` has no effect: a second look in the same run, on another machine, replaced it"
+        yield ("schedule", "issues", "failures"), message, "remove it; docs/compat.md has the rules"
+
+
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
     "KCI323": label_misspelt,
@@ -338,7 +350,8 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI334": digest_of_several,
     "KCI336": cores_without_effect,
     "KCI338": branch_of_one_version,
+    "KCI816": failures_without_effect,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI327", "KCI328", "KCI331")
+_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI816")
 """The rules that are about a key, not about its value."""

@@ -1,10 +1,18 @@
-"""What an error is about, whatever kernel, machine, file and line it came up in; and whether it is an outage."""
+"""What an error is about, whatever kernel, machine, file and line it came up in; and whether it is an outage.
+
+What errors look like is data: `data/causes.toml` has what names a cause, `data/outages.toml` what says that a machine,
+a network or a service failed. A cause is a text that is the same in every build: symbols stay as the linker has them,
+because a name that depends on the machine that reads it would be another one tomorrow. `readable` is for people.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
 from functools import cache, lru_cache
+
+import msgspec
 
 from kci.config.values import python_name
 from kci.diagnostics import printable
@@ -19,44 +27,138 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
 # An absolute path, of Windows too.
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
-# An address, or a digest of a commit.
-_HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
+# What kci calls a kernel's library and namespace: the kernel, the backend and the sources' hash. In a mangled name the
+# length stands before it.
+_EXTENSION = re.compile(
+    r"\d*_[a-z][a-z0-9_]*?_(?:cann|cpu|cuda|metal|neuron|rocm|tpu|xpu)_[0-9a-z]{7,40}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
+)
+# An address, or a digest of a commit, wherever it stands: a word of seven letters has no digit.
+_HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64})(?![A-Za-z0-9])")
 # Whole numbers, and those with a fraction that cannot be a version.
 _NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?![\w.]|\.\d)")
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
+_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
 _LINE_LENGTH = 200
+_READ, _LINES = 64 * MAX_LENGTH, 1000
 
 
-def _lines(text: str) -> tuple[list[str], int]:
-    """The lines of an error, and which of them says something."""
-    lines = [line.rstrip() for line in _ANSI.sub("", text[: 64 * MAX_LENGTH]).splitlines() if line.strip()]
-    return lines, next((number for number, line in enumerate(lines) if _TELLING.search(line)), 0)
+class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    says: str
+    patterns: tuple[str, ...]
+    outage_goes_before: bool = False
+
+    def found(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern, re.IGNORECASE) for pattern in self.patterns)
+
+
+class _Causes(Dated, frozen=True):
+    cause: tuple[_Cause, ...]
+
+
+class _Outage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "class"}):
+    kind: str
+    patterns: tuple[str, ...]
+
+
+class _Outages(Dated, frozen=True):
+    outage: tuple[_Outage, ...]
+
+
+@cache
+def _causes() -> tuple[tuple[_Cause, tuple[re.Pattern[str], ...]], ...]:
+    return tuple((item, item.found()) for item in shipped("watch/data/causes.toml", _Causes)().cause)
+
+
+@cache
+def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    table = shipped("watch/data/outages.toml", _Outages)().outage
+    return tuple((item.kind, re.compile("|".join(f"(?:{it})" for it in item.patterns), re.IGNORECASE)) for item in table)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What one line says."""
+
+    outage: str = ""
+    says: str = ""
+    sure: bool = False
+    """Whether no outage elsewhere explains it."""
+
+
+@lru_cache(maxsize=65536)  # a break says the same in thousands of legs
+def _read(line: str) -> _Line:
+    cut = line[: 2 * MAX_LENGTH].strip()
+    if kind := next((kind for kind, pattern in _outages() if pattern.search(cut)), ""):
+        return _Line(outage=kind)
+    for cause, patterns in _causes():
+        for pattern in patterns:
+            if found := pattern.search(cut):
+                told = {name: text.strip() for name, text in found.groupdict().items() if text}
+                says = cause.says.format_map({name: told.get(name, "") for name in found.groupdict()})
+                return _Line(says=says, sure=not cause.outage_goes_before)
+    return _Line()
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
+
+
+def outage_of(error: str) -> str:
+    """The class of the outage that an error is about; empty if it is about the kernel or its toolchain."""
+    kinds = []
+    for line in map(_read, _lines(error)):
+        if line.sure:
+            return ""
+        if line.outage:
+            kinds.append(line.outage)
+    # That something was not fetched is the least that can be said: mostly another line says why.
+    return next((kind for kind in kinds if kind != "index"), kinds[0] if kinds else "")
+
+
+def is_outage(error: str) -> bool:
+    """Whether an error is about a machine, a network or a service, and not about the kernel."""
+    return bool(outage_of(error))
+
+
+def _telling(lines: list[str]) -> int:
+    """Which line says most: one that surely names a cause, else one that does, else one that says that it is an error."""
+    read = [_read(line) for line in lines]
+    ways = (lambda at: read[at].sure, lambda at: bool(read[at].says), lambda at: bool(_TELLING.search(lines[at])))
+    return next((at for fits in ways for at in range(len(lines)) if fits(at)), 0)
 
 
 def error_line(text: str) -> str:
-    """The first line of an error that says something, printable and of a bounded length."""
-    lines, telling = _lines(text)
-    return printable(lines[telling].strip()[:MAX_LENGTH], "?") if lines else ""
+    """The line of an error that says most, printable and of a bounded length."""
+    lines = _lines(text)
+    return printable(lines[_telling(lines)].strip()[:MAX_LENGTH], "?") if lines else ""
 
 
 def excerpt(text: str) -> str:
-    """The lines of an error around the one that says something; empty where it is the only one."""
-    lines, telling = _lines(text)
+    """The lines of an error around the one that says most; empty where it is the only one."""
+    lines = _lines(text)
+    telling = _telling(lines)
     shown = [printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]]
     return "\n".join(shown) if len(shown) > 1 else ""
 
 
-@lru_cache(maxsize=65536)  # a break says the same in thousands of legs
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=65536)
 def cause_of(error: str, kernel: str, variant: str) -> str:
-    """The error without what differs between legs: names, places, addresses, lone numbers."""
-    text = _LOCATION.sub("", error_line(error))
+    """What is the same about an error in every kernel, backend and build: no names, places, hashes, lone numbers."""
+    line = error_line(error)
+    text = _read(line).says or _LOCATION.sub("", line)
+    text = _EXTENSION.sub("<extension>", text)
     text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
         if name:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)
     text = _NUMBER.sub("#", _HEX.sub("#", text))
-    return _SPACE.sub(" ", text).strip() or "an error without a text"
+    return _SPACE.sub(" ", text).strip()[:MAX_LENGTH] or "an error without a text"
 
 
 def cause_id(cause: str) -> str:
@@ -64,16 +166,17 @@ def cause_id(cause: str) -> str:
     return hashlib.sha256(cause.encode()).hexdigest()[:12]
 
 
-class _Outages(Dated, frozen=True):
-    patterns: tuple[str, ...]
+def readable(cause: str) -> str:
+    """A cause for people: names of C++ as they are written there, where this machine can tell."""
+    return _MANGLED.sub(lambda found: _demangled(found[0]), cause)
 
 
-@cache
-def _outages() -> re.Pattern[str]:
-    table = shipped("watch/data/outages.toml", _Outages)()
-    return re.compile("|".join(f"(?:{pattern})" for pattern in table.patterns), re.IGNORECASE)
-
-
-def is_outage(error: str) -> bool:
-    """Whether an error is about a machine, a network or a service, and not about the kernel."""
-    return _outages().search(error[: 64 * MAX_LENGTH]) is not None
+@lru_cache(maxsize=1024)
+def _demangled(symbol: str) -> str:
+    # A process of its own: what a log says is hostile, and demanglers have crashed on less.
+    try:
+        done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return symbol
+    told = done.stdout.strip()
+    return told if done.returncode == 0 and told and len(told.splitlines()) == 1 else symbol

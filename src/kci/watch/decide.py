@@ -1,8 +1,9 @@
 """Which issues to open, update and close, and what they say: a pure function of the history.
 
-One cause is one issue, however many kernels and legs have it. A leg joins after a number of failures in a row; an issue
-is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing. A leg that
-keeps going back and forth is named as flaky instead of being opened and closed again and again.
+One issue is about one cause and what moved when it began, however many kernels and legs have it. A failure is a suspect
+until its leg says the same once more: in the second look of the same run, or in the next run. What turns green by itself
+is a flake; one that comes back is named as flaky. A leg that fails with a cause that has an issue joins it; an issue is
+closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
 from kci.config.settings import Decisions, Tell
 from kci.diagnostics import printable
+from kci.matrix.names import parse_variant_name
 from kci.plurals import count, first_of
-from kci.watch.causes import cause_id, cause_of
-from kci.watch.history import HARDWARE, Failure, RecordedRun
+from kci.watch.causes import cause_id, cause_of, readable
+from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts
 
 
 class ActionKind(enum.StrEnum):
@@ -41,6 +44,8 @@ class IssueAction(msgspec.Struct, frozen=True):
     tell: tuple[str, ...]
     since: int
     """The run in which it was opened: a cause that comes back is another issue."""
+    until: int | None = None
+    """The run in which it was closed."""
 
 
 class OpenCause(msgspec.Struct):
@@ -48,7 +53,11 @@ class OpenCause(msgspec.Struct):
 
     cause: str
     flaky: bool
-    since: RecordedRun
+    since: RunFacts
+    before: RunFacts | None
+    """The latest run in which the first of its legs had passed."""
+    moved: str
+    """The catalog that came in force when it began; empty if it began under one that was in force."""
     failure: Failure
     pending: set[str]
     """Legs that have not passed yet."""
@@ -57,15 +66,31 @@ class OpenCause(msgspec.Struct):
     """Groups (kernel and backend) of legs that the catalog no longer has; a pass of the group is theirs."""
     changed: bool = False
 
+    @property
+    def kernels(self) -> list[str]:
+        return sorted({leg.partition(" ")[0] for leg in self.all})
+
 
 class _LegState(msgspec.Struct):
-    fails: int = 0
-    """Failures in a row, whatever the cause."""
     cause: str = ""
-    same: int = 0
-    recent: int = 0
-    """The latest known outcomes as bits, the newest lowest; 1 is a failure."""
-    known: int = 0
+    """The latest."""
+    said: dict[str, int] = msgspec.field(default_factory=dict)
+    """How often it has said what since it passed."""
+    runs: int = 0
+    """In how many runs in a row it has failed."""
+    last: int = -1
+    """The latest run in which it has failed, as they are counted here."""
+    machine: str = ""
+    fault: RunFacts | None = None
+    """That run."""
+    first: int = -1
+    """The first run since its latest pass in which it has failed."""
+    passed: int | None = None
+    before: RunFacts | None = None
+    """The latest run in which it has passed, counted and by its facts."""
+    born: int = 0
+    flakes: list[int] = msgspec.field(default_factory=list)
+    """The runs in which it turned green by itself."""
     catalog: str = ""
     absent: int = 0
     """Runs of its kernel under another catalog in which it was not there."""
@@ -76,6 +101,15 @@ class _LegState(msgspec.Struct):
 FLAKY = "flaky: "
 """How the cause of an issue about flaky legs begins."""
 
+_PROOF = 2
+"""So often the same is said before it is believed: by two machines, or in two runs."""
+
+_WHATEVER = 4
+"""So many failures without a pass are no accident, whatever is said each time."""
+
+_STAYS_BROKEN = 3
+"""So many runs in a row without a pass, and what is known as flaky is broken."""
+
 _GONE_AFTER = 2
 """So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
 
@@ -85,26 +119,38 @@ class WatchState:
 
     def __init__(self, policy: Decisions) -> None:
         self.policy = policy
-        self.needed = max(policy.failures, 1)
         self.turns = max(policy.flaky_turns, 2)
         self.window = min(max(policy.flaky_runs, 3), 365)
         self.legs: dict[str, _LegState] = {}
         self.open: dict[str, OpenCause] = {}
+        self._number = -1
+        self._catalogs: list[tuple[int, str]] = []
+        self._flakes: dict[tuple[str, str], list[int]] = {}
+        """The runs in which a cause turned green by itself in a kernel."""
+        self._proven: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
         """Take the next run: what to do after it, sorted by id."""
-        closed: list[IssueAction] = []
+        self._number += 1
+        if not self._catalogs or self._catalogs[-1][1] != run.catalog:
+            self._catalogs.append((self._number, run.catalog))
         opened = set(self.open)
+        still = {failure.leg for failure in run.failed}
+        for failure in (*run.earlier, *run.failed):
+            self._failed(failure, run, still=failure.leg in still)
+        # First those that know for sure what moved: the others fit more than one issue.
+        for failure, state, cause in sorted(self._proven, key=lambda item: len(self._moves(item[1]))):
+            self._join(failure, run, state, cause, flaky=False)
+        self._proven.clear()
         for leg in run.passed:
             self._passed(leg, run)
-        for failure in run.failed:
-            self._failed(failure, run)
         if self.open:
             self._retire(run)
+        closed: list[IssueAction] = []
         for key in sorted(self.open):
             issue = self.open[key]
             if not issue.pending and not issue.retired:
-                closed.append(self._action(ActionKind.CLOSE, key, issue))
+                closed.append(self._action(ActionKind.CLOSE, key, issue, run.run))
                 del self.open[key]
                 for leg in issue.all:
                     self.legs[leg].issues.discard(key)
@@ -118,10 +164,34 @@ class WatchState:
 
     # --- the outcomes ---
 
+    def _failed(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
+        """Note a failure; `still` where the leg fails after the latest look at it, too."""
+        leg = failure.leg
+        state = self._seen(leg, run)
+        if state.last == self._number and failure.machine and failure.machine == state.machine:
+            return  # the same machine says nothing new on the same day
+        kernel, variant = leg.split(" ", 2)[:2]
+        cause = state.cause = cause_of(failure.error, kernel, variant)
+        state.said[cause] = state.said.get(cause, 0) + 1
+        if state.last != self._number:
+            state.runs += 1
+        if state.first < 0:
+            state.first = self._number
+        state.last, state.machine, state.fault = self._number, failure.machine, run.facts
+        if not still or (state.flaky and state.runs < _STAYS_BROKEN):
+            return
+        known = any(issue.cause == cause and self._belongs(leg, state, issue) for issue in self.open.values())
+        if known or state.said[cause] >= _PROOF or (not state.issues and sum(state.said.values()) >= _WHATEVER):
+            state.flaky = False
+            self._proven.append((failure, state, cause))
+
     def _passed(self, leg: str, run: RecordedRun) -> None:
-        state = self._seen(leg, run, failed=False)
-        state.fails = state.same = 0
-        if state.flaky and self._turns(state) == 0:
+        state = self._seen(leg, run)
+        if state.said:
+            self._turned(leg, run, state)
+        state.said.clear()
+        state.runs, state.first, state.passed, state.before = 0, -1, self._number, run.facts
+        if state.flaky and not self._lately(state.flakes):
             state.flaky = False
         for key in state.issues:
             issue = self.open[key]
@@ -135,45 +205,59 @@ class WatchState:
                     issue.retired.discard(group)
                     issue.changed = True
 
-    def _failed(self, failure: Failure, run: RecordedRun) -> None:
-        leg = failure.leg
-        state = self._seen(leg, run, failed=True)
-        kernel, variant = leg.split(" ", 2)[:2]
-        cause = cause_of(failure.error, kernel, variant)
-        state.same = state.same + 1 if cause == state.cause else 1
-        state.cause = cause
-        state.fails += 1
-        if not state.flaky and self._turns(state) >= self.turns:
-            state.flaky = True
-        needed = self.needed
-        if state.flaky and state.fails < 2 * needed:
-            if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
-                self._join(failure, run, state, f"{FLAKY}{cause}", flaky=True)
+    def _turned(self, leg: str, run: RecordedRun, state: _LegState) -> None:
+        """A leg that failed passes: it is mended, or a flake that has shown its second color."""
+        fault = state.fault
+        by_itself = fault is not None and (fault.catalog, fault.commit) == (run.catalog, run.commit)
+        if not by_itself and any(not self.open[key].flaky for key in state.issues):
             return
-        state.flaky = False
-        in_other = any(not self.open[key].flaky for key in state.issues)
-        if (state.same if in_other else state.fails) >= needed:
-            self._join(failure, run, state, cause, flaky=False)
+        kernel = leg.partition(" ")[0]
+        said = [self._flakes.setdefault((kernel, cause), []) for cause in state.said]
+        for runs in (*said, state.flakes):
+            if state.last not in runs:
+                runs.append(state.last)
+        often = any(len(self._lately(runs)) >= self.turns for runs in (*said, state.flakes))
+        if often and not state.flaky:
+            state.flaky = True
+            if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
+                failure = Failure(leg, state.cause)
+                self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
 
-    def _seen(self, leg: str, run: RecordedRun, *, failed: bool) -> _LegState:
+    def _lately(self, runs: list[int]) -> list[int]:
+        while runs and runs[0] <= self._number - self.window:
+            runs.pop(0)
+        return runs
+
+    def _seen(self, leg: str, run: RecordedRun) -> _LegState:
         state = self.legs.get(leg)
         if state is None:
-            state = self.legs[leg] = _LegState()
-        state.recent = (state.recent << 1 | failed) & ((1 << self.window) - 1)
-        state.known = min(state.known + 1, self.window)
+            state = self.legs[leg] = _LegState(born=self._number)
         state.catalog, state.absent = run.catalog, 0
         return state
 
-    def _turns(self, state: _LegState) -> int:
-        if state.known < 2:
-            return 0
-        return ((state.recent ^ state.recent >> 1) & ((1 << state.known - 1) - 1)).bit_count()
+    # --- what moved ---
+
+    def _moves(self, state: _LegState) -> set[str]:
+        """What can have moved when a leg began to fail: catalogs that came in force, or else nothing (an empty text)."""
+        start = state.born - 1 if state.passed is None else state.passed
+        came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
+        sure = state.first - start == 1 and state.born > 0
+        return came if came and sure else {*came, ""}
+
+    def _belongs(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
+        """Whether a leg that says the same as an issue is one of its legs: of its kernels, or since the same move."""
+        return not issue.flaky and (leg.partition(" ")[0] in issue.kernels or issue.moved in self._moves(state))
 
     def _join(self, failure: Failure, run: RecordedRun, state: _LegState, cause: str, *, flaky: bool) -> None:
-        key = cause_id(cause)
-        issue = self.open.get(key)
-        if issue is None:
-            issue = self.open[key] = OpenCause(cause, flaky, run, failure, set(), set(), set())
+        same = ((key, issue) for key, issue in self.open.items() if issue.cause == cause and issue.flaky is flaky)
+        key = next((key for key, issue in same if flaky or self._belongs(failure.leg, state, issue)), "")
+        if not key:
+            moved = "" if flaky else max(self._moves(state))
+            key = cause_id(f"{moved}: {cause}" if moved else cause)
+            self.open.setdefault(
+                key, OpenCause(cause, flaky, run.facts, state.before, moved, failure, set(), set(), set())
+            )
+        issue = self.open[key]
         if failure.leg not in issue.pending:
             issue.changed = True
         issue.pending.add(failure.leg)
@@ -194,13 +278,12 @@ class WatchState:
                     issue.retired.add(_group(leg))
                     issue.changed = True
 
-    def _action(self, kind: ActionKind, key: str, issue: OpenCause) -> IssueAction:
+    def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        kernels = sorted({leg.partition(" ")[0] for leg in issue.all})
-        title = f"{first_of(kernels, 3)}: {plain(issue.cause)}"[:200].rstrip()  # as GitHub keeps it
-        body = _issue_body(key, issue, legs, recovered=kind is ActionKind.CLOSE)
+        title = f"{first_of(issue.kernels, 3)}: {plain(readable(issue.cause))}"[:200].rstrip()  # as GitHub keeps it
+        body = _issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
         tell = whom(self.policy.tell, issue.all)
-        return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run)
+        return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)
 
 
 def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
@@ -231,6 +314,15 @@ def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in named)}))
 
 
+@lru_cache(maxsize=65536)
+def backend_of(variant: str) -> str:
+    """The backend of a variant, by its name; `other` for a name that is none."""
+    try:
+        return parse_variant_name(variant).backend
+    except ValueError:
+        return "other"
+
+
 def _group(leg: str) -> str:
     """Kernel, backend and system: what a leg of the next torch or toolkit has in common with this one."""
     kernel, variant, system = leg.split(" ")[:3]
@@ -240,8 +332,8 @@ def _group(leg: str) -> str:
 
 # --- what an issue says -----------------------------------------------------------------------------------------------
 
-SHOWN = 50
-"""Legs that an issue lists one by one."""
+SHOWN, _ROWS = 50, 150
+"""Legs that an issue lists one by one, and rows of kernels and backends."""
 
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 
@@ -251,22 +343,64 @@ def mark(key: str, since: int) -> str:
     return f"<!-- kci-cause: {key} since run {since} -->"
 
 
-def _issue_body(key: str, issue: OpenCause, legs: Sequence[str], *, recovered: bool) -> str:
+def _issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     since, failure = issue.since, issue.failure
-    head = "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"
+    head = "Scheduled runs fail, every time and on more than one machine, with this error:"
+    if issue.flaky:
+        head = "Scheduled runs fail with this error, and pass when nothing but the machine and the hour is another:"
+    if recovered:
+        head = "Every leg below passes again. The error was:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    told = f"First seen in run {since.run} ({plain(since.at)})"
-    told += f", catalog {plain(since.catalog)}" if since.catalog else ""
-    lines.append(told + (f", commit {plain(since.commit)[:12]}." if since.commit else "."))
+    if (said := readable(issue.cause)) != issue.cause:
+        lines += [f"In C++: `{plain(said)}`", ""]
+    lines.append(f"First seen in run {since.run} ({plain(since.at)}){_what_was(since)}.")
+    lines.append(_what_moved(issue))
     if log := web_link(failure.log):
         lines.append(f"Log: {log}")
     if failure.replay:
         lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
-    lines += ["", f"{count(len(legs), 'leg')}:", ""]
+    lines += ["", "| kernel | backend | fail | pass again | torch |", "|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for leg in sorted(issue.all):
+        kernel, variant = leg.split(" ", 2)[:2]
+        groups.setdefault((kernel, backend_of(variant)), []).append(leg)
+    for (kernel, backend), legs in list(groups.items())[:_ROWS]:
+        left = [leg for leg in legs if leg in issue.pending]
+        torches = ", ".join(sorted({leg.split(" ")[3] for leg in left or legs}, key=_version))
+        lines.append(f"| {plain(kernel)} | {backend} | {len(left) or ''} | {len(legs) - len(left) or ''} | {torches} |")
+    if len(groups) > _ROWS:
+        lines += ["", f"And {count(len(groups) - _ROWS, 'row')} more."]
+    legs = sorted(issue.all if recovered else issue.pending)
+    lines += ["", "<details><summary>" + count(len(legs), "leg") + "</summary>", ""]
     lines += [f"- `{plain(leg)}`" for leg in legs[:SHOWN]]
     if len(legs) > SHOWN:
         lines.append(f"- and {len(legs) - SHOWN} more")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def _what_was(facts: RunFacts) -> str:
+    told = f", catalog {plain(facts.catalog)}" if facts.catalog else ""
+    return told + (f", commit {plain(facts.commit)[:12]}" if facts.commit else "")
+
+
+def _what_moved(issue: OpenCause) -> str:
+    before, since = issue.before, issue.since
+    if issue.flaky:
+        return "What moved: nothing."
+    if before is None:
+        new = f"the catalog, to {plain(issue.moved)}" if issue.moved else "not known"
+        return f"What moved: {new}. No earlier run has passed what fails."
+    told = [
+        f"the {what}, from {plain(getattr(before, what))[:40] or 'none'} to {plain(getattr(since, what))[:40] or 'none'}"
+        for what in ("catalog", "commit")
+        if getattr(before, what) != getattr(since, what)
+    ]
+    moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
+    return f"What moved: {moved}. It passed last in run {before.run}."
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in text.split("."))
 
 
 def plain(text: str) -> str:

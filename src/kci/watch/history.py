@@ -75,6 +75,10 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
     hardware: bool = False
     """Whether it is about loading and testing on the machine that the variant is for, and not about building it."""
+    look: Annotated[int, Meta(ge=1, le=9)] = 1
+    """The second is a suspect's: the leg again, later in the same run, on another machine."""
+    machine: _Optional = ""
+    """The name of a machine that a second look could meet again; empty for one that exists for one job only."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -103,6 +107,16 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     replay: str = ""
     excerpt: str = ""
     """The lines around the error, where more than one is known."""
+    machine: str = ""
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """Which run it is, and what the world was in it."""
+
+    run: int
+    at: str
+    catalog: str = ""
+    commit: str = ""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,7 +131,17 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: tuple[Failure, ...] = ()
     unknown: tuple[str, ...] = ()
     """Legs that an outage hit or that were skipped: their state is unknown."""
+    look: int = 1
+    earlier: tuple[Failure, ...] = ()
+    """What legs said that were looked at again in the same run, the oldest first; what they say now stands above.
+
+    It is worked out of the parts of a run, and in no file.
+    """
     schema: int = SCHEMA
+
+    @property
+    def facts(self) -> RunFacts:
+        return RunFacts(self.run, self.at, self.catalog, self.commit)
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -152,14 +176,14 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
 
 
 def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
-    """Results as runs, one for each run and attempt; a failure that is an outage becomes one.
+    """Results as runs, one for each run, attempt and look; a failure that is an outage becomes one.
 
-    Where one leg has two different results in one attempt, the failure counts.
+    Where one leg has two different results in one look, the failure counts.
     """
-    groups: dict[tuple[int, int], dict[str, LegResult]] = {}
+    groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
     problems: list[Diagnostic] = []
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
-        legs = groups.setdefault((result.run, result.attempt), {})
+        legs = groups.setdefault((result.run, result.attempt, result.look), {})
         earlier = legs.get(result.leg)
         if earlier is not None and earlier.outcome is not result.outcome:
             message = f"run {result.run}: {result.leg} has both {earlier.outcome} and {result.outcome}"
@@ -178,11 +202,12 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         run=first.run,
         at=first.at,
         attempt=first.attempt,
+        look=first.look,
         catalog=first.catalog,
         commit=first.commit,
         passed=tuple(passed),
         failed=tuple(
-            Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error))
+            Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error), item.machine)
             for item in sorted(failed, key=lambda item: item.leg)
         ),
         unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
@@ -238,20 +263,31 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
 
 
 def _merged(parts: list[RecordedRun]) -> RecordedRun:
-    """One run from its parts: a later attempt replaces what is known of a leg, within an attempt the failure counts."""
-    parts = sorted(parts, key=lambda part: part.attempt)
-    legs: dict[str, tuple[int, int, Failure | None]] = {}  # attempt, weight, failure
+    """One run from its parts: the latest look at a leg says how it is, and within a look the failure counts."""
+    parts = sorted(parts, key=lambda part: (part.attempt, part.look))
+    looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
+    unknown: set[str] = set()
     for part in parts:
-        outcomes: list[tuple[str, int, Failure | None]] = [(leg, 0, None) for leg in part.unknown]
-        outcomes += [(leg, 1, None) for leg in part.passed]
-        outcomes += [(failure.leg, 2, failure) for failure in part.failed]
-        for leg, weight, failure in outcomes:
-            if leg not in legs or (weight and (legs[leg][1] == 0 or (part.attempt, weight) > legs[leg][:2])):
-                legs[leg] = (part.attempt, weight, failure)
-    ordered = sorted(legs.items())
+        at = part.attempt, part.look
+        unknown.update(part.unknown)
+        for leg in part.passed:
+            looks.setdefault(leg, {}).setdefault(at, None)
+        for failure in part.failed:
+            looks.setdefault(failure.leg, {})[at] = failure
+    earlier: list[Failure] = []
+    passed: list[str] = []
+    failed: list[Failure] = []
+    for leg, seen in sorted(looks.items()):
+        *before, last = seen.values()
+        earlier += [failure for failure in before if failure is not None]
+        if last is None:
+            passed.append(leg)
+        else:
+            failed.append(last)
     return msgspec.structs.replace(
         parts[-1],
-        passed=tuple(leg for leg, (_, weight, _) in ordered if weight == 1),
-        failed=tuple(failure for _, (_, _, failure) in ordered if failure is not None),
-        unknown=tuple(leg for leg, (_, weight, _) in ordered if weight == 0),
+        passed=tuple(passed),
+        failed=tuple(failed),
+        unknown=tuple(sorted(unknown - looks.keys())),
+        earlier=tuple(earlier),
     )

@@ -2,14 +2,16 @@
 
 It can be done again at any time: an issue is found by the mark in its text, which names the cause and the run in which
 it began, so that none is opened twice and one that was missed is made up for by the next run. An issue that a person
-has closed stays closed.
+has closed stays closed. The run in which a cause began can turn out to be another: one that records late, or runs again.
+So an issue is also that of a cause if it began while the cause was there; one that no decision is about any more, as
+after a change of the rules, is closed.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -73,18 +75,26 @@ class GitHubIssues:
         self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
 
 
-def carry_out(actions: Iterable[IssueAction], tracker: GitHubIssues) -> list[str]:
+def carry_out(
+    actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
+) -> list[str]:
     """Make the issues what they should be; returns a line for each issue that was changed.
 
-    `actions` are the latest decisions about each cause, see `kci.watch.decide.standing`.
+    Args:
+        actions: the latest decisions about each cause, see `kci.watch.decide.standing`.
+        tracker: the issues.
+        recorded: the first and the last run of the whole history. An open issue that began in between and that no
+            decision is about is closed; without it, as where a part could not be read, none is.
     """
-    known: dict[tuple[str, int], TrackedIssue] = {}
+    left: dict[tuple[str, int], TrackedIssue] = {}
+    twice: list[TrackedIssue] = []
     for issue in tracker.issues():
-        if issue.key is not None:
-            known.setdefault(issue.key, issue)
+        if issue.key is not None and left.setdefault(issue.key, issue) is not issue and issue.is_open:
+            twice.append(issue)
+    ours = [(action, left.pop((action.id, action.since), None)) for action in actions]
     done = []
-    for action in actions:
-        there = known.get((action.id, action.since))
+    for action, exact in reversed(ours):  # the latest first: an open issue is about what is there now
+        there = exact or _of_same(action, left)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
         if there is None:
             if action.kind is not ActionKind.CLOSE:
@@ -96,4 +106,21 @@ def carry_out(actions: Iterable[IssueAction], tracker: GitHubIssues) -> list[str
         elif there.is_open and (there.title, (there.body or "").strip()) != (action.title, body.strip()):
             tracker.edit(there.number, action.title, body)
             done.append(f"updated #{there.number}: {action.title}")
+    first, last = recorded or (0, -1)
+    for issue in [*twice, *(issue for (_, since), issue in left.items() if first <= since <= last)]:
+        if issue.is_open:
+            tracker.close(issue.number, issue.title, f"{_OVER}\n\n{issue.body or ''}"[:_BODY])
+            done.append(f"closed #{issue.number}, which no decision is about: {issue.title}")
     return done
+
+
+_OVER = "No decision of kci is about this any more: what it says is in another issue, or was a mistake of an earlier run."
+_BODY = 60_000
+
+
+def _of_same(action: IssueAction, left: dict[tuple[str, int], TrackedIssue]) -> TrackedIssue | None:
+    """The issue of the same cause that began while the cause was there, if there is one; it is taken out of `left`."""
+    until = 2**63 if action.until is None else action.until
+    found = [key for key in left if key[0] == action.id and action.since <= key[1] <= until]
+    found += [key for key, issue in left.items() if key[0] == action.id and issue.is_open and key not in found]
+    return left.pop(found[0]) if found else None

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.settings import Decisions
-from kci.matrix.names import parse_variant_name
-from kci.watch.decide import FLAKY, WatchState
-from kci.watch.history import Failure, RecordedRun
+from kci.watch.decide import FLAKY, WatchState, backend_of
+from kci.watch.history import Failure, RecordedRun, RunFacts
 
 SHOWN_RUNS = 14
 """So many latest runs are shown one by one; a leg that is in none of them is left out."""
@@ -61,15 +60,6 @@ class GridColumn(NamedTuple):
     @property
     def label(self) -> str:
         return ", ".join(self.parts)
-
-
-class RunFacts(msgspec.Struct, frozen=True):
-    """What the report says about a run."""
-
-    run: int
-    at: str
-    catalog: str = ""
-    commit: str = ""
 
 
 class GridCell(msgspec.Struct, frozen=True):
@@ -188,7 +178,7 @@ def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     number, latest = -1, None
     for number, run in enumerate(history):
         watch.step(run)
-        latest = RunFacts(run.run, run.at, run.catalog, run.commit)
+        latest = run.facts
         failures = {failure.leg: failure for failure in run.failed}
         for legs, code in ((run.unknown, _UNKNOWN), (run.passed, _PASSED), (failures, _FAILED)):
             for leg in legs:
@@ -221,7 +211,7 @@ def _cell(leg: str, track: _LegTrack, last: int, latest: RunFacts | None, *, fla
     codes = [recent >> 2 * place & 3 for place in reversed(range(min(last + 1, SHOWN_RUNS)))]
     return GridCell(
         variant=variant,
-        column=GridColumn(_backend(variant), torch, compute, system),
+        column=GridColumn(backend_of(variant), torch, compute, system),
         state=state,
         trend=_trend(state, codes),
         recent="".join("-pfu"[code] for code in codes),
@@ -270,14 +260,6 @@ def _days(start: str, end: str) -> int | None:
         return max(0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).days)
     except (ValueError, TypeError):
         return None
-
-
-@lru_cache(maxsize=65536)
-def _backend(variant: str) -> str:
-    try:
-        return parse_variant_name(variant).backend
-    except ValueError:
-        return "other"
 
 
 def _column_order(column: GridColumn) -> tuple[object, ...]:
