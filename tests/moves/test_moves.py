@@ -21,7 +21,6 @@ from kci.moves.pull_requests import EDITION_BRANCH, MIGRATE, PullActionKind, Wan
 from kci.workspace.workspace import Workspace, open_workspace
 from matrix.test_next_edition import NEW, RELEASES, page, wheels
 from moves.test_pull_requests import BOT, GitHub
-from watch.year import MOVES
 
 KERNEL = """
 [general]
@@ -263,6 +262,9 @@ class YearOfMoves:
                 pull.update(state="closed", merged_at="2026-01-01T00:00:00Z")
                 del self.hub.code["refs"][branch]
 
+
+MOVES = (120, 250)
+"""Days on which the oldest torch goes and a new one comes."""
 
 WHOLE = pytest.mark.slow  # 365 scheduled runs, each of which reads the repository as the workflow does
 

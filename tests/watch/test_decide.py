@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
-from kci.watch.causes import cause_id, cause_of, error_line, excerpt, is_outage
-from kci.watch.decide import ActionKind, IssueAction, WatchState, decide, mark, whom
+from kci.watch.causes import cause_of, error_line, excerpt, is_outage
+from kci.watch.decide import ActionKind, WatchState, decide, mark, whom
 from kci.watch.history import Failure, RecordedRun, leg_key
-from watch.year import KERNELS, legs_of, make_year
 
 POLICY = Decisions()
 CPU = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
@@ -282,58 +279,6 @@ def test_any_text_has_a_cause_of_bounded_length(text: str) -> None:
 )
 def test_an_error_of_the_kernel_is_no_outage(text: str) -> None:
     assert not is_outage(text)
-
-
-# --- a year -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_year(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every real break has exactly one issue, in time; no outage and no recovery leaves one."""
-    assert len(legs_of(0)) == 52 * 30
-    year, runs = make_year(seed, POLICY.failures)
-    watch = WatchState(POLICY)
-    opened: dict[str, list[int]] = defaultdict(list)
-    closed: dict[str, list[int]] = defaultdict(list)
-    flaky: list[IssueAction] = []
-    for day, made in enumerate(runs):
-        for action in watch.step(made):
-            if action.flaky:
-                flaky.append(action)
-            elif action.kind is ActionKind.OPEN:
-                opened[action.id].append(day)
-            elif action.kind is ActionKind.CLOSE:
-                closed[action.id].append(day)
-    proven = [item for item in year.breaks if item.provable is not None]
-    for broken in proven:
-        key = cause_id(cause_of(broken.error(broken.kernels[0], "v", 0), broken.kernels[0], "v"))
-        assert opened.pop(key) == [broken.provable], broken
-        (end,) = closed.pop(key)
-        assert broken.end <= end <= broken.end + 12, broken
-    sometimes = cause_id(cause_of("RuntimeError: timed out in relu, sometimes", "relu", "v"))
-    assert {*opened, *closed} <= {sometimes}, "an issue about something that was no break"
-    assert len(opened[sometimes]) <= len(year.flaky), "before it was known to be flaky, it failed often enough in a row"
-    assert not [issue for issue in watch.open.values() if not issue.flaky], "open after recovery"
-    named = {leg for action in flaky for leg in action.legs}
-    assert named <= year.flaky
-    assert len(named) >= len(year.flaky) - 1
-    assert not watch.open, "a flaky leg that is well again"
-    with capsys.disabled():
-        print(
-            f"\nyear {seed}: {year.results} results of {len(KERNELS)} kernels, {len(proven)} breaks with one issue"
-            f" each, {year.outages} outages, {year.skipped} skipped, {len(named)} flaky legs named"
-        )
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["HTTP 503", "HTTP/1.1 502 Bad Gateway", "HTTP Error 429: Too Many Requests",
-     "Received HTTP status code 503 from x",
-     "requests.HTTPError: 504 Server Error: Gateway", "The runner has received a shutdown signal.",
-     "Temporary failure in name resolution", "ConnectionResetError: Connection reset by peer"],
-)  # fmt: skip
-def test_an_outage_is_told_by_what_it_says(text: str) -> None:
-    assert is_outage(f"some line\n{text}\nmore")
 
 
 def test_an_excerpt_is_around_the_line_that_is_told() -> None:

@@ -222,9 +222,7 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pyt
 def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text(
-        '[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n'
-    )
+    (tmp_path / "kci.toml").write_text('[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n')
     for number in (1, 2):
         folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
         assert kci("compat", "record", folder, "--history", "h").code == 0

@@ -200,7 +200,9 @@ def test_an_issue_that_no_decision_is_about_is_closed() -> None:
     tracker = Tracker()
     tracker.create("relu: old words", f"{mark('0' * 12, 2)}\nold")
     runs = days(PASS, AGAIN, AGAIN)
-    assert carry_out(standing(runs, POLICY), tracker) == ["opened: relu: no member x"], "what was not read can name it"
+    assert carry_out(standing(runs, POLICY), tracker) == ["opened: relu: no member named 'x'"], (
+        "what was not read can name it"
+    )
     assert tracker.open_numbers() == [1, 2]
     assert carry_out(standing(runs, POLICY), tracker, (5, 9)) == [], "it began before the history does"
     done = carry_out(standing(runs, POLICY), tracker, (1, 3))

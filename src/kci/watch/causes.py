@@ -11,6 +11,7 @@ import hashlib
 import re
 import subprocess
 from functools import cache, lru_cache
+from typing import Literal
 
 import msgspec
 
@@ -46,7 +47,7 @@ _READ, _LINES = 64 * MAX_LENGTH, 1000
 class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     says: str
     patterns: tuple[str, ...]
-    outage_goes_before: bool = False
+    against_outages: Literal["wins", "stands", "loses"] = "stands"
 
     def found(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern, re.IGNORECASE) for pattern in self.patterns)
@@ -73,7 +74,9 @@ def _causes() -> tuple[tuple[_Cause, tuple[re.Pattern[str], ...]], ...]:
 @cache
 def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
     table = shipped("watch/data/outages.toml", _Outages)().outage
-    return tuple((item.kind, re.compile("|".join(f"(?:{it})" for it in item.patterns), re.IGNORECASE)) for item in table)
+    return tuple(
+        (item.kind, re.compile("|".join(f"(?:{it})" for it in item.patterns), re.IGNORECASE)) for item in table
+    )
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -91,15 +94,15 @@ class _Line(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def _read(line: str) -> _Line:
     cut = line[: 2 * MAX_LENGTH].strip()
-    if kind := next((kind for kind, pattern in _outages() if pattern.search(cut)), ""):
-        return _Line(outage=kind)
+    kind = next((kind for kind, pattern in _outages() if pattern.search(cut)), "")
     for cause, patterns in _causes():
+        if kind and cause.against_outages != "wins":
+            continue
         for pattern in patterns:
             if found := pattern.search(cut):
-                told = {name: text.strip() for name, text in found.groupdict().items() if text}
-                says = cause.says.format_map({name: told.get(name, "") for name in found.groupdict()})
-                return _Line(says=says, sure=not cause.outage_goes_before)
-    return _Line()
+                told = {name: (text or "").strip() for name, text in found.groupdict().items()}
+                return _Line(says=cause.says.format_map(told).strip(": "), sure=cause.against_outages != "loses")
+    return _Line(outage=kind)
 
 
 def _lines(text: str) -> list[str]:
@@ -124,10 +127,10 @@ def is_outage(error: str) -> bool:
 
 
 def _telling(lines: list[str]) -> int:
-    """Which line says most: one that surely names a cause, else one that does, else one that says that it is an error."""
-    read = [_read(line) for line in lines]
-    ways = (lambda at: read[at].sure, lambda at: bool(read[at].says), lambda at: bool(_TELLING.search(lines[at])))
-    return next((at for fits in ways for at in range(len(lines)) if fits(at)), 0)
+    """Which line says most: one that surely names a cause, else one that may, else one that speaks of an error."""
+    pairs = [(_read(line), line) for line in lines]
+    ranks = [0 if item.sure else 1 if item.says else 2 if _TELLING.search(line) else 3 for item, line in pairs]
+    return ranks.index(min(ranks)) if ranks else 0
 
 
 def error_line(text: str) -> str:

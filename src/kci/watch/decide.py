@@ -1,9 +1,9 @@
 """Which issues to open, update and close, and what they say: a pure function of the history.
 
-One issue is about one cause and what moved when it began, however many kernels and legs have it. A failure is a suspect
-until its leg says the same once more: in the second look of the same run, or in the next run. What turns green by itself
-is a flake; one that comes back is named as flaky. A leg that fails with a cause that has an issue joins it; an issue is
-closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
+One issue is about one cause and what moved when it began, however many kernels and legs have it. A failure is a
+suspect until its leg says the same once more: in the second look of the same run, or in the next run. A suspect that
+passes is a flake; one that comes back is named as flaky. A leg that fails with a cause that has an issue joins it; an
+issue is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ class _LegState(msgspec.Struct):
     last: int = -1
     """The latest run in which it has failed, as they are counted here."""
     machine: str = ""
-    fault: RunFacts | None = None
-    """That run."""
     first: int = -1
     """The first run since its latest pass in which it has failed."""
     passed: int | None = None
@@ -110,6 +108,9 @@ _WHATEVER = 4
 _STAYS_BROKEN = 3
 """So many runs in a row without a pass, and what is known as flaky is broken."""
 
+_EVERYWHERE = 3
+"""What turns green by itself in so many kernels is no flake of theirs: an outage, in words that are not known yet."""
+
 _GONE_AFTER = 2
 """So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
 
@@ -125,8 +126,8 @@ class WatchState:
         self.open: dict[str, OpenCause] = {}
         self._number = -1
         self._catalogs: list[tuple[int, str]] = []
-        self._flakes: dict[tuple[str, str], list[int]] = {}
-        """The runs in which a cause turned green by itself in a kernel."""
+        self._flakes: dict[str, dict[str, list[int]]] = {}
+        """The runs in which a cause turned green by itself, by cause and kernel."""
         self._proven: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
@@ -177,8 +178,11 @@ class WatchState:
             state.runs += 1
         if state.first < 0:
             state.first = self._number
-        state.last, state.machine, state.fault = self._number, failure.machine, run.facts
-        if not still or (state.flaky and state.runs < _STAYS_BROKEN):
+        state.last, state.machine = self._number, failure.machine
+        turned = self._flakes.get(cause, {}).get(
+            kernel, []
+        )  # what has shown its other color is no proof against itself
+        if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._lately(turned))):
             return
         known = any(issue.cause == cause and self._belongs(leg, state, issue) for issue in self.open.values())
         if known or state.said[cause] >= _PROOF or (not state.issues and sum(state.said.values()) >= _WHATEVER):
@@ -207,17 +211,15 @@ class WatchState:
 
     def _turned(self, leg: str, run: RecordedRun, state: _LegState) -> None:
         """A leg that failed passes: it is mended, or a flake that has shown its second color."""
-        fault = state.fault
-        by_itself = fault is not None and (fault.catalog, fault.commit) == (run.catalog, run.commit)
-        if not by_itself and any(not self.open[key].flaky for key in state.issues):
+        if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg.partition(" ")[0]
-        said = [self._flakes.setdefault((kernel, cause), []) for cause in state.said]
-        for runs in (*said, state.flakes):
+        kernels = [self._flakes.setdefault(cause, {}) for cause in state.said]
+        for runs in (*(item.setdefault(kernel, []) for item in kernels), state.flakes):
             if state.last not in runs:
                 runs.append(state.last)
-        often = any(len(self._lately(runs)) >= self.turns for runs in (*said, state.flakes))
-        if often and not state.flaky:
+        own = [item[kernel] for item in kernels if sum(bool(self._lately(it)) for it in item.values()) < _EVERYWHERE]
+        if not state.flaky and any(len(self._lately(runs)) >= self.turns for runs in (*own, state.flakes)):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
                 failure = Failure(leg, state.cause)
@@ -238,7 +240,7 @@ class WatchState:
     # --- what moved ---
 
     def _moves(self, state: _LegState) -> set[str]:
-        """What can have moved when a leg began to fail: catalogs that came in force, or else nothing (an empty text)."""
+        """What can have moved when a leg began to fail: catalogs that came in force, or nothing (an empty text)."""
         start = state.born - 1 if state.passed is None else state.passed
         came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
         sure = state.first - start == 1 and state.born > 0
@@ -255,7 +257,8 @@ class WatchState:
             moved = "" if flaky else max(self._moves(state))
             key = cause_id(f"{moved}: {cause}" if moved else cause)
             self.open.setdefault(
-                key, OpenCause(cause, flaky, run.facts, state.before, moved, failure, set(), set(), set())
+                key,
+                OpenCause(cause, flaky, run.facts, state.before, moved, failure, set(), set(), set()),
             )
         issue = self.open[key]
         if failure.leg not in issue.pending:
@@ -390,10 +393,11 @@ def _what_moved(issue: OpenCause) -> str:
     if before is None:
         new = f"the catalog, to {plain(issue.moved)}" if issue.moved else "not known"
         return f"What moved: {new}. No earlier run has passed what fails."
+    pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
     told = [
-        f"the {what}, from {plain(getattr(before, what))[:40] or 'none'} to {plain(getattr(since, what))[:40] or 'none'}"
-        for what in ("catalog", "commit")
-        if getattr(before, what) != getattr(since, what)
+        f"the {what}, from {plain(old)[:40] or 'none'} to {plain(new)[:40] or 'none'}"
+        for what, old, new in pairs
+        if old != new
     ]
     moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
     return f"What moved: {moved}. It passed last in run {before.run}."

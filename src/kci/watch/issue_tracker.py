@@ -2,8 +2,8 @@
 
 It can be done again at any time: an issue is found by the mark in its text, which names the cause and the run in which
 it began, so that none is opened twice and one that was missed is made up for by the next run. An issue that a person
-has closed stays closed. The run in which a cause began can turn out to be another: one that records late, or runs again.
-So an issue is also that of a cause if it began while the cause was there; one that no decision is about any more, as
+has closed stays closed. The run in which a cause began can turn out to be another, one that records late or runs again:
+so an issue is also that of a cause if it began while the cause was there. One that no decision is about any more, as
 after a change of the rules, is closed.
 """
 
@@ -114,7 +114,9 @@ def carry_out(
     return done
 
 
-_OVER = "No decision of kci is about this any more: what it says is in another issue, or was a mistake of an earlier run."
+_OVER = (
+    "No decision of kci is about this any more: what it says is in another issue, or was a mistake of an earlier run."
+)
 _BODY = 60_000
 
 

@@ -22,7 +22,8 @@ from kci.files.templates import html_environment, integrity, template_environmen
 from kci.plurals import count, first_of
 from kci.version import __version__
 from kci.watch.decide import plain, web_link
-from kci.watch.leg_grid import CellState, GridCell, KernelCells, LegGrid, RunFacts, Trend
+from kci.watch.history import RunFacts
+from kci.watch.leg_grid import CellState, GridCell, KernelCells, LegGrid, Trend
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
