@@ -18,8 +18,8 @@ from kci.builders.object_store import ObjectRecord
 from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
-from kci.processes.running_commands import EndedCommand
 from kci.plan.object_work import ObjectCost
+from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")

@@ -175,7 +175,7 @@ def _root(how: Emulation, cache: Path, log: Log) -> Path:
         (apt / "status").touch()
         (apt / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {mirror} {how.suite} main\n", encoding="utf-8")
         cleared = "".join(f"#clear {name};\n" for name in _CLEARED)
-        user = "root" if os.geteuid() == 0 else ""  # as _apt it could not write here
+        user = "root" if sys.platform != "win32" and os.geteuid() == 0 else ""  # as _apt it could not write here
         text = cleared + _APT.format(architecture=how.architecture, place=apt, user=user)
         (apt / "apt.conf").write_text(text, encoding="utf-8")
         start = ["apt-get", f"--config-file={apt / 'apt.conf'}", "--quiet"]
