@@ -193,6 +193,7 @@ def _pinned(action: str, pins: Mapping[str, Pin]) -> str:
 
 _INPUT = re.compile(r"(?<![\w.-])inputs\.([\w-]+)")
 _STEP = re.compile(r"(?<![\w.-])steps\.([\w-]+)\.")
+_OUTPUT = re.compile(r"(?<![\w.-])steps\.([\w-]+)\.outputs\.[\w-]+")
 _WHOLE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _SCRIPTS = re.compile(r"\$GITHUB_ACTION_PATH/(?:\.\./)?actions/")
 _PARTS = ("timeout-minutes", "continue-on-error")
@@ -207,10 +208,13 @@ def _inlined(
     """
     given = {key: str(spec.get("default", "")) for key, spec in action["inputs"].items()}
     given |= {key: _text(value) for key, value in step.get("with", {}).items()}
-    ids = {"python": f"{name}-python", "setup": f"{name}-setup"}
-    ids |= {item["id"]: step.get("id", f"kci-{name}") for item in action["runs"]["steps"] if item.get("id") == name}
+    ids = {item["id"]: f"{name}-{item['id']}" for item in action["runs"]["steps"] if "id" in item}
+    ids |= {name: step.get("id", f"kci-{name}")}
+
+    never: set[str] = set()
 
     def filled(value: str) -> str:
+        value = _OUTPUT.sub(lambda found: "''" if found[1] in never else found[0], value)
         value = _STEP.sub(lambda found: f"steps.{ids[found[1]]}.", value)
         whole = re.fullmatch(r"\$\{\{ inputs\.([\w-]+) \}\}", value)
         if whole:
@@ -223,6 +227,7 @@ def _inlined(
     for item in action["runs"]["steps"]:
         condition = _both(step.get("if", ""), filled(item.get("if", "")))
         if condition is None:
+            never.add(item.get("id", ""))
             continue
         made = {"name": step.get("name", item["name"]) if item.get("id") == name else item["name"]}
         made |= {"id": ids[item["id"]]} if "id" in item else {}
