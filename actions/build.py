@@ -79,7 +79,11 @@ class Begun(msgspec.Struct):
     @classmethod
     def of(cls, place: Path | None) -> Begun:
         """What an earlier step has noted, or a beginning now."""
-        return read_record(place, cls) if place and place.exists() else cls(time.time(), str(place or ""))
+        begun = cls(time.time(), str(place or ""))
+        try:
+            return read_record(place, cls) if place and place.exists() else begun
+        except (OSError, ValueError):
+            return begun
 
     @property
     def minutes(self) -> float:

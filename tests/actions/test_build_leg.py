@@ -1,0 +1,152 @@
+"""What the build action makes of a leg: its options, its steps, and what it says of one that ends itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from actions.test_common import load
+from conftest import ROOT
+from kci.builders.object_packs import PackHead, pack_objects
+from kci.builders.request import read_part
+from kci.errors import UnfinishedBuildError
+from kci.plan.object_work import ObjectCost
+from kci.run.build_leg import LegRequest
+from kci.toolchains.launcher import ObjectUse
+
+VARIANTS = ("torch-stable-abi211-cpu-x86_64-linux", "torch-stable-abi211-cpu-aarch64-linux")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The action in a job with a kernel."""
+    for name in ("RUNNER_TEMP", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
+        place = tmp_path / name
+        monkeypatch.setenv(name, str(place))
+    (tmp_path / "RUNNER_TEMP").mkdir()
+    given = {"kernel": str(ROOT / "examples" / "rms-norm"), "variant": VARIANTS[0], "upload": "true",
+             "container": "none", "objects": "objects.rms-norm.leg", "leg": "leg", "tier": "release"}  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(f"KCI_INPUT_{name.upper()}", value)
+    module = load("build")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where msgspec looks for what a record's fields are
+    monkeypatch.setattr(module.signal, "signal", lambda *_: None)
+    return module
+
+
+def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> list[LegRequest]:
+    """Have every build end itself with so many objects; the requests that it gets."""
+    asked: list[LegRequest] = []
+
+    def build(_workspace: object, request: LegRequest, _log: Callable[[str], None]) -> None:
+        asked.append(request)
+        options, name = request.options, request.variant.name
+        head = PackHead(kernel="rms-norm", variant=name, part=read_part(options.part) if options.part else None,
+                        objects=counts["there"], wanted=9,
+                        use=ObjectUse(counts["found"], counts["there"] - counts["found"]))  # fmt: skip
+        assert options.objects_to is not None
+        pack_objects([], head, options.objects_to)
+        raise UnfinishedBuildError(name, counts["there"], 9)
+
+    monkeypatch.setattr(script, "build_part", build)
+    monkeypatch.setattr(script.kci, "build_leg", build)
+    return asked
+
+
+def outputs(tmp_path: Path) -> dict[str, str]:
+    text = (tmp_path / "GITHUB_OUTPUT").read_text()
+    return {name: value for name, _, value in re.findall(r"^(\S+)<<(kci-\w+)\n(.*)\n\2$", text, re.MULTILINE)}
+
+
+def test_a_part_is_told_all_that_decides_what_is_in_it(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ends(script, monkeypatch, there=3, found=0)
+    monkeypatch.setenv("KCI_INPUT_PART", "2/3")
+    monkeypatch.setenv("KCI_INPUT_TORCH_ONLY", "true")
+    earlier = tmp_path / "RUNNER_TEMP" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
+    pack_objects([], PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0), earlier)
+    script.main()
+    (options,) = [request.options for request in asked]
+    assert (options.part, options.torch_only, options.objects_from) == ("2/3", True, (earlier,))
+    assert options.balance is None, "nothing is known of the seconds"
+    monkeypatch.setattr(script, "read_costs", lambda _pack: {"csrc/a.cu": ObjectCost(7.0)})
+    script.main()
+    assert asked[-1].options.balance is not None
+    assert msgspec.json.decode(asked[-1].options.balance.read_bytes())["seconds"] == {"csrc/a.cu": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("finish", "there", "found", "code", "said"),
+    [
+        ("later", 3, 0, 0, "the job `finish` goes on from there"),
+        ("later", 3, 3, 4, "it compiled nothing that could be kept"),
+        ("", 3, 0, 4, "re-run the failed jobs, or push: it goes on from there"),
+    ],
+)
+def test_a_leg_that_ends_itself_fails_where_nobody_goes_on(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    finish: str, there: int, found: int, code: int, said: str,
+) -> None:  # fmt: skip
+    ends(script, monkeypatch, there=there, found=found)
+    monkeypatch.setenv("KCI_INPUT_FINISH", finish)
+    ended = 0
+    try:
+        script.main()
+    except SystemExit as error:
+        ended = int(str(error.code))
+    assert ended == code
+    assert said in capsys.readouterr().out
+    assert outputs(tmp_path).get("unfinished", "") == ("true" if code == 0 else "")
+    summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert f"| leg | {there} of 9 | {found} |" in summary
+
+
+def test_what_goes_on_does_nothing_for_a_leg_that_did_not_end_itself(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ends(script, monkeypatch, there=3, found=0)
+    monkeypatch.setenv("KCI_INPUT_FINISH", "now")
+    script.main()
+    assert not asked
+    assert "there is nothing to go on with" in capsys.readouterr().out
+    monkeypatch.setenv("KCI_INPUT_FINISH", "later")
+    script.main()
+    here = tmp_path / "RUNNER_TEMP" / "kci-objects" / "here" / "objects.rms-norm.leg-1"
+    here.parent.mkdir(parents=True)
+    (tmp_path / "RUNNER_TEMP" / "kci-objects-out").rename(here)
+    monkeypatch.setenv("KCI_INPUT_FINISH", "now")
+    with pytest.raises(SystemExit):
+        script.main()
+    assert len(asked) == 2
+
+
+def test_steps_share_the_time_of_a_leg_and_so_do_its_variants(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ends(script, monkeypatch, there=3, found=1)
+    now = [1000.0]
+    monkeypatch.setattr(script.time, "time", lambda: now[0])
+    monkeypatch.setenv("KCI_INPUT_TIMEOUT", "350")
+    monkeypatch.setenv("KCI_INPUT_FINISH", "later")
+    for number in ("1", "2", "3"):
+        monkeypatch.setenv("KCI_INPUT_SLICE", number)
+        script.main()
+        assert (outputs(tmp_path)["again"], outputs(tmp_path)["objects-name"]) == (
+            "true",
+            f"objects.rms-norm.leg-1.{number}",
+        )
+        now[0] += 60 * 80
+    monkeypatch.setenv("KCI_INPUT_SLICE", "")
+    monkeypatch.setenv("KCI_INPUT_VARIANT", " ".join(VARIANTS))
+    script.main()
+    assert [request.options.part for request in asked] == ["1/1"] * 3 + [None] * 2
+    assert [round(request.options.stop_after or 0) for request in asked] == [82, 84, 87, 89, 89]
+    assert "| leg | 6 of 18 | 2 |" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
