@@ -27,10 +27,11 @@ from kci.ci.watched_leg import unpack_legs, watch_hardware
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.files.cache import default_cache
-from kci.matrix.names import this_system
+from kci.matrix.names import parse_variant_name, this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.toolchains.downloads import SeldomTransfers
+from kci.toolchains.emulation import emulated_system, require_emulated
 from kci.tree.manifest import read_manifest
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
@@ -60,14 +61,19 @@ def main() -> None:
     error = error or why_not(reports)
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
-    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at)
+    by = next((report.emulated for report in reports if report.emulated), "")
+    replay += " --emulate" if by else ""
+    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at, emulated=by)
     place = runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
     set_output("record", str(place))
     set_output("record-name", f"run-test.{name}.{leg}.{attempt}")
     set_output("passed", "false" if error else "true")
     set_output("report", str(place))
-    rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
+    rows = [
+        (item.variant, item.state + (", emulated" if item.emulated else ""), item.passed, item.failed, item.skipped)
+        for item in reports
+    ]
     add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
     if error:
         fail(error, 1, f"to do the same on your machine: {replay}")
@@ -102,9 +108,12 @@ def fetched(place: Path) -> Path:
 
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
-    """Test the variants that this machine can load."""
+    """Test the variants that this machine can load, or that it was sent and can emulate."""
     there = [name for name in names if (tree / name).is_dir()]
-    variants = variants_of(tree, there, isolation=python is None)
+    foreign = emulated_system()
+    emulate = python is None and there and {parse_variant_name(name).system for name in there} == {foreign}
+    emulated = require_emulated() if emulate else ""
+    variants = variants_of(tree, there, isolation=python is None, emulated=emulated)
     if python is not None:
         variants = fitting(variants, python)
     reports = []
@@ -112,9 +121,10 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
                 directory, kernel, SeldomTransfers(show), cache=default_cache(),
-                isolation=python is None, python=python,
+                isolation=python is None, python=python, emulated=emulated,
             )  # fmt: skip
-            print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+            by = f", emulated by {report.emulated}" if report.emulated else ""
+            print(f"{report.state}{by}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
             if report.state is not TestState.PASSED:
                 print(report.output)
         reports.append(report)
