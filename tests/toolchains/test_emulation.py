@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import copy_kernel, program, quiet
+from buildkit import program, quiet
 from cli.runner import kci
+from conftest import ROOT
 from kci.ci.run_records import TestRecord
 from kci.errors import MissingToolError
 from kci.files.bounded_json import read_json
@@ -177,7 +178,8 @@ def test_a_crossed_kernel_passes_its_own_tests_under_qemu(tmp_path: Path) -> Non
             pytest.skip(f"{name} is not installed (apt-get install {package})")
     if not emulation._KEYRING.is_file():
         pytest.skip(f"{emulation._KEYRING} is missing (apt-get install debian-archive-keyring)")
-    kernel = copy_kernel("relu-tvm-ffi", tmp_path)
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    kernel = Path(shutil.copytree(ROOT / "examples" / "relu-tvm-ffi", tmp_path / "kernel", ignore=ignored))
     (kernel / "tests" / "test_machine.py").write_text(KERNEL_TEST)
     name = f"tvm-ffi01-cpu-{ARM}"
     built = kci("build", kernel, "--variant", name)
