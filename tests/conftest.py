@@ -111,7 +111,7 @@ def pytest_configure() -> None:
             signal.signal(ignored, usual)
 
 
-OF_THE_MACHINE = ("cuda", "envs", "headers", "wheels", "test-tools")
+OF_THE_MACHINE = ("cuda", "envs", "headers", "roots", "wheels", "test-tools")
 """Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
 
 RUN_CACHE = "kci-tests-"

@@ -158,7 +158,8 @@ def emulated_python(system: str, torch: str, *, cache: Path, log: Log) -> Emulat
 
 def _root(how: Emulation, cache: Path, log: Log) -> Path:
     mirror = os.environ.get(DEBIAN_MIRROR) or "http://deb.debian.org/debian"
-    root = cache / "roots" / f"{how.suite}-{how.architecture}-{_digest(*how.packages)}"
+    # an environment names its root, and a cache may be a folder of links
+    root = (cache / "roots").resolve() / f"{how.suite}-{how.architecture}-{_digest(*how.packages)}"
 
     def make(place: Path) -> None:
         for program in ("apt-get", "dpkg-deb"):
