@@ -357,7 +357,7 @@ def watch(leg: Leg) -> None:
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
     # What a machine with the hardware is to load has to get there.
     if leg.packed.is_dir() and any(needs_hardware(name, leg.workspace.runners) for name in leg.names):
-        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}")
+        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}{'-again' if run.look > 1 else ''}")
         set_output("folder", str(leg.packed))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +182,95 @@ def test_no_pull_request_is_touched(watch: Watch, why: str) -> None:
         assert done.code == 0, done.stderr
         assert done.stdout.splitlines()[-1] == f"{0 if why == 'level' else 2} wanted, 0 changed"
     assert [item for item in requests(watch) if not item.startswith("GET")] == []
+
+
+# --- the second look --------------------------------------------------------------------------------------------------
+
+
+def planned(watch: Watch, *kernels: str) -> Path:
+    """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a machine."""
+    legs = [
+        {
+            "kernel": name, "path": name, "variant": "torch-cpu", "variants": ["torch-cpu"], "name": "torch-cpu",
+            "kind": "noarch", "backend": "cpu", "system": "x86_64-linux", "runner": ["ubuntu-24.04"], "image": "",
+            "timeout": 30, "minutes": 1, "measured": False, "pool": {"name": "", "size": None}, "rate": None,
+            "currency": "", "artifact": f"kci-{name}.torch-cpu",
+        }
+        for name in kernels
+    ]  # fmt: skip
+    tests = [
+        {
+            "kernel": name, "path": name, "name": "cpu-x86_64-linux", "backend": "cpu", "system": "x86_64-linux",
+            "variants": ["torch-cpu"], "runner": ["self-hosted"], "timeout": 30,
+        }
+        for name in kernels
+    ]  # fmt: skip
+    plan = {"schema": 1, "tier": "compat", "kernels": [], "legs": legs, "left_out": [], "tests": tests}
+    place = watch.folder / "records" / "run-plan.1" / "kci-plan.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(plan))
+    return watch.folder / "records"
+
+
+def outputs(watch: Watch) -> dict[str, str]:
+    found = re.findall(r"^(\S+)<<(\S+)\n(.*)\n\2$", (watch.folder / "output").read_text(), re.MULTILINE)
+    return {name: value for name, _, value in found}
+
+
+def suspects(watch: Watch, run: int, records: Path) -> Result:
+    (watch.folder / "output").write_text("")
+    return watch.act("suspects", results=str(watch.folder / f"results-{run}"), records=str(records))
+
+
+def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
+    records = planned(watch, "kernel-0", "kernel-1")
+    for run in (1, 2):
+        watch.record(run, PASSED, PASSED)
+    assert suspects(watch, 2, records).stdout == "0 suspects, 0 jobs to look again\n"
+    assert outputs(watch)["has-work"] == outputs(watch)["has-legs"] == "false"
+    watch.record(3, FAILED, PASSED)
+    done = suspects(watch, 3, records)
+    assert done.code == 0, done.stderr
+    assert done.stdout == "kernel-0 torch-cpu x86_64-linux - -\n1 suspect, 1 job to look again\n"
+    told = outputs(watch)
+    assert [leg["kernel"] for leg in json.loads(told["matrix"])["include"]] == ["kernel-0"]
+    assert json.loads(told["tests"]) == {"include": []}
+    (caller,) = json.loads(told["callers"])["include"]
+    assert (caller["kernel"], len(caller["work"]["matrix"]["include"])) == ("kernel-0", 1)
+    on_hardware = watch.folder / "results-3" / "0.json"
+    on_hardware.write_text(json.dumps(json.loads(on_hardware.read_text()) | {"hardware": True}))
+    assert suspects(watch, 3, records).code == 0
+    told = outputs(watch)
+    assert (told["has-work"], told["has-legs"]) == ("true", "false")
+    assert [test["kernel"] for test in json.loads(told["tests"])["include"]] == ["kernel-0"]
+    (caller,) = json.loads(told["callers"])["include"]
+    assert (caller["kernel"], caller["work"]["matrix"]["include"]) == ("kernel-0", [])
+    assert len(caller["work"]["tests"]["include"]) == 1
+    watch.record(4, FAILED, PASSED)
+    assert suspects(watch, 4, records).stdout == "0 suspects, 0 jobs to look again\n", (
+        "the run before was the first look"
+    )
+
+
+def test_without_a_plan_or_a_history_that_can_be_read_it_says_so(watch: Watch) -> None:
+    watch.record(1, FAILED)
+    done = suspects(watch, 1, watch.folder / "nowhere")
+    assert (done.code, "there is no plan of this run" in done.stdout + done.stderr) == (1, True)
+    records = planned(watch, "kernel-0")
+    watch.env["GIT_CONFIG_GLOBAL"] = os.devnull
+    watch.env["GITHUB_SERVER_URL"] = "http://127.0.0.1:9"
+    done = suspects(watch, 1, records)
+    assert (done.code, "127.0.0.1" in done.stdout + done.stderr) == (1, True)
+
+
+def test_a_second_look_that_fails_opens_the_issue_in_the_same_run(watch: Watch) -> None:
+    watch.record(1, PASSED)
+    watch.record(2, FAILED)
+    assert watch.act("decide").stdout == ""
+    again = watch.folder / "results-2" / "again.json"
+    first = json.loads((watch.folder / "results-2" / "0.json").read_text())
+    again.write_text(json.dumps(first | {"look": 2}))
+    assert (
+        watch.act("record", results=str(watch.folder / "results-2")).stdout == "2 results, 1 new file in the history\n"
+    )
+    assert watch.act("decide").stdout == "opened: kernel-0: gone\n"

@@ -189,18 +189,22 @@ def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
     compat = parsed(case_of("runtime").files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
     jobs = compat["jobs"]
-    assert set(jobs) == {"plan", "build", "record", "issues", "awake"}
-    assert jobs["build"]["continue-on-error"] is True
+    assert set(jobs) == {"plan", "build", "suspects", "again", "record", "issues", "awake"}
+    assert jobs["build"]["continue-on-error"] is jobs["again"]["continue-on-error"] is True
     build = next(step["with"] for step in jobs["build"]["steps"] if step.get("uses", "").startswith("kci/build@"))
     assert (build["results"], build["upload"]) == ("true", "false")
     assert inputs_of_plan(jobs)["allow-empty"] == "true"
-    assert jobs["record"]["needs"] == ["plan", "build"]
+    again = next(step["with"] for step in jobs["again"]["steps"] if step.get("uses", "").startswith("kci/build@"))
+    assert again == build | {"again": "true"}
+    assert jobs["again"]["strategy"]["matrix"] == "${{ fromJSON(needs.suspects.outputs.matrix) }}"
+    assert jobs["record"]["needs"] == ["plan", "build", "suspects", "again"]
     assert "!cancelled()" in jobs["record"]["if"]
     assert jobs["awake"]["if"] == "${{ github.event_name == 'schedule' }}"
     assert "60 days" in CASES[0].files()[COMPAT_FILE]
     several = parsed(case_of("several").files()[COMPAT_FILE])
-    assert several["jobs"]["record"]["needs"] == ["plan", "kernels"]
+    assert several["jobs"]["record"]["needs"] == ["plan", "kernels", "suspects", "again"]
     assert several["jobs"]["kernels"]["with"]["watch"] is True
+    assert several["jobs"]["again"]["with"] == several["jobs"]["kernels"]["with"] | {"again": True}
     called = parsed(case_of("several").files()[KERNEL_FILE])
     assert called["jobs"]["build"]["continue-on-error"] == "${{ inputs.watch }}"
     assert "!inputs.watch" in called["jobs"]["merge"]["if"]
@@ -253,13 +257,13 @@ def test_every_kernel_is_called_on_its_own() -> None:
     assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
     for path in (RELEASE_FILE, COMPAT_FILE):
         jobs = parsed(files[path])["jobs"]
-        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE} - {"propose"}
+        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE, "suspects", "again"} - {"propose"}
         assert set(jobs) == {"plan", "kernels-1", "kernels-2", *last}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
         assert inputs_of_plan(jobs)["callers"] == "2"
         called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
-        assert set(given) | {"watch"} == set(called[True]["workflow_call"]["inputs"])
+        assert set(given) | {"watch", "again"} == set(called[True]["workflow_call"]["inputs"])
         granted = jobs["kernels-1"]["permissions"]
         for job in called["jobs"].values():
             assert job["permissions"].items() <= granted.items(), "a called workflow gets no more than its caller has"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, is_outage
 from kci.watch.decide import ActionKind, WatchState, decide, mark, whom
-from kci.watch.history import Failure, RecordedRun, leg_key
+from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, gather, leg_key
 
 POLICY = Decisions()
 CPU = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
@@ -85,8 +88,10 @@ def test_one_cause_in_several_legs_and_kernels_is_one_issue() -> None:
     error = "/work/{}/csrc/op.cu:{}: error: no member named 'x' in 'at::Tensor'"
     days = [{"cpu": error.format("relu", day), "norm": error.format("norm", 7 + day)} for day in range(2)]
     assert story(*days)[-1] == ["open 2"]
-    joined = story(*[{"cpu": "again", "norm": "pass"}] * 2, {"cpu": "fail", "norm": "fail"})
-    assert joined == [["open 1"], [], ["update 2"]], "what says the same as an issue is no suspect"
+    joined = story(*[{"cpu": "again", "norm": "pass"}] * 2, {"cpu": "fail", "norm": "again"})
+    assert joined == [["open 1"], [], ["update 2"]]
+    assert story({"cpu": "again"}, {"cpu": "fail", "cuda": "fail"})[-1] == ["update 2"], "legs of a kernel follow"
+    assert story({"cpu": "again"}, {"cpu": "fail", "norm": "fail"})[-1] == [], "another kernel needs its own proof"
 
 
 def test_two_causes_are_two_issues() -> None:
@@ -94,13 +99,13 @@ def test_two_causes_are_two_issues() -> None:
 
 
 def test_one_cause_after_two_moves_is_two_issues() -> None:
-    """What moved is a part of what an issue is about: two catalogs that break two kernels alike are mended apart."""
+    """What moved is a part of what an issue is about: two catalogs that break two kernels alike are fixed apart."""
     watch = WatchState(POLICY)
     watch.step(run(1, cpu="pass", norm="pass"))
     (one,) = watch.step(run(2, catalog="d", cpu="again", norm="pass"))
     (two,) = watch.step(run(3, catalog="e", cpu="again", norm="again"))
     assert (one.kind, two.kind) == (ActionKind.OPEN, ActionKind.OPEN)
-    assert "What moved: the catalog, from c to d. It passed last in run 1." in one.body
+    assert "What moved: the catalog, from `c` to `d`. It passed last in run 1." in one.body
     assert two.legs == (NORM,)
     assert one.id != two.id
     (more,) = watch.step(run(4, catalog="e", cpu="again", cuda="again", norm="again"))
@@ -111,7 +116,7 @@ def test_a_leg_that_may_have_moved_with_either_joins_the_issue_that_is_there() -
     watch = WatchState(POLICY)
     watch.step(run(1, cpu="pass", norm="pass"))
     (one,) = watch.step(run(2, cpu="again", norm="unknown"))
-    (more,) = watch.step(run(3, catalog="d", cpu="fail", norm="fail"))
+    (more,) = watch.step(run(3, catalog="d", cpu="fail", norm="again"))
     assert (more.id, len(more.legs)) == (one.id, 2)
 
 
@@ -148,12 +153,13 @@ def test_a_cause_that_comes_and_goes_in_the_legs_of_a_kernel_is_flaky() -> None:
     assert story(*apart) == [[]] * 4, "in two kernels it is two things"
 
 
-def test_what_is_mended_by_a_commit_is_no_flake() -> None:
+def test_what_was_proven_and_is_fixed_is_no_flake() -> None:
     watch = WatchState(POLICY)
-    for number in range(5):
-        (opened,) = watch.step(run(2 * number, commit=f"bad{number}", cpu="again"))
-        (closed,) = watch.step(run(2 * number + 1, commit=f"good{number}", cpu="pass"))
+    for number in range(2):
+        (opened,) = watch.step(run(2 * number, cpu="again"))
+        (closed,) = watch.step(run(2 * number + 1, cpu="pass"))
         assert (opened.kind, closed.kind) == (ActionKind.OPEN, ActionKind.CLOSE)
+    assert watch.step(run(9, cpu="again")) == [], "but what comes and goes is one"
 
 
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
@@ -197,6 +203,24 @@ def test_decide_is_what_the_last_run_leads_to() -> None:
     assert decide([], POLICY) == []
 
 
+def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
+    watch = WatchState(POLICY)
+    watch.step(run(1, cpu="pass", cuda="pass", norm="pass", next="pass"))
+    broken = run(2, cpu="fail", cuda="fail", norm="fail", next="fail")
+    assert watch.suspects(broken) == sorted([CPU, CUDA, NORM]), "two of one kernel, of two backends"
+    seen = replace(broken, earlier=tuple(failure for failure in broken.failed if failure.leg in (CPU, CUDA, NORM)))
+    assert watch.suspects(seen) == [NEXT]
+    (opened,) = watch.step(replace(seen, failed=broken.failed))
+    assert opened.legs == tuple(sorted([CPU, CUDA, NORM, NEXT])), "the leg that was looked at once follows the others"
+    assert watch.suspects(run(3, cpu="fail", norm="error: something else")) == [NORM], "what has an issue is no suspect"
+
+
+def test_a_suspect_of_the_last_run_is_looked_at_by_this_one() -> None:
+    watch = WatchState(POLICY)
+    watch.step(run(1, cpu="fail"))
+    assert watch.suspects(run(2, cpu="fail")) == []
+
+
 def test_a_flaky_leg_has_one_issue_whatever_it_says_each_time() -> None:
     days = [{"cpu": "pass"} if day % 2 else {"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(20)]
     assert [item for day in story(*days) for item in day] == ["flaky open 1"]
@@ -232,6 +256,42 @@ def test_what_a_log_says_cannot_mention_people_or_end_the_text() -> None:
     assert "@everyone" not in action.body + action.title
     assert action.body.count("-->") == 1
     assert "\x1b" not in action.body
+
+
+HOSTILE = {
+    "long": "error: " + "x" * 10**6,
+    "lines": "\n".join(f"error: {number}" for number in range(10**5)),
+    "control": "error: \x1b]0;title\x07\x00\x08\u202e\u2066 hidden",
+    "markdown": "error: `x` ](https://evil.example) | a | <!-- --> </details> <img src=x> # fixes #1",
+    "mentions": "error: @everyone @acme/kernels " * 5000,
+    "backtracking": "error: " + ":1:1" * 10**5,
+    "symbol": "undefined symbol: _Z" + "N" * 10**5,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
+    results = [
+        LegResult(
+            run=number, at="2026-11-21T03:17:00+00:00", kernel="relu", variant="torch-cpu", system="x86_64-linux",
+            outcome=LegOutcome.FAILED, error=text, catalog=text[:5000], commit=text[:5000],
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+    started = time.perf_counter()
+    runs, _ = gather(results)
+    (action,) = decide(runs, POLICY)
+    assert time.perf_counter() - started < 10
+    assert len(action.title) <= 200
+    assert len(action.body) < 10_000
+    assert re.sub("[\n\u200b]", "", action.title + action.body).isprintable()
+    assert "@everyone" not in action.title + action.body
+    assert action.body.count("-->") == 1
+    told = action.body.splitlines()
+    outside = " ".join(re.sub(r"`[^`]*`", "", line) for line in told[1:] if not line.startswith("    "))
+    assert "evil" not in outside
+    assert "fixes #1" not in outside
+    assert outside.count("</details>") == 1
 
 
 # --- causes -----------------------------------------------------------------------------------------------------------

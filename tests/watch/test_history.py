@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 from cli.runner import kci
 from forked import fork_server
+from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch import history as history_module
+from kci.watch.decide import standing
 from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, each_run, gather, read_results
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
@@ -71,6 +74,52 @@ def test_recording_the_same_again_changes_nothing(tmp_path: Path) -> None:
     assert recorded(tmp_path / "h", results) == []
     assert [entry.name for entry in (tmp_path / "h").iterdir()] == [path.name]
     assert path.read_bytes() == before
+
+
+def names(legs: Iterable[str]) -> list[str]:
+    return [leg.partition(" ")[0] for leg in legs]
+
+
+def test_a_leg_that_is_skipped_for_want_of_a_wheel_has_failed(tmp_path: Path) -> None:
+    gone = "cannot install torch 2.15\nERROR: No matching distribution found for torch==2.15.0"
+    away = f"WARNING: Retrying after connection broken by 'ReadTimeoutError'\n{gone}"
+    told = {"gone": gone, "away": away, "hipcc": "there is no hipcc on this machine"}
+    skipped = [result(kernel=name, outcome="skipped", error=text) for name, text in told.items()]
+    recorded(tmp_path / "h", files(tmp_path / "r", *skipped))
+    (run,) = read_history(tmp_path / "h")[0]
+    assert names(failure.leg for failure in run.failed) == ["gone"]
+    assert names(run.unknown) == ["away", "hipcc"]
+
+
+def test_a_second_look_says_how_a_leg_is_and_the_first_is_remembered(tmp_path: Path) -> None:
+    first = [failed(kernel=name) for name in ("flake", "broken", "lost")]
+    second = [result(kernel="flake", look=2), failed(kernel="broken", look=2)]
+    second.append(result(kernel="lost", outcome="outage", look=2))
+    recorded(tmp_path / "h", files(tmp_path / "b", *second))
+    recorded(tmp_path / "h", files(tmp_path / "a", *first))
+    (run,) = read_history(tmp_path / "h")[0]
+    assert (names(run.passed), run.unknown) == (["flake"], ())
+    assert names(failure.leg for failure in run.failed) == ["broken", "lost"]
+    assert names(failure.leg for failure in run.earlier) == ["broken", "flake"]
+    assert all("earlier" not in json.loads(path.read_text()) for path in (tmp_path / "h").iterdir())
+
+
+def test_a_history_of_an_older_version_is_read_and_decided_about(tmp_path: Path) -> None:
+    """Its files know no looks, and its errors were cut in another way."""
+    leg = f"relu {VARIANT} x86_64-linux 2.13 -"
+    symbol = "_ZN3c105ErrorC1ENS_14SourceLocationERKSs"
+    error = f"error: failed: ImportError: /b/_relu_cpu_1234567.abi3.so: undefined symbol: {symbol}"
+    (tmp_path / "h").mkdir()
+    for number in (1, 2, 3):
+        failure = {"leg": leg, "error": error}
+        old = {"run": number, "at": NOW.isoformat(), "passed": [], "failed": [failure], "schema": 1}
+        (tmp_path / "h" / f"{number:019d}-1-{number:016x}.json").write_text(json.dumps(old))
+    runs, problems = read_history(tmp_path / "h")
+    assert problems == []
+    (action,) = standing(runs, Decisions())
+    assert (action.since, action.legs) == (2, (leg,))
+    assert action.title.startswith("relu: undefined symbol ")
+    assert "1234567" not in action.title
 
 
 def test_parts_of_one_run_are_one_run(tmp_path: Path) -> None:

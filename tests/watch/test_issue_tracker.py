@@ -59,7 +59,7 @@ def test_an_issue_is_opened_updated_and_closed() -> None:
     tracker = Tracker()
     done = follow(tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS))
     assert [[line.split(" ")[0].rstrip(":") for line in lines] for lines in done] == [
-        [], ["opened"], [], ["updated"], [], ["closed"], [],
+        [], ["opened"], [], [], ["updated"], ["closed"], [],
     ]  # fmt: skip
     assert len(tracker.all) == 1
     assert tracker.open_numbers() == []

@@ -51,7 +51,7 @@ class Leg:
 
 @dataclass
 class Break:
-    """Something that really broke in some legs, until it was mended."""
+    """Something that really broke in some legs, until it was fixed."""
 
     name: str
     start: int
@@ -167,36 +167,43 @@ def _legs_to(newest: int) -> list[Leg]:
     ]
 
 
-def make_world(seed: int) -> tuple[World, Iterator[list[RecordedRun]]]:
-    """A world and what each of its runs records: both looks, which are made as they are asked for."""
+def make_world(seed: int, suspects: Callable[[RecordedRun], list[str]]) -> tuple[World, Iterator[list[RecordedRun]]]:
+    """A world and what each of its runs records: both looks, which are made as they are asked for.
+
+    `suspects` says what is looked at again.
+    """
     chance = random.Random(seed)
     flaky = {chance.choice([leg for leg in legs_of(0) if leg.kernel == name and leg.torch == "2.14"]).key
              for name in KERNELS[30:36]}  # fmt: skip
     world = World(the_breaks(), flaky)
-    return world, (_recorded(world, run, chance) for run in range(RUNS))
+    return world, (_recorded(world, run, chance, suspects) for run in range(RUNS))
 
 
-def _recorded(world: World, run: int, chance: random.Random) -> list[RecordedRun]:
+def _recorded(
+    world: World, run: int, chance: random.Random, suspects: Callable[[RecordedRun], list[str]]
+) -> list[RecordedRun]:
     first = {leg: _outcome(world, run, leg, chance, look=1) for leg in legs_of(run)}
-    suspects = [leg for leg, (outcome, _) in first.items() if outcome is LegOutcome.FAILED]
-    second = {leg: _outcome(world, run, leg, chance, look=2) for leg in suspects}
+    (seen,) = _gathered(run, 1, first)
+    again = set(suspects(seen))
+    second = {leg: _outcome(world, run, leg, chance, look=2) for leg in first if leg.key in again}
     world.looks += len(second)
-    results = [
+    failed = {failure.leg for failure in seen.failed}
+    for item in world.breaks:
+        if item.start <= run < item.end and item.seen is None:
+            item.seen = run if any(leg.key in failed for leg in first if item.hits(leg)) else None
+    return [seen, *_gathered(run, 2, second)]
+
+
+def _gathered(run: int, look: int, outcomes: dict[Leg, tuple[LegOutcome, str]]) -> list[RecordedRun]:
+    runs, problems = gather(
         LegResult(
             run=1000 + run, at=_clock(run), kernel=leg.kernel, variant=leg.variant, system=leg.system, torch=leg.torch,
             compute=leg.compute, outcome=outcome, error=error, look=look, commit=f"{run // 3:07x}",
             catalog=f"edition-{_newest(run)}", log="https://github.com/acme/kernels/actions/runs/1",
         )
-        for look, outcomes in ((1, first), (2, second))
         for leg, (outcome, error) in outcomes.items()
-    ]  # fmt: skip
-    runs, problems = gather(results)
+    )  # fmt: skip
     assert problems == []
-    broken = [item for item in world.breaks if item.start <= run < item.end and item.seen is None]
-    failed = {failure.leg for part in runs for failure in part.failed}
-    for item in broken:
-        if any(leg.key in failed for leg in first if item.hits(leg)):
-            item.seen = run
     return runs
 
 
@@ -214,8 +221,8 @@ def _outcome(world: World, run: int, leg: Leg, chance: random.Random, look: int)
         world.unknown_words += 1
         return LegOutcome.FAILED, f"the flux capacitor of host-{chance.randrange(9)} is out of phase"
     broken = next((item for item in world.breaks if item.start <= run < item.end and item.hits(leg)), None)
-    if broken is not None:
-        return LegOutcome.FAILED, broken.says(leg, chance)
+    if broken is not None:  # who cannot install torch skips the leg
+        return LegOutcome.SKIPPED if broken.says is wheel else LegOutcome.FAILED, broken.says(leg, chance)
     if leg.key in world.flaky and FLAKY[0] <= run < FLAKY[1] and chance.random() < 0.4:
         return LegOutcome.FAILED, sometimes(leg, chance)
     return LegOutcome.PASSED, ""

@@ -41,6 +41,10 @@ class WatchedRun(msgspec.Struct, frozen=True):
     commit: str = ""
     log: str = ""
     """Where the log is."""
+    look: int = 1
+    """The second is at a leg that failed in the same run, on another machine."""
+    machine: str = ""
+    """The name of a machine that stays; empty for one that exists for one job only."""
 
     def result(self, kernel: str, variant: str, system: str, torch: str, compute: str, replay: str) -> LegResult:
         """The result of a leg with which nothing is wrong."""
@@ -55,6 +59,8 @@ class WatchedRun(msgspec.Struct, frozen=True):
             compute=compute,
             outcome=LegOutcome.PASSED,
             log=self.log,
+            look=self.look,
+            machine=self.machine,
             replay=replay[:4000],
             catalog=self.catalog,
             commit=self.commit,
@@ -74,8 +80,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay
         built = build_leg(workspace, request, log)
     except KciError as error:
         first = first_error(error)
-        more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError) else ""
-        # A machine that lacks something, or time, says nothing about the kernel; all else does.
+        more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError | MissingToolError) else ""
+        # A machine that lacks something, or time, says nothing about the kernel; all else does. What no machine can
+        # have, such as a wheel that is gone, is told by the words when it is recorded.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         told = f"{first}\n{more}" if more.strip() not in ("", first) else first

@@ -214,16 +214,19 @@ def run_jobs(kernels: int, legs: int) -> int:
     return legs + kernels + OWN_JOBS
 
 
-def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1) -> str:
+def work_of(
+    plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
+) -> str:
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
     those of its `parts` (`more_parts` where there are several jobs for them), its `links` and of what may go on
     (`finish`), how many legs may run at once (`parallel`, and `parts_parallel` of parts and links), the part of the
     plan that merging is held against (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
-    from which variants are carried over (`tree_run`, from `trees` by kernel).
+    from which variants are carried over (`tree_run`, from `trees` by kernel). Where nothing is merged (`unmerged`), a
+    kernel is there for its tests alone, too.
     """
-    return msgspec.json.encode(_work(plan, count, trees or {}, jobs)).decode()
+    return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 
 
 def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagnostic]:
@@ -258,12 +261,14 @@ def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagn
     return found
 
 
-def _work(plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1) -> list[dict[str, Any]]:
+def _work(
+    plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1, *, unmerged: bool = False
+) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
     # A kernel without a build is there if the run tests a tree of an earlier run.
-    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run})
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run or unmerged})
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
@@ -279,7 +284,7 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1) -> li
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
             "parallel": whole or MAX_MATRIX,
             "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
-            "plan": parts[name],
+            "plan": promise | {"kernels": []} if unmerged else parts[name],
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",
         }

@@ -36,7 +36,7 @@ _EXTENSION = re.compile(
 # An address, or a digest of a commit, wherever it stands: a word of seven letters has no digit.
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64})(?![A-Za-z0-9])")
 # Whole numbers, and those with a fraction that cannot be a version.
-_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?![\w.]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)")
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
@@ -48,6 +48,7 @@ class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     says: str
     patterns: tuple[str, ...]
     against_outages: Literal["wins", "stands", "loses"] = "stands"
+    of_the_world: bool = False
 
     def found(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern, re.IGNORECASE) for pattern in self.patterns)
@@ -89,6 +90,7 @@ class _Line(msgspec.Struct, frozen=True):
     says: str = ""
     sure: bool = False
     """Whether no outage elsewhere explains it."""
+    of_the_world: bool = False
 
 
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
@@ -101,7 +103,8 @@ def _read(line: str) -> _Line:
         for pattern in patterns:
             if found := pattern.search(cut):
                 told = {name: (text or "").strip() for name, text in found.groupdict().items()}
-                return _Line(says=cause.says.format_map(told).strip(": "), sure=cause.against_outages != "loses")
+                says = cause.says.format_map(told).strip(": ")
+                return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
     return _Line(outage=kind)
 
 
@@ -124,6 +127,11 @@ def outage_of(error: str) -> str:
 def is_outage(error: str) -> bool:
     """Whether an error is about a machine, a network or a service, and not about the kernel."""
     return bool(outage_of(error))
+
+
+def is_of_the_world(error: str) -> bool:
+    """Whether a leg that a machine had to skip has failed all the same: a wheel is missing for every machine."""
+    return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
 
 def _telling(lines: list[str]) -> int:
@@ -176,7 +184,7 @@ def readable(cause: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _demangled(symbol: str) -> str:
-    # A process of its own: what a log says is hostile, and demanglers have crashed on less.
+    # In a separate process: what a log says is hostile, and demanglers have crashed on less.
     try:
         done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):

@@ -2,8 +2,8 @@
 
 One issue is about one cause and what moved when it began, however many kernels and legs have it. A failure is a
 suspect until its leg says the same once more: in the second look of the same run, or in the next run. A suspect that
-passes is a flake; one that comes back is named as flaky. A leg that fails with a cause that has an issue joins it; an
-issue is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
+passes is a flake; one that comes back is named as flaky. Other legs of a kernel that say the same as its issue join it;
+an issue is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class OpenCause(msgspec.Struct):
     moved: str
     """The catalog that came in force when it began; empty if it began under one that was in force."""
     failure: Failure
+    opened: int
+    """The run in which it was opened, as they are counted here."""
     pending: set[str]
     """Legs that have not passed yet."""
     all: set[str]
@@ -102,6 +104,9 @@ FLAKY = "flaky: "
 _PROOF = 2
 """So often the same is said before it is believed: by two machines, or in two runs."""
 
+_LOOKS = 2
+"""So many legs of a kernel that say the same are looked at again."""
+
 _WHATEVER = 4
 """So many failures without a pass are no accident, whatever is said each time."""
 
@@ -128,6 +133,8 @@ class WatchState:
         self._catalogs: list[tuple[int, str]] = []
         self._flakes: dict[str, dict[str, list[int]]] = {}
         """The runs in which a cause turned green by itself, by cause and kernel."""
+        self._over: dict[tuple[str, str], list[int]] = {}
+        """The runs in which issues were opened that are over, by cause and kernel."""
         self._proven: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
@@ -143,6 +150,8 @@ class WatchState:
         for failure, state, cause in sorted(self._proven, key=lambda item: len(self._moves(item[1]))):
             self._join(failure, run, state, cause, flaky=False)
         self._proven.clear()
+        for failure in run.failed:
+            self._follow(failure, run)
         for leg in run.passed:
             self._passed(leg, run)
         if self.open:
@@ -152,6 +161,7 @@ class WatchState:
             issue = self.open[key]
             if not issue.pending and not issue.retired:
                 closed.append(self._action(ActionKind.CLOSE, key, issue, run.run))
+                self._fixed(issue)
                 del self.open[key]
                 for leg in issue.all:
                     self.legs[leg].issues.discard(key)
@@ -162,6 +172,23 @@ class WatchState:
         for _, issue in changed:
             issue.changed = False
         return sorted(actions + [item for item in closed if item.id in opened], key=lambda item: item.id)
+
+    def suspects(self, run: RecordedRun) -> list[str]:
+        """The legs of a run that is not recorded yet which are to be looked at again: what they say is new.
+
+        Of a kernel's legs that say the same there are two, of two backends if there are; the others follow them.
+        """
+        looked = {failure.leg for failure in run.earlier}
+        known = {(kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels}
+        found: dict[tuple[str, str, bool], dict[str, str]] = {}
+        for failure in run.failed:
+            kernel, variant, system = failure.leg.split(" ")[:3]
+            cause = cause_of(failure.error, kernel, variant)
+            state = self.legs.get(failure.leg)
+            if failure.leg not in looked and (kernel, cause) not in known and not (state and cause in state.said):
+                legs = found.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
+                legs.setdefault(backend_of(variant), failure.leg)
+        return sorted(leg for legs in found.values() for leg in list(legs.values())[:_LOOKS])
 
     # --- the outcomes ---
 
@@ -184,10 +211,16 @@ class WatchState:
         )  # what has shown its other color is no proof against itself
         if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._lately(turned))):
             return
-        known = any(issue.cause == cause and self._belongs(leg, state, issue) for issue in self.open.values())
-        if known or state.said[cause] >= _PROOF or (not state.issues and sum(state.said.values()) >= _WHATEVER):
+        if state.said[cause] >= _PROOF or (not state.issues and sum(state.said.values()) >= _WHATEVER):
             state.flaky = False
             self._proven.append((failure, state, cause))
+
+    def _follow(self, failure: Failure, run: RecordedRun) -> None:
+        """A leg that says the same as an issue about its kernel is no suspect: others of the kernel have proven it."""
+        state, kernel = self.legs[failure.leg], failure.leg.partition(" ")[0]
+        same = [issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky]
+        if not state.flaky and any(kernel in issue.kernels for issue in same):
+            self._join(failure, run, state, state.cause, flaky=False)
 
     def _passed(self, leg: str, run: RecordedRun) -> None:
         state = self._seen(leg, run)
@@ -210,7 +243,7 @@ class WatchState:
                     issue.changed = True
 
     def _turned(self, leg: str, run: RecordedRun, state: _LegState) -> None:
-        """A leg that failed passes: it is mended, or a flake that has shown its second color."""
+        """A leg that failed passes: it is fixed, or a flake that has shown its second color."""
         if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg.partition(" ")[0]
@@ -224,6 +257,14 @@ class WatchState:
             if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
                 failure = Failure(leg, state.cause)
                 self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
+
+    def _fixed(self, issue: OpenCause) -> None:
+        """An issue is over. Where the same one was over lately in a kernel, it comes and goes, which is a flake."""
+        for kernel in issue.kernels if not issue.flaky else ():
+            before = self._lately(self._over.setdefault((issue.cause, kernel), []))
+            if before:
+                self._flakes.setdefault(issue.cause, {}).setdefault(kernel, []).append(issue.opened)
+            before.append(issue.opened)
 
     def _lately(self, runs: list[int]) -> list[int]:
         while runs and runs[0] <= self._number - self.window:
@@ -258,7 +299,7 @@ class WatchState:
             key = cause_id(f"{moved}: {cause}" if moved else cause)
             self.open.setdefault(
                 key,
-                OpenCause(cause, flaky, run.facts, state.before, moved, failure, set(), set(), set()),
+                OpenCause(cause, flaky, run.facts, state.before, moved, failure, self._number, set(), set(), set()),
             )
         issue = self.open[key]
         if failure.leg not in issue.pending:
@@ -319,7 +360,7 @@ def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def backend_of(variant: str) -> str:
-    """The backend of a variant, by its name; `other` for a name that is none."""
+    """The backend of a variant, by its name; `other` for a name that is not one of a variant."""
     try:
         return parse_variant_name(variant).backend
     except ValueError:
@@ -382,8 +423,8 @@ def _issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
 
 
 def _what_was(facts: RunFacts) -> str:
-    told = f", catalog {plain(facts.catalog)}" if facts.catalog else ""
-    return told + (f", commit {plain(facts.commit)[:12]}" if facts.commit else "")
+    told = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
+    return told + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
 
 
 def _what_moved(issue: OpenCause) -> str:
@@ -391,16 +432,21 @@ def _what_moved(issue: OpenCause) -> str:
     if issue.flaky:
         return "What moved: nothing."
     if before is None:
-        new = f"the catalog, to {plain(issue.moved)}" if issue.moved else "not known"
+        new = f"the catalog, to {_code(issue.moved)}" if issue.moved else "not known"
         return f"What moved: {new}. No earlier run has passed what fails."
     pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
     told = [
-        f"the {what}, from {plain(old)[:40] or 'none'} to {plain(new)[:40] or 'none'}"
+        f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
         for what, old, new in pairs
         if old != new
     ]
     moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
     return f"What moved: {moved}. It passed last in run {before.run}."
+
+
+def _code(text: str) -> str:
+    """What a result says of itself, as it is and not as markup."""
+    return f"`{plain(text)[:40]}`"
 
 
 def _version(text: str) -> tuple[int, ...]:

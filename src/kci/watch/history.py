@@ -22,7 +22,7 @@ from msgspec import Meta
 from kci.diagnostics import Diagnostic, finding
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
-from kci.watch.causes import error_line, excerpt, is_outage
+from kci.watch.causes import error_line, excerpt, is_of_the_world, is_outage
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -176,8 +176,9 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
 
 
 def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
-    """Results as runs, one for each run, attempt and look; a failure that is an outage becomes one.
+    """Results as runs, one for each run, attempt and look.
 
+    A failure that is an outage becomes one, and a leg that was skipped for want of a wheel that nobody has a failure.
     Where one leg has two different results in one look, the failure counts.
     """
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
@@ -195,7 +196,7 @@ def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagno
 
 def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
-    failed = [item for item in results if item.outcome is LegOutcome.FAILED and not is_outage(item.error)]
+    failed = [item for item in results if _has_failed(item)]
     passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
     known = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
@@ -212,6 +213,12 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         ),
         unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
     )
+
+
+def _has_failed(item: LegResult) -> bool:
+    if item.outcome is LegOutcome.SKIPPED:
+        return is_of_the_world(item.error)
+    return item.outcome is LegOutcome.FAILED and not is_outage(item.error)
 
 
 # --- the history ------------------------------------------------------------------------------------------------------
@@ -259,10 +266,10 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
             else:
                 parts.append(part)
         if parts:
-            yield _merged(parts)
+            yield merged(parts)
 
 
-def _merged(parts: list[RecordedRun]) -> RecordedRun:
+def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
     """One run from its parts: the latest look at a leg says how it is, and within a look the failure counts."""
     parts = sorted(parts, key=lambda part: (part.attempt, part.look))
     looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
