@@ -68,7 +68,7 @@ def test_what_was_a_setup_py_is_built_verified_loaded_and_tested(tmp_path: Path,
     made = kci_process("init", "added", "--from", "old", "--run", "--license", "MIT", "-y", cwd=tmp_path)
     assert made.code == 0, made.stderr
     build = tmp_path / "added" / "build.toml"
-    build.write_text("".join(line for line in build.open() if not line.startswith("# draft: ")))
+    build.write_text("\n".join(line for line in build.read_text().splitlines() if not line.startswith("# draft: ")))
     with (tmp_path / "added" / "tests" / "test_added.py").open("a") as file:
         file.write(TEST)
     built_and_tested("added", tmp_path, torch_cache)

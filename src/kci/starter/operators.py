@@ -155,7 +155,7 @@ def _default(text: str, schema: str) -> str | None:
     return text if re.fullmatch(r'"[\w .-]*"', text) and schema.startswith("str") else None
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _MadeOperator(msgspec.Struct, frozen=True):
     operator: Operator
     wrapper: str = ""
     schema: str = ""
@@ -183,9 +183,9 @@ def with_operators(file: str, text: str, code: Code) -> tuple[str, list[Operator
     return "".join([*parts, text[done:]]), made
 
 
-def _block(made: list[_Made], body: str, line: int) -> str:
+def _block(made: list[_MadeOperator], body: str, line: int) -> str:
     """Wrappers and registrations, within the conditions of the preprocessor that they stood in."""
-    items: list[tuple[int, str | _Made]] = [(item.operator.line, item) for item in made]
+    items: list[tuple[int, str | _MadeOperator]] = [(item.operator.line, item) for item in made]
     items += [
         (line + number, text.strip()) for number, text in enumerate(body.split("\n")) if text.lstrip().startswith("#")
     ]
@@ -215,9 +215,9 @@ def _block(made: list[_Made], body: str, line: int) -> str:
     )
 
 
-def _made(binding: Binding, code: Code, names: dict[str, int]) -> _Made:
-    def left(why: str) -> _Made:
-        return _Made(Operator(binding.name, binding.file, binding.line, left=why))
+def _made(binding: Binding, code: Code, names: dict[str, int]) -> _MadeOperator:
+    def left(why: str) -> _MadeOperator:
+        return _MadeOperator(Operator(binding.name, binding.file, binding.line, left=why))
 
     if binding.kind != "function":
         what = {"class": "a class: a person has to find functions for it", "enum": "an enum: callers pass its numbers"}
@@ -264,7 +264,7 @@ def _made(binding: Binding, code: Code, names: dict[str, int]) -> _Made:
     statement = how.format(called) if how else f"{called};"
     wrapper = f"{returned} {unique}({', '.join(taken)}) {{ {statement} }}"
     operator = Operator(binding.name, binding.file, binding.line, asked=tuple(asked))
-    return _Made(operator, wrapper, f"{shown}({', '.join(arguments)}) -> {schema}", f"kci_operators::{unique}")
+    return _MadeOperator(operator, wrapper, f"{shown}({', '.join(arguments)}) -> {schema}", f"kci_operators::{unique}")
 
 
 def _called(binding: Binding, function: CppFunction) -> str:

@@ -41,13 +41,13 @@ def moved(text: str, path: str, package: str, modules: Mapping[str, object], nam
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return Moved(text, ((1, "it is not valid Python: imports were not made relative"),))
-    file = _File(text, path, package, modules, namespaces)
+    file = _MovedFile(text, path, package, modules, namespaces)
     for statement in tree.body:
         file.top(statement)
     return file.result(tree)
 
 
-class _File:
+class _MovedFile:
     def __init__(self, text: str, path: str, package: str, modules: Mapping[str, object], namespaces: set[str]) -> None:
         self.text, self.package, self.modules, self.namespaces = text, package, modules, namespaces
         self.folder = [package, *path.split("/")[:-1]]

@@ -1,4 +1,4 @@
-"""Running a setup.py to see what it would build: in a process of its own, among stand-ins, once for each backend.
+"""Running a setup.py to see what it would build: in a separate process, among stand-ins, once for each backend.
 
 It is a program that somebody else wrote. In bubblewrap it sees a copy of its project and the system's files, and has no
 network; elsewhere only limits hold it (`setup_stand_ins`), as nothing holds it when pip runs it. What it answers is
@@ -123,7 +123,12 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         shutil.copytree(Path(packaging.__file__).parent, place / "modules" / "packaging")
-        shutil.copy(Path(__file__).with_name("setup_stand_ins.py"), place / "stand_ins.py")
+        starter = place / "modules" / "kci" / "starter"
+        starter.mkdir(parents=True)
+        for folder in (starter, starter.parent):
+            (folder / "__init__.py").touch()
+        for name in ("module_stand_ins.py", "setup_stand_ins.py"):
+            shutil.copy(Path(__file__).with_name(name), starter)
         facts["modules"] = str(place / "modules")
         by_backend: dict[str, Recorded] = {}
         for backend in RUN_FOR:
@@ -139,7 +144,8 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
 def _run(place: Path, backend: str, facts: Mapping[str, str]) -> Recorded:
     answer = place / "answers" / f"{backend}.json"
     python = Path(sys.executable).resolve()
-    command = [str(python), "-I", "-S", "-B", str(place / "stand_ins.py"), backend, str(answer)]
+    begin = "import sys; sys.path.append(sys.argv[3]); from kci.starter.setup_stand_ins import main; main()"
+    command = [str(python), "-I", "-S", "-B", "-c", begin, backend, str(answer), facts["modules"]]
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
                    "LANG": "C.UTF-8", "MAX_JOBS": "1", **_variables(backend)}  # fmt: skip
     if sys.platform == "win32":  # pragma: no cover - Python does not start without it there
