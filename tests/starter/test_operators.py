@@ -78,6 +78,20 @@ def test_conditions_and_overloads_stay() -> None:
     assert changed["a.cpp"].count("#ifdef WITH_CUDA") == 2
 
 
+def test_a_macro_that_binds_by_name_is_written_out() -> None:
+    short = "#define REG(name) m.def(#name, &name)\nREG(f);\nREG(g);"
+    registered, left = made("int f(int a);\nint g();", short)
+    assert (registered.count("ops.def"), left) == (2, "; "), "nothing is left out"
+
+
+def test_the_stable_forms_are_registrations_too() -> None:
+    text = 'STABLE_TORCH_LIBRARY(old, m) { m.def("h(int a) -> int"); }\nSTABLE_TORCH_LIBRARY_IMPL(old, CPU, m) {}\n'
+    changed, operators, _ = operators_of({"a.cpp": text}, ["a.cpp"], read_code({"a.cpp": text}))
+    assert "STABLE_TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, m)" in changed["a.cpp"]
+    assert "STABLE_TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CPU, m)" in changed["a.cpp"]
+    assert [item.name for item in operators] == ["h"]
+
+
 def test_registrations_get_the_namespace_of_the_build() -> None:
     text = (
         'static auto registry = torch::RegisterOperators().op("old::f", &f)\n  .op("old::g(Tensor a) -> Tensor", &g);\n'

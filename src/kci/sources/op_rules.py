@@ -178,7 +178,7 @@ _NOT_CODE = re.compile(
 _REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
 
 
-_EXPANDING = frozenset(("TORCH_LIBRARY_FRAGMENT", "TORCH_LIBRARY_IMPL"))
+_EXPANDING = frozenset(f"{stable}TORCH_LIBRARY_{kind}" for stable in ("", "STABLE_") for kind in ("FRAGMENT", "IMPL"))
 """Macros of torch that expand their argument by themselves, because they pass it on to another."""
 
 

@@ -330,7 +330,7 @@ _REGISTRY = re.compile(
     r"(?:torch|c10)::RegisterOperators\s*\(\s*\)",
     re.M,
 )
-_LIBRARY = re.compile(r"\b(TORCH_LIBRARY|TORCH_LIBRARY_FRAGMENT|TORCH_LIBRARY_IMPL)\s*\(\s*(\w+)\s*,")
+_LIBRARY = re.compile(r"\b((?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?)\s*\(\s*(\w+)\s*,")
 
 
 def with_own_namespace(file: str, text: str) -> tuple[str, list[Operator], set[str]]:
@@ -355,19 +355,33 @@ def with_own_namespace(file: str, text: str) -> tuple[str, list[Operator], set[s
         opened = plain.find("{", found.end())
         body = plain[opened : block_end(plain, opened) or opened]
         line = plain.count("\n", 0, found.start()) + 1
-        if found[1] != "TORCH_LIBRARY_IMPL":
+        if not found[1].endswith("_IMPL"):
             names = re.findall(r'\.\s*def\s*\(\s*(?:TORCH_SELECTIVE_SCHEMA\s*\(\s*)?"(?:\w+::)?(\w+)', body)
             made += [Operator(name, file, line) for name in dict.fromkeys(names)]
         if found[2] in ("TORCH_EXTENSION_NAME", "aten", "NAME", "ns", "_"):
             continue
         namespaces.add(found[2])
-        macro = "TORCH_LIBRARY_FRAGMENT" if found[1] == "TORCH_LIBRARY" else found[1]
+        macro = f"{found[1]}_FRAGMENT" if found[1].endswith("TORCH_LIBRARY") else found[1]
         edits.append((found.start(), found.end(), f"{macro}(TORCH_EXTENSION_NAME,"))
         for inner in re.finditer(rf'"{found[2]}::(?=\w)', body):
             edits.append((opened + inner.start(), opened + inner.end(), '"'))
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text, made, namespaces
+
+
+_SHORT = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)[ \t]+(\w+)\.def\(#\2,[ \t]*&\2\);?[ \t]*$", re.M)
+
+
+def _written_out(text: str) -> str:
+    """A source in which a macro that binds the function of a name is written out."""
+    for found in _SHORT.finditer(text):
+        text = re.sub(
+            rf"\b{found[1]}\(\s*(\w+)\s*\)\s*;?(?=[ \t]*\n)",
+            rf'{found[3]}.def("\1", &\1);',
+            text.replace(found[0], ""),
+        )
+    return text
 
 
 def operators_of(
@@ -377,11 +391,12 @@ def operators_of(
     changed: dict[str, str] = {}
     made: list[Operator] = []
     namespaces: set[str] = set()
-    for file, text in texts.items():
+    for file, original in texts.items():
+        text = _written_out(original) if file in compiled else original
         new, registered, spaces = with_own_namespace(file, text) if file in compiled else (text, [], set())
         new, functions = with_operators(file, new, code) if file in compiled else (new, [])
         made += [*registered, *functions]
         namespaces |= spaces
-        if new != text:
+        if new != original:
             changed[file] = new
     return changed, made, namespaces
