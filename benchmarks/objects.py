@@ -87,7 +87,7 @@ class Work:
             made.write_bytes(os.urandom(size))
             made.with_name(f"{made.name}.d").write_text(f"{step.output}: {step.inputs[0]} {self.read}\n")
             total += timed(lambda output=step.output: objects.ended(EndedCommand(output, 60.0, 10**9)))
-        return total + timed(objects.complete) + timed(objects.linked) + timed(objects.finish)
+        return total + timed(objects.complete) + timed(objects.linked) + timed(lambda: objects.finish(10**10))
 
 
 def timed(action: Callable[[], object]) -> float:

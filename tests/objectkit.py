@@ -108,7 +108,7 @@ class Kernel:
             objects.complete()
             if self.part is None:
                 objects.linked()
-            objects.finish()
+            objects.finish(10**9)
         else:
             objects.keep()
         self.objects = objects

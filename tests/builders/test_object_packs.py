@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from buildkit import with_changes
+from kci.builders.build import plan_commands
 from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_costs, read_head
 from kci.builders.object_store import ObjectRecord
 from kci.builders.request import PartOf
@@ -225,6 +227,22 @@ def test_parts_share_out_all_objects_and_each_once(here: Kernel, tmp_path: Path)
             part.part = f"{number}/{parts}"
             compiled += part.compile()
         assert sorted(compiled) == sorted(ALL)
+
+
+def test_a_dry_run_of_a_part_prints_its_sources_and_limits(here: Kernel) -> None:
+    whole = plan_commands(here.request())
+    compiled = []
+    for number in range(1, 4):
+        here.part = f"{number}/3"
+        lines = plan_commands(with_changes(here.request(), stop_after=340.0))
+        assert f"# part {number}/3: 1 of 3 objects, and no link" in lines
+        assert "# it ends itself after 340 minutes" in lines
+        assert [line for line in lines if "expected to take up to" in line]
+        (command,) = (line for line in lines if " -c kernel/" in line)
+        compiled.append(command)
+        assert not any("-shared" in line or "copies the module" in line for line in lines)
+    assert sorted(compiled) == sorted(line for line in whole if " -c kernel/" in line)
+    assert not any("part " in line or "ends itself" in line for line in whole)
 
 
 def test_parts_of_two_states_are_compiled_again_where_they_differ(here: Kernel, there: Kernel, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import program
+from buildkit import program, quiet
 from kci.builders import native, object_store
 from kci.builders.object_store import ObjectRecord
 from kci.builders.objects import Objects
+from kci.config.find_settings import find_settings
 from kci.errors import KciError, UnfinishedBuildError
 from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
@@ -257,6 +258,18 @@ def test_the_oldest_objects_go_first(kernel: Kernel) -> None:
     assert "csrc/a.cpp" in kernel.compile()
 
 
+def test_no_more_is_kept_than_kci_toml_says(kernel: Kernel) -> None:
+    (kernel.place / "kci.toml").write_text("[build]\nobjects-gb = 0\n")
+    put(kernel.place / "csrc" / "b.cpp", "int other;\n")
+    kernel.compile(finish=False)
+    assert kernel.records().keys() == ALL
+    what = kernel.request()
+    options = what.options.under(find_settings(kernel.place).settings)
+    with native._kept(kernel.objects, msgspec.structs.replace(what, options=options), kernel.work / "given", quiet):
+        pass
+    assert kernel.records() == {}
+
+
 def test_what_an_object_took_is_known_for_the_next_one_of_its_command(kernel: Kernel) -> None:
     put(kernel.place / "csrc" / "b.cpp", "int other;\n")
     objects, _ = kernel.begin()
@@ -270,7 +283,7 @@ def lost(kernel: Kernel, source: str, seconds: float) -> Objects:
     objects, _ = kernel.begin()
     step = next(step for step in objects.restore() if step.inputs[0] == f"kernel/{source}")
     objects.ended(EndedCommand(step.output, seconds, 10**6, lost=True))
-    objects.finish()
+    objects.finish(10**9)
     return objects
 
 

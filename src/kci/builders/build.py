@@ -68,7 +68,12 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
                 lines = commands(native.plan(request, log))
             except MissingToolError as lacking:
                 lines = elsewhere_commands(request, lacking, log)
-            return [*never_ran_heading(request), *lines, f"# kci copies the module and the package to {request.output}"]
+            last = (
+                f"copies the module and the package to {request.output}"
+                if request.part is None
+                else "keeps the objects"
+            )
+            return [*never_ran_heading(request), *lines, f"# kci {last}"]
         case _:
             return [
                 f"cd {shown([str(request.kernel_dir)])}",

@@ -26,7 +26,6 @@ from kci.builders.ninjafile import ninja_text
 from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.parts import read_seconds, share_of
 from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
@@ -34,11 +33,9 @@ from kci.builders.units import Language
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.files.lock import locked
-from kci.inputs.header_names import HeaderNames
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
-from kci.plan.object_work import work_of
 from kci.plurals import count
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.ninja_run import NinjaRun, ending, run_ninja
@@ -164,7 +161,7 @@ def build(request: Request, log: Log) -> Built:
                 hipify.translate(recipe.translation, log)
             objects = _objects(recipe, request, watch, log)
             missing = objects.restore()
-            others = [] if request.part else [step for step in recipe.steps if not step.depfile]
+            others = [step for step in recipe.steps if not step.depfile]
             wanted = [step.output for step in missing] if request.part else [recipe.target.module]
             _write(work, {"build.ninja": ninja_text([*missing, *others], *wanted)})
         except OSError as error:
@@ -204,14 +201,8 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
         heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
         for line in missing_parts(heads, request.variant.name) if options.link else ():
             log(f"{line}: what is missing is compiled here")
-    share = None
-    if (part := request.part) is not None:
-        work = work_of(request.build, request.variant, HeaderNames(request.files()))
-        told = read_seconds(options.balance) if options.balance else {}
-        share = share_of(recipe.sources.units, part, work, told, torch_only=options.torch_only)
-    return Objects(
-        recipe, watch, stores, StatCache(Path("/"), options.cache / "inputs"), log, share, [head.run for head in heads]
-    )
+    remembered = StatCache(Path("/"), options.cache / "inputs")
+    return Objects(recipe, watch, stores, remembered, log, [head.run for head in heads])
 
 
 @contextmanager
@@ -220,14 +211,14 @@ def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator
     try:
         yield
     except BaseException:
-        objects.finish()
+        objects.finish(request.options.objects_gb * 10**9)
         try:
             _pack(objects, request)
         except KciError as error:
             log(error.message)
         raise
     else:
-        objects.finish()
+        objects.finish(request.options.objects_gb * 10**9)
         _pack(objects, request)
     finally:
         shutil.rmtree(given, ignore_errors=True)

@@ -28,9 +28,6 @@ from kci.files.full_disk import write_all
 from kci.inputs.stat_cache import StatCache
 
 SCHEMA = 1
-LIMIT = 20 * 10**9
-"""Bytes of objects that are kept by default."""
-
 _OBJECTS = "kept"
 _KEPT = 16
 """Objects of one command: branches and headers in turn; the oldest go."""
@@ -228,7 +225,7 @@ class ObjectStore:
         self._received[record.asked].append((record.name, record))
         return True
 
-    def finish(self, limit: int = LIMIT) -> None:
+    def finish(self, limit: int) -> None:
         """Note what was used, and let the oldest go beyond so many bytes; what cannot be done is left to the next."""
         with suppress(OSError):
             self._known.put_written(self._settled)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,7 +54,6 @@ class Objects:
         stores: Sequence[ObjectStore],
         remembered: StatCache,
         log: Log,
-        share: Container[str] | None = None,
         runs: Sequence[str] = (),
     ) -> None:
         """Note that the build begins.
@@ -66,7 +65,6 @@ class Objects:
                 or kept.
             remembered: digests of files.
             log: takes a line if objects cannot be kept.
-            share: the outputs that it is about; all by default.
             runs: the CI runs that packed what is in the second store.
 
         Raises:
@@ -78,9 +76,7 @@ class Objects:
         self.lost: dict[str, float] = {}
         """By output, the seconds that those had which still ran when the build was ended."""
         self._work = recipe.work
-        self._steps = {
-            step.output: step for step in recipe.steps if step.depfile and (share is None or step.output in share)
-        }
+        self._steps = {step.output: step for step in recipe.steps if step.depfile}
         self._guesses = recipe.needs
         self._module = recipe.work / recipe.target.module
         self._stores = stores
@@ -202,13 +198,13 @@ class Objects:
         """The module is made, of the objects that are there."""
         (self._work / _LINKED).write_text(self._all_digests(), encoding="utf-8")
 
-    def finish(self) -> None:
-        """The build ends, however it does: what was used is noted, and the oldest objects go."""
+    def finish(self, limit: int) -> None:
+        """The build ends, however it does: what was used is noted, and the oldest objects go beyond so many bytes."""
         if self._ended:
             self.keep()
         self._files.save()
         for store in self._stores[:1]:
-            store.finish()
+            store.finish(limit)
 
     def use(self) -> ObjectUse:
         """How many were found."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,11 +23,15 @@ from kci.builders.commands import (
 )
 from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
+from kci.builders.parts import read_seconds, share_of
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.catalog.runners import default_runners
 from kci.files.cache import work_dir
+from kci.inputs.header_names import HeaderNames
 from kci.matrix.names import Kind
+from kci.plan.object_work import work_of
+from kci.plurals import count
 from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log, shown
@@ -59,6 +63,8 @@ class Recipe(msgspec.Struct, frozen=True):
     jobs: int
     needs: dict[str, Need]
     """What each object is expected to take, by output."""
+    limits: tuple[str, ...] = ()
+    """What there is to say of how much is done at once, and for how long."""
 
     def ninja(self, arguments: Iterable[str]) -> list[str]:
         """The command that compiles and links."""
@@ -84,6 +90,8 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain, target)
     translation, units = _translation(request, work, chain, sources)
+    steps = tuple(_steps(chain, target, units, tuple(sorted(generated))))
+    share, needs = _share(request, sources), {unit.object: _need(request, chain, unit) for unit in units}
     return Recipe(
         work=work,
         target=target,
@@ -91,7 +99,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         links=links(chain, request.kernel_dir),
         sources=sources,
         translation=translation,
-        steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
+        steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(
@@ -99,8 +107,27 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
             request.variant.backend,
             hidden=chain.launcher is not None and chain.launcher.hides_compilers,
         ),
-        needs={unit.object: _need(request, chain, unit) for unit in units},
+        needs=needs,
+        limits=tuple(_limits(request, share, needs)),
     )
+
+
+def _share(request: Request, sources: Sources) -> frozenset[str] | None:
+    """The objects of the part that is asked for; None for all there is to do."""
+    if (part := request.part) is None:
+        return None
+    work = work_of(request.build, request.variant, HeaderNames(request.files()))
+    told = read_seconds(request.options.balance) if request.options.balance else {}
+    return share_of(sources.units, part, work, told, torch_only=request.options.torch_only)
+
+
+def _limits(request: Request, share: frozenset[str] | None, needs: Mapping[str, Need]) -> Iterator[str]:
+    if share is not None:
+        yield f"part {request.part}: {len(share)} of {count(len(needs), 'object')}, and no link"
+        if most := max((needs[output].memory for output in share), default=0):
+            yield f"an object that is new here is expected to take up to {most / 2**30:.1f} GiB"
+    if (minutes := request.options.stop_after) is not None:
+        yield f"it ends itself after {minutes:g} minutes"
 
 
 def commands(recipe: Recipe) -> list[str]:
@@ -115,6 +142,7 @@ def commands(recipe: Recipe) -> list[str]:
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shown(recipe.translation.command()),
         ]
+    lines += [f"# {limit}" for limit in recipe.limits]
     lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines

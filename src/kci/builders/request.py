@@ -10,7 +10,7 @@ import msgspec
 from msgspec import field
 
 from kci.config.model import Build
-from kci.config.settings import Settings
+from kci.config.settings import OBJECTS_GB, Settings
 from kci.config.values import LauncherTool
 from kci.errors import UsageError
 from kci.files.cache import default_cache
@@ -86,6 +86,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Where to get what GitHub has, by name."""
     launcher: LauncherTool | None = None
     """What kci.toml wants compilers to be started through."""
+    objects_gb: int = OBJECTS_GB
+    """The size of the objects that are kept, in GB; the oldest go."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
     run: str = ""
@@ -111,11 +113,13 @@ class BuildOptions(msgspec.Struct, frozen=True):
 
     def under(self, settings: Settings) -> BuildOptions:
         """The same, with what kci.toml says."""
-        said = {"mirrors": settings.mirrors.addresses(), "launcher": settings.build.launcher}
-        return msgspec.structs.replace(self, **said)
+        build = settings.build
+        return msgspec.structs.replace(
+            self, mirrors=settings.mirrors.addresses(), launcher=build.launcher, objects_gb=build.objects_gb
+        )
 
 
-_KNOWN_ELSEWHERE = ("cache", "mirrors", "launcher", "attempt", "run")
+_KNOWN_ELSEWHERE = ("cache", "mirrors", "launcher", "objects_gb", "attempt", "run")
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -132,11 +132,16 @@ class PlanTable(Table, frozen=True):
     """What one job builds."""
 
 
+OBJECTS_GB = 20
+
+
 class BuildTable(Table, frozen=True):
     """How objects are compiled."""
 
     launcher: LauncherTool | None = None
     """What compilers are started through; without it, ccache or sccache where one is installed."""
+    objects_gb: Unsigned = OBJECTS_GB
+    """The size of the objects that a machine keeps, in GB; those go first that were used longest ago."""
 
 
 class PullRequest(Table, frozen=True):
