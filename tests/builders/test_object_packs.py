@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import io
 import os
+import random
+import shutil
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -205,6 +208,104 @@ def test_what_is_no_pack(there: Kernel, tmp_path: Path) -> None:
             there.compile()
     with pytest.raises(UsageError, match="no such file"):
         packs_in([tmp_path / "missing.tar"])
+
+
+class Hostile:
+    """A pack to which somebody does something, at random."""
+
+    def __init__(self, seed: int, pack: Path) -> None:
+        self.random, self.pack = random.Random(seed), pack
+
+    def flip(self) -> None:
+        data = bytearray(self.pack.read_bytes())
+        for _ in range(self.random.randrange(1, 20)):
+            data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+        self.pack.write_bytes(data)
+
+    def cut(self) -> None:
+        data = self.pack.read_bytes()
+        self.pack.write_bytes(data[: self.random.randrange(len(data))])
+
+    def members(self) -> None:
+        """Other names, other contents, members that are gone, are there twice, or stand elsewhere."""
+        with tarfile.open(self.pack) as archive:
+            held = [(item.name, archive.extractfile(item).read()) for item in archive]  # type: ignore[union-attr]
+        for _ in range(self.random.randrange(1, 4)):
+            at, other = (self.random.randrange(len(held)) for _ in range(2))
+            (name, data), (_, others) = held[at], held[other]
+            evil = f"{'0' * 64}.{self.random.choice(('o', 'json', 'list', 'sh'))}"
+            names = (f"../evil/{name}", f"/tmp/evil-{name}", evil, held[other][0], f"./{name}", name)
+            held[at] = (self.random.choice(names), self.random.choice((data, others, data[::-1], b"", data * 2)))
+            if (many := self.random.random()) < 0.3:
+                held.insert(other, (name, data))
+            elif many < 0.5:
+                held.pop(other)
+            elif many < 0.7:
+                held.append(held.pop(other))
+        with tarfile.open(self.pack, "w") as archive:
+            for name, data in held:
+                archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
+
+    def headers(self) -> None:
+        """Sizes that are not those of a member, and members of other kinds."""
+        with tarfile.open(self.pack) as archive:
+            found = list(archive)
+        item, data = self.random.choice(found), bytearray(self.pack.read_bytes())
+        item.size = self.random.choice((0, 1, item.size + 512, 10**9, 2**40, 2**62))
+        item.type = self.random.choice((tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, b"9"))
+        item.linkname = self.random.choice(("", "/etc/passwd", found[0].name))
+        data[item.offset : item.offset + 512] = item.tobuf(tarfile.GNU_FORMAT)[:512]
+        self.pack.write_bytes(data)
+
+    def records(self) -> None:
+        """Values of records that are not theirs."""
+
+        def change(name: str, data: bytes) -> list[tuple[str, bytes]]:
+            if not name.endswith(".json"):
+                return [(name, data)]
+            record = msgspec.json.decode(data)
+            key = self.random.choice(sorted(record))
+            record[key] = self.random.choice((10**30, -1, "0" * 64, {"../evil": "0" * 64}, [[]], None, record[key]))
+            return [(name, msgspec.json.encode(record))]
+
+        remade(self.pack, change)
+
+    def attack(self) -> str:
+        done = self.random.choice((self.flip, self.cut, self.members, self.members, self.headers, self.records))
+        done()
+        return done.__name__
+
+
+def run_hostile(here: Kernel, there: Kernel, pack: Path, seeds: range) -> collections.Counter[str]:
+    """What came of packs that were attacked: refused, or how many of three objects were taken; none is wrong."""
+    here.pack(pack)
+    whole = pack.read_bytes()
+    right = {path.name: path.read_bytes() for path in here.work.glob("obj/*/*.o")}
+    found: collections.Counter[str] = collections.Counter()
+    for seed in seeds:
+        pack.write_bytes(whole)
+        done = Hostile(seed, pack).attack()
+        shutil.rmtree(there.cache / "objects", ignore_errors=True)
+        there.given = [pack]
+        try:
+            taken = len(ALL) - len(there.compile())
+        except KciError:
+            found[f"{done}: refused"] += 1
+            continue
+        found[f"{done}: {taken} taken"] += 1
+        assert {path.name: path.read_bytes() for path in there.work.glob("obj/*/*.o")} == right, f"seed {seed}: {done}"
+    assert not list(pack.parent.rglob("*evil*"))
+    return found
+
+
+def test_packs_that_are_attacked_at_random(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    found = run_hostile(here, there, tmp_path / "one.tar", range(12))
+    assert sum(found.values()) == 12
+
+
+@pytest.mark.slow
+def test_many_packs_that_are_attacked_at_random(here: Kernel, there: Kernel, tmp_path: Path) -> None:
+    print(run_hostile(here, there, tmp_path / "one.tar", range(100, 400)))
 
 
 def test_objects_of_another_compiler_are_not_taken(
