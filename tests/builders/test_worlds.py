@@ -57,17 +57,20 @@ A = """
     #ifndef EXTRA
     #define EXTRA 0
     #endif
-    #ifndef C
-    #define C 0
+    #ifndef WORLD_C
+    #define WORLD_C 0
     #endif
     {code}
 """
-VALUE = "V + 10 * TURNED + 100 * W + 1000 * F + 10000 * M + 100000 * EXTRA + 1000000 * C"
+VALUE = "WORLD_V + 10 * TURNED + 100 * WORLD_W + 1000 * WORLD_F + 10000 * WORLD_M + 100000 * EXTRA + 1000000 * WORLD_C"
 CODE = {
     "cpp": f"int world_a[] = {{-1, {VALUE}}};",
     "cu": f"int world_a[] = {{-1, {VALUE}}};\n__global__ void kernel_a(int *to) {{ *to = {VALUE}; }}",
 }
-C = {"cpp": "int world_c = F;", "cu": "int world_c = F;\n__global__ void kernel_c(int *to) { *to = F; }"}
+C = {
+    "cpp": "int world_c = WORLD_F;",
+    "cu": "int world_c = WORLD_F;\n__global__ void kernel_c(int *to) { *to = WORLD_F; }",
+}
 
 
 class World:
@@ -80,14 +83,15 @@ class World:
         self.far = root / "a" / "longer" / "way" / "to"
         """Where links are whose targets have the shorter path."""
         headers = {f"{number}.h": f"#define TURNED {number}\n" for number in range(1, 4)}
-        folders = {f"{number}/w.h": f"#define W {number}\n" for number in range(1, 4)}
+        folders = {f"{number}/w.h": f"#define WORLD_W {number}\n" for number in range(1, 4)}
         write_tree(root, {**headers, **folders, "a/longer/way/to/x/none.h": "", "a/longer/way/to/y/none.h": ""})
         write_tree(
             root / "kernel",
             {
                 f"csrc/a.{self.ending}": A.format(code=CODE[self.ending]), "csrc/b.cpp": "int world_b = 1;\n",
-                f"csrc/c.{self.ending}": C[self.ending], "include/v.h": "#define V 1\n",
-                "include/m1.h": "#define M 1\n", "include/m2.h": "#define M 2\n", "torch-ext/world/__init__.py": "",
+                f"csrc/c.{self.ending}": C[self.ending], "include/v.h": "#define WORLD_V 1\n",
+                "include/m1.h": "#define WORLD_M 1\n", "include/m2.h": "#define WORLD_M 2\n",
+                "torch-ext/world/__init__.py": "",
             },
         )  # fmt: skip
         (self.far / "x" / "turned.h").symlink_to(root / "1.h")
@@ -100,7 +104,7 @@ class World:
         self.caches = [warm_cache(write_tree(root / name, {"none": ""})) for name in ("kept", "new")]
 
     def describe(self) -> None:
-        flags = [f"-DF={self.flag}", f'-DHEADER=\\"m{self.header}.h\\"']
+        flags = [f"-DWORLD_F={self.flag}", f'-DHEADER=\\"m{self.header}.h\\"']
         flags += [word for name in self.order for word in ("-isystem", str(self.far / name))]
         said = ", ".join(f"'{flag}'" for flag in flags).replace('\\"', '"')
         write_tree(
@@ -115,7 +119,7 @@ class World:
         )  # fmt: skip
 
     def wrapped(self, number: int) -> None:
-        words = f"-DC={number}" if number else ""
+        words = f"-DWORLD_C={number}" if number else ""
         made = program(self.root, f"compiler{len(self.done)}", f'exec {self.compiler} {words} "$@"\n')
         made.replace(self.root / "compiler")
         self.monkeypatch.setenv("CXX", str(self.root / "compiler"))
@@ -130,13 +134,13 @@ class World:
         return module.read_bytes(), made
 
     def header_changed(self) -> None:
-        name, macro = self.random.choice([("kernel/include/v.h", "V"), ("1.h", "TURNED"), ("2/w.h", "W")])
+        name, macro = self.random.choice([("kernel/include/v.h", "WORLD_V"), ("1.h", "TURNED"), ("2/w.h", "WORLD_W")])
         (self.root / name).write_text(f"#define {macro} {self.random.randrange(1, 10)}\n")
 
     def header_with_the_dates_of_before(self) -> None:
         path = self.root / "kernel" / "include" / "v.h"
         before = path.stat()
-        path.write_text(f"#define V {self.random.randrange(1, 10)}\n")
+        path.write_text(f"#define WORLD_V {self.random.randrange(1, 10)}\n")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def link_turned(self) -> None:
@@ -154,7 +158,7 @@ class World:
 
     def found_before(self) -> None:
         path = self.root / self.random.choice(["kernel/csrc/v.h", "kernel/csrc/extra.h", "a/longer/way/to/y/extra.h"])
-        macro = "V" if path.name == "v.h" else "EXTRA"
+        macro = "WORLD_V" if path.name == "v.h" else "EXTRA"
         if path.exists():
             path.unlink()
         else:
