@@ -94,6 +94,7 @@ def test_the_stable_forms_are_registrations_too() -> None:
 
 def test_registrations_get_the_namespace_of_the_build() -> None:
     text = (
+        'static auto version = torch::RegisterOperators().op("old::v", [] { return v(1, 2); });\n'
         'static auto registry = torch::RegisterOperators().op("old::f", &f)\n  .op("old::g(Tensor a) -> Tensor", &g);\n'
         'TORCH_LIBRARY(old, m) { m.def("old::h(int a) -> int"); /* TORCH_LIBRARY(x, */ }\nTORCH_LIBRARY_IMPL(old, CUDA, m) { m.impl("h", &h); }\n'
         "TORCH_LIBRARY_IMPL(aten, CUDA, m) {}\n"
@@ -102,9 +103,10 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
     new = changed["a.cpp"]
     assert 'ops.def("f", &f);\n  ops.def("g(Tensor a) -> Tensor", &g);' in new
     assert 'TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, m) { m.def("h(int a) -> int");' in new
+    assert 'ops.def("v", [] { return v(1, 2); });\n}' in new
     assert "TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CUDA, m)" in new
     assert "TORCH_LIBRARY_IMPL(aten, CUDA, m)" in new
-    assert sorted(item.name for item in operators) == ["f", "g", "h"]
+    assert sorted(item.name for item in operators) == ["f", "g", "h", "v"]
     assert namespaces == {"old"}
 
 

@@ -340,8 +340,15 @@ def with_own_namespace(file: str, text: str) -> tuple[str, list[Operator], set[s
     namespaces: set[str] = set()
     edits: list[tuple[int, int, str]] = []
     for found in _REGISTRY.finditer(plain):
-        end = plain.find(";", found.end())
-        calls = re.findall(r'\.\s*op\s*\(\s*"(\w+)::([^"]+)"\s*,\s*([^()]+?)\s*\)', plain[found.end() : end])
+        calls, end = [], found.end()
+        while (call := re.compile(r"\s*\.\s*op\s*\(").match(plain, end)) is not None:
+            end = block_end(plain, call.end() - 1)
+            given = split_arguments(plain[call.end() : end - 1])
+            said = re.fullmatch(r'"(\w+)::([^"]+)"', given[0]) if given else None
+            if not end or said is None or len(given) != 2:
+                break
+            calls.append((said[1], said[2], given[1]))
+        end = plain.find(";", end) if end else -1
         if end < 0 or not calls:
             continue
         line = plain.count("\n", 0, found.start()) + 1
