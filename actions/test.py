@@ -27,11 +27,11 @@ from kci.ci.watched_leg import unpack_legs, watch_hardware
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.files.cache import default_cache
-from kci.matrix.names import parse_variant_name, this_system
+from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.toolchains.downloads import SeldomTransfers
-from kci.toolchains.emulation import emulated_system, require_emulated
+from kci.toolchains.emulation import require_emulated
 from kci.tree.manifest import read_manifest
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
@@ -46,7 +46,9 @@ def main() -> None:
         if python:
             watch(kernel, names, Path(python), leg)
         return
-    replay = shlex.join(["kci", "test", str(kernel), *(["--python", python] if python else [])])
+    emulate = flag_input("emulate", default="false")
+    how = ["--emulate"] if emulate else ["--python", python] if python else []
+    replay = shlex.join(["kci", "test", str(kernel), *how])
     name = kci.open_workspace([str(kernel)]).only_kernel().build.name
     reports: list[TestReport] = []
     error = looked_at = ""
@@ -54,7 +56,7 @@ def main() -> None:
         tree = unpacked(fetched(Path(required_input("tree"))))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
-        reports = tested(tree, kernel, names, Path(python) if python else None)
+        reports = tested(tree, kernel, names, Path(python) if python else None, require_emulated() if emulate else "")
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
@@ -62,7 +64,6 @@ def main() -> None:
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
     by = next((report.emulated for report in reports if report.emulated), "")
-    replay += " --emulate" if by else ""
     record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at, emulated=by)
     place = runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
@@ -107,12 +108,9 @@ def fetched(place: Path) -> Path:
     return place
 
 
-def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
-    """Test the variants that this machine can load, or that it was sent and can emulate."""
+def tested(tree: Path, kernel: Path, names: list[str], python: Path | None, emulated: str) -> list[TestReport]:
+    """Test the variants that this machine can load."""
     there = [name for name in names if (tree / name).is_dir()]
-    foreign = emulated_system()
-    emulate = python is None and there and {parse_variant_name(name).system for name in there} == {foreign}
-    emulated = require_emulated() if emulate else ""
     variants = variants_of(tree, there, isolation=python is None, emulated=emulated)
     if python is not None:
         variants = fitting(variants, python)

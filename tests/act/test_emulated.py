@@ -23,10 +23,7 @@ catalog = "2026-03-25"  # PyPI's newest torch for the CPU of aarch64 is 2.10
 keep = ["backend == cpu and torch == 2.10 and system == aarch64-linux"]
 
 [runners.cpu.aarch64-linux]
-labels = ["ubuntu-24.04"]
-
-[test.cpu.aarch64-linux]
-labels = ["ubuntu-24.04"]
+cross = true
 """
 
 pytestmark = [

@@ -11,8 +11,7 @@ import pytest
 from kci.diagnostics import Span, finding
 from kci.errors import FindingsError
 from kci.plan.github import output_units
-from kci.run.kernel_tests import TestReport, TestState
-from variants import CPU, make_variant
+from variants import CPU
 
 ACTIONS = Path(__file__).parents[2] / "actions"
 ARM = CPU.replace("x86_64", "aarch64")
@@ -175,34 +174,3 @@ def test_a_tree_to_test_that_was_not_fetched_is_gone(tmp_path: Path) -> None:
     assert test.fetched(tmp_path) == tmp_path
     with pytest.raises(FindingsError, match="the tree to test is gone"):
         test.fetched(tmp_path / "kci-tested")
-
-
-@pytest.mark.parametrize(
-    ("names", "python", "emulated"),
-    [
-        ((ARM,), None, "aarch64-linux"),
-        ((CPU, ARM), None, ""),
-        ((CPU,), None, ""),
-        ((ARM,), Path("python3"), ""),
-    ],
-)
-def test_a_job_for_another_cpu_has_it_emulated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], python: Path | None, emulated: str
-) -> None:
-    """It was sent there by kci.toml. One with a Python, or with variants of the machine's own, is about the machine."""
-    test = load("test")
-    for name in names:
-        make_variant(tmp_path, name)
-    asked: list[str] = []
-
-    def run_kernel_tests(directory: Path, *_: object, **words: str) -> TestReport:
-        asked.append(words["emulated"])
-        return TestReport("gated-norm", directory.name, TestState.PASSED, 1, emulated=words["emulated"])
-
-    monkeypatch.setattr(test, "emulated_system", lambda: "aarch64-linux")
-    monkeypatch.setattr(test, "require_emulated", lambda: "aarch64-linux")
-    monkeypatch.setattr(test, "fitting", lambda variants, _python: variants)
-    monkeypatch.setattr(test, "run_kernel_tests", run_kernel_tests)
-    reports = test.tested(tmp_path, tmp_path, [*names, "torch-cuda"], python)
-    assert [report.variant for report in reports] == list(names)
-    assert set(asked) == {emulated}

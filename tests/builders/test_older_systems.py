@@ -206,6 +206,7 @@ int main(int, char **given) {
 
 
 @crossing
+@pytest.mark.usefixtures("cross_compilers")
 def test_the_same_holds_of_what_is_made_for_another_cpu(tmp_path: Path) -> None:
     module = linked(tmp_path, USES, system=OTHER)
     assert (newest(module, "GLIBC"), newest(module, "GLIBCXX")) <= ((2, 28), (3, 4, 24))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from buildkit import write_tree
+from buildkit import only_these, program, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
@@ -108,13 +108,25 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     assert not list(tmp_path.glob("**/.kci-*"))
 
 
-def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cross_compilers")
+def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path, "git")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
     notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
-    assert notes["torch213-cxx11-cpu-aarch64-linux"] == "needs an aarch64-linux machine"
+    needs = "needs an aarch64-linux machine, or a cross compiler: apt-get install g++-aarch64-linux-gnu"
+    assert notes["torch213-cxx11-cpu-aarch64-linux"] == needs
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
+    program(folder, "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
+    crossed = {
+        outcome.variant.name
+        for outcome in outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
+        if outcome.state is OutcomeState.WAITING
+    } - waiting
+    assert "torch213-cxx11-cpu-aarch64-linux" in crossed
+    assert all(name.endswith("aarch64-linux") for name in crossed)
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:

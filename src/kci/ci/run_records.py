@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.discover import FaultyKernel
-from kci.config.values import LeaveOut
+from kci.config.values import Crossed, LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
@@ -157,6 +158,21 @@ class TestRecord(_Record, frozen=True):
     kci: Text = ""
 
 
+def emulated_record(path: Path) -> TestRecord | None:
+    """The record of `kci test --emulate --record`; None for any other file, of which others say what is wrong."""
+    with suppress(OSError, ValueError):
+        record = read_record(path, TestRecord)
+        return record if record.emulated else None
+    return None
+
+
+def passed_digests(record: TestRecord) -> Iterator[str]:
+    """The digests of the variants that passed; nothing of a record that did not."""
+    for item in record.variants if record.passed else ():
+        if item.state is TestState.PASSED:
+            yield item.digest
+
+
 class RunPlan(msgspec.Struct, frozen=True):
     """What the gate needs to know of the plan's JSON (`kci plan --format json`), and the attempt that made it."""
 
@@ -169,6 +185,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
     leave_out: LeaveOut | None = None
+    crossed: Crossed = Crossed.TESTED
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:

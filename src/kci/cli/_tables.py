@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kci.cli import options
 from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
@@ -54,7 +55,7 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
         (
             leg.kernel,
             leg.name,
-            leg.runner_text,
+            f"{leg.runner_text} (crossed)" if leg.built_on else leg.runner_text,
             leg.image or "-",
             f"{leg.timeout} min",
             f"{'' if leg.measured else '~'}{leg.minutes} min",
@@ -71,6 +72,12 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
+    ways = [
+        f"; of {count(way.legs, 'leg')} for {way.system} {way.now} crossed: {money(way.native)} on machines of that "
+        f"system, {money(way.crossed)} on {way.host}"
+        for way in made.both_ways
+        if way.now or options().verbose
+    ]
     free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
     recorded = sum(leg.recorded for leg in plan.legs)
     known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
@@ -78,7 +85,7 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     return (
         f"{count(made.legs, 'leg')}{matrices}, {minutes}; {money(made.costs)} at "
         f"the prices of {made.prices_as_of}{free}; {count(made.wall_minutes, 'wall-clock minute')} in "
-        f"{count(made.waves, 'wave')}"
+        f"{count(made.waves, 'wave')}{''.join(ways)}"
     )
 
 

@@ -11,7 +11,18 @@ from msgspec import field
 
 from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, LauncherTool, LeaveOut, PullRequests, System, Tier, Version
+from kci.config.values import (
+    Backend,
+    Crossed,
+    Forks,
+    Grouping,
+    LauncherTool,
+    LeaveOut,
+    PullRequests,
+    System,
+    Tier,
+    Version,
+)
 
 KCI_TOML = "kci.toml"
 
@@ -31,6 +42,8 @@ class Machine(Table, frozen=True):
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
     """How many such runners there are; no more jobs than that run in parallel."""
+    cross: bool | str | None = None
+    """Under `runners`: what is for this system is compiled on runners of the other CPU; in an image if it names one."""
 
 
 class Machines(Table, frozen=True):
@@ -224,6 +237,8 @@ class Publish(Table, frozen=True):
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
+    crossed: Crossed = Crossed.TESTED
+    """Whether variants that were compiled on another system are published untested."""
     attest: bool = True
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kci.catalog.runners import Runners, default_runners
+from kci.catalog.runners import Runner, Runners, default_runners
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
@@ -223,6 +223,10 @@ def place(
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
         return Unplaced("KCI301", f"no runner is known for {system}")
+    if runner.host and not crossed_by(variant, runner, runners, container=container):
+        runner = runners.native(variant.backend, system)
+        if runner is None:
+            return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         reason = f"kci's builders do not compile for {variant.backend} on {system}"
@@ -232,6 +236,9 @@ def place(
             )
         return Unplaced("KCI303", reason)
     image = build.image_for(system, variant.compute) if container and not noarch else ""
+    if runner.host:
+        version = ".".join((variant.compute or "").split(".")[:2])
+        image = runner.cross_image.replace("{compute}", version) if container else ""
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)
@@ -259,8 +266,19 @@ def place(
         disk=build.disk or None if image else None,
         loads=variant.loads,
         recorded=recorded and not measured,
+        built_on=runner.host,
+        cross=runners.cross[system].package if runner.host and not image else None,
     )
     return Placed(variant, leg, build.setup, most_minutes(runner))
+
+
+def crossed_by(variant: Variant, runner: Runner, runners: Runners, *, container: bool) -> bool:
+    """Whether a runner of another system compiles a variant: in an image of its own, or with what packages have."""
+    target = runners.cross.get(variant.system)
+    versions = target.hosts.get(runner.host, {}).get(variant.backend) if target is not None else None
+    if variant.kind is Kind.NOARCH or versions is None:
+        return False
+    return bool(runner.cross_image and container) or not versions or variant.compute in versions
 
 
 def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from kci.catalog.runners import BuildDefaults, Runner, Runners, default_prices, default_runners, quotas
@@ -66,12 +68,16 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         if images is not None:
             base = build.get(backend) or _UNKNOWN_BUILD
             build[str(backend)] = _with_images(base, images)
+    own = _machines(settings.runners, defaults.runner)
+    # What is compiled for another CPU is tested by emulation, unless kci.toml has a machine of that CPU.
+    emulated = {key: runner for key, runner in own.items() if runner.host and key[0] == "cpu"}
     return Runners(
         runner=defaults.runner,
         build=build,
-        own=_machines(settings.runners, defaults.runner),
-        test=_machines(settings.test, {}),
+        own=own,
+        test=emulated | _machines(settings.test, {}),
         limits=settings.limits,
+        cross=defaults.cross,
     )
 
 
@@ -95,14 +101,33 @@ def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tup
     found: dict[tuple[str, str], Runner] = {}
     for backend in RUNNER_KINDS:
         for system in SYSTEMS:
-            machines = [by_name(table, name) for name in ("any", backend)]
-            layers = [machine for item in machines if item is not None and (machine := by_name(item, system))]
-            runner = defaults.get(system, Runner((), 0, 0))
+            layers = list(_layers(table, backend, system))
+            runner = _crossing(table, backend, system, defaults) or defaults.get(system, Runner((), 0, 0))
             for machine in layers:
                 runner = _overlay(runner, machine)
             if layers and (runner.labels or runner.group):
                 found[backend, system] = runner
     return found
+
+
+def _layers(table: MachinesByBackend, backend: str, system: str) -> Iterator[Machine]:
+    for name in ("any", backend):
+        of_backend = by_name(table, name)
+        if of_backend is not None and (machine := by_name(of_backend, system)):
+            yield machine
+
+
+def _crossing(table: MachinesByBackend, backend: str, system: str, defaults: dict[str, Runner]) -> Runner | None:
+    """The runner of the other CPU that compiles for a system, if kci.toml says so and there is one."""
+    said = [machine.cross for machine in _layers(table, backend, system) if machine.cross is not None]
+    target = default_runners().cross.get(system)
+    hosts = [host for host, backends in target.hosts.items() if backend in backends] if target else []
+    if not hosts or not said or said[-1] is False:
+        return None
+    runner = defaults.get(hosts[0], Runner((), 0, 0))
+    for machine in _layers(table, backend, hosts[0]):
+        runner = _overlay(runner, machine)
+    return msgspec.structs.replace(runner, host=hosts[0], cross_image=said[-1] if isinstance(said[-1], str) else "")
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:

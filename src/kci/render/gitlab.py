@@ -141,7 +141,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     return {
         "job": f"{leg.kernel}: {leg.name}",
         "image": leg.image or gitlab_data().image,
-        "tags": _tags(leg.runner, leg.system),
+        "tags": _tags(leg.runner, leg.built_on or leg.system),
         "timeout": leg.timeout,
         "part": leg.part,
         # More than GitLab takes: then the stage of the parts is waited for as a whole.
@@ -149,6 +149,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
         "links": bool(leg.takes),
         "objects": name,
         "pack": pack,
+        "cross": leg.cross,
         "script": threads + shlex.join([*words, "--", leg.path]),
     }
 
@@ -178,11 +179,13 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
 
 def _test(test: TestLeg) -> dict[str, Any]:
     script = shlex.join(["kci", "test", "kci-tree", "--kernel", test.path])
+    script += " --emulate" if test.host else ""
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
-        "tags": _tags(test.runner, test.system),
+        "tags": _tags(test.runner, test.host or test.system),
         "timeout": test.timeout,
+        "emulate": bool(test.host),
         "script": script + python,
     }
 

@@ -14,6 +14,7 @@ import msgspec
 
 from kci.builders.never_ran.oneapi import find_icpx
 from kci.catalog.rows import Catalog
+from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import KciError
 from kci.matrix.names import this_system
@@ -23,7 +24,6 @@ from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_new
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
-from kci.toolchains.toolchain_data import toolchains
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""
@@ -86,7 +86,7 @@ def _newer_glibc() -> bool:
 
 
 def _crossing(system: str) -> Iterator[Examined]:
-    for target, cross in sorted(toolchains().cross.items()):
+    for target, cross in sorted(default_runners().cross.items()):
         if system in cross.hosts:
 
             def found(target: str = target) -> str:

@@ -21,6 +21,7 @@ from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log
+from kci.toolchains.crossing import built_on
 from kci.tree import identity
 from kci.tree.differences import compare, listed
 from kci.tree.leg_record import LegRecord, leg_for
@@ -73,7 +74,7 @@ def make_variant_dir(
                 state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
                 kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
-                committed=identity.committed(kernel_dir),
+                committed=identity.committed(kernel_dir), built_on=built_on(variant),
             )  # fmt: skip
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):

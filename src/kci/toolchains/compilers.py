@@ -11,6 +11,7 @@ from functools import cache as remembered
 from pathlib import Path
 from typing import NoReturn
 
+from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.names import Kind, this_system
@@ -91,7 +92,7 @@ def compiler_of(variant: Variant) -> tuple[str, ...]:
 
 
 def _name_of(system: str) -> str:
-    target = toolchains().cross.get(system)
+    target = default_runners().cross.get(system)
     return f"CXX_{target.triplet.replace('-', '_')}" if target else "CXX"
 
 
@@ -170,7 +171,7 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
         system = system_of(said(*cxx, "-dumpmachine"))
-        target = toolchains().cross.get(system) if system != this_system() else None
+        target = default_runners().cross.get(system) if system != this_system() else None
         hint = f"install them, for example: apt-get install {target.package if target else 'g++'}"
         raise MissingToolError(f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}", hint=hint)
     found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))

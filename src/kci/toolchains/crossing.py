@@ -5,15 +5,21 @@ The target is a value, `x86_64-linux`, that every question about compilers, head
 
 from __future__ import annotations
 
+from kci.catalog.runners import CrossTarget, default_runners
+from kci.config.values import System
 from kci.errors import MissingToolError
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
-from kci.toolchains.toolchain_data import CrossTarget, toolchains
 
 
 def is_crossed(variant: Variant) -> bool:
     """Whether a variant is compiled, and for another system than this machine's."""
     return variant.kind is not Kind.NOARCH and variant.system != this_system()
+
+
+def built_on(variant: Variant) -> System | None:
+    """This machine's system, where a variant is compiled for another one; None where it is its own."""
+    return System(this_system()) if is_crossed(variant) else None
 
 
 def crosses(variant: Variant, host: str) -> bool:
@@ -23,7 +29,7 @@ def crosses(variant: Variant, host: str) -> bool:
         variant: which one.
         host: the system of that machine.
     """
-    target = toolchains().cross.get(variant.system)
+    target = default_runners().cross.get(variant.system)
     backends = target.hosts.get(host, ()) if target is not None else ()
     return variant.kind is not Kind.NOARCH and variant.backend in backends
 
@@ -34,7 +40,7 @@ def cross_target(system: str) -> CrossTarget:
     Raises:
         MissingToolError: kci does not know any.
     """
-    target = toolchains().cross.get(system)
+    target = default_runners().cross.get(system)
     if target is None:
         raise MissingToolError(f"kci knows no cross compiler for {system}", hint=f"run this on a {system} machine")
     return target

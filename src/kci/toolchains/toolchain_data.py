@@ -61,19 +61,6 @@ class SyclTla(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, SyclTlaVersion]
 
 
-class CrossTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system that other machines compile for."""
-
-    triplet: str
-    """What GCC calls it: its cross compiler is `<triplet>-g++`."""
-    package: str
-    """Debian's and Ubuntu's package of the compiler, with the libraries of C and C++."""
-    hosts: dict[str, tuple[str, ...]]
-    """The backends by the system of the machine that compiles."""
-    cuda: str
-    """What NVIDIA calls it in a toolkit's `targets`."""
-
-
 class Toolchains(Dated, frozen=True):
     """The data file, as it is."""
 
@@ -84,7 +71,6 @@ class Toolchains(Dated, frozen=True):
     newest_gcc: dict[str, int]
     """By CUDA version; one that is not listed is not known to refuse any."""
     cuda_headers: dict[str, dict[str, str]]
-    cross: dict[str, CrossTarget]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]

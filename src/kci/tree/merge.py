@@ -37,7 +37,7 @@ from kci.tree.artifacts import (
 from kci.tree.carry import carry, copy
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
-from kci.tree.metadata import refuse_partial
+from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.tree_top import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
@@ -211,8 +211,10 @@ def _build(job: _Job, tree: Path) -> _Made:
         refuse_partial(tree / leg.variant)
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        made = placed.metadata.kci.committed if placed.metadata.kci is not None else None
-        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made)
+        made = placed.metadata.kci or KciRecord("")
+        origin = Origin(
+            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed, built_on=made.built_on
+        )
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
         made_from, read = job.fingerprint(leg), inputs_key(leg.inputs, records)
         entry = Present(leg.variant, leg.digest, leg.backend, origin, made_from, inputs=read, objects=taken)
@@ -289,7 +291,8 @@ def _carried(
         sealed = read_sealed(directory, _known_hashes(directory, seen))
         digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
-        origin = msgspec.structs.replace(before.origin, carried=True)
+        built_on = sealed.metadata.kci.built_on if sealed.metadata.kci is not None else None
+        origin = msgspec.structs.replace(before.origin, carried=True, built_on=built_on)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
         same = before.digest == digest
         made_from = before.fingerprint if same else None
