@@ -10,12 +10,14 @@ from conftest import kernel, torch_kernel
 from kci.catalog.overlay import apply, read_overlay
 from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
-from kci.config.values import Tier
+from kci.config.settings import Nix, Settings
+from kci.config.values import Grouping, Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.github import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.machines import runners_from
 from kci.plan.plan import as_json
 
 NOARCH = """
@@ -147,3 +149,33 @@ def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypat
     with pytest.raises(FindingsError) as caught:
         github_matrix(plan)
     assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]
+
+
+@pytest.mark.rule("KCI303", triggers=False)
+def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "metal", "xpu"])], catalog)
+    nix = Nix(systems=("aarch64-darwin", "x86_64-windows"), backends=("xpu",))  # type: ignore[arg-type]
+    plan = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(split=True))
+    legs = {(leg.backend, leg.system): leg for leg in plan.legs}
+    for backend, system in (("metal", "aarch64-darwin"), ("cpu", "aarch64-darwin"), ("xpu", "x86_64-linux")):
+        leg = legs[backend, system]
+        assert (leg.builder, leg.image, leg.part) == ("nix", "", None)
+    assert legs["metal", "aarch64-darwin"].runner == ("macos-26",)
+    assert legs["cpu", "x86_64-linux"].builder is None, "kci builds it itself"
+    assert {item.system for item in plan.left_out} <= {"x86_64-windows"}, "Nix does not run there"
+    entries = {entry["variant"]: entry for entry in json.loads(github_matrix(plan))["include"]}
+    assert entries[legs["xpu", "x86_64-linux"].variant]["builder"] == "nix"
+    assert "objects" not in entries[legs["xpu", "x86_64-linux"].variant]
+    assert "builder" not in entries[legs["cpu", "x86_64-linux"].variant]
+    grouped = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND))
+    assert all(leg.builder == ("nix" if leg.system == "aarch64-darwin" or leg.backend == "xpu" else None)
+               for leg in grouped.legs)  # fmt: skip
+
+
+def test_what_is_left_out_names_what_would_build_it(catalog: Catalog) -> None:
+    plan = make_plan(compute_matrix([torch_kernel(["cpu", "metal", "xpu"])], catalog))
+    reasons = {(item.backend, item.system): item.reason for item in plan.left_out}
+    assert reasons["metal", "aarch64-darwin"].endswith(
+        '[nix] of kci.toml leaves it to Nix: `systems = ["aarch64-darwin"]`'
+    )
+    assert reasons["xpu", "x86_64-linux"].endswith('or [nix] leave it to Nix: `backends = ["xpu"]`')

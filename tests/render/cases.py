@@ -137,6 +137,7 @@ CASES = [
         ),
         _pinned(),
     ),
+    Case("nix", Inputs(names=("relu",), compiled=True, nix=True, install_nix=True), shipped_pins()),
     Case(
         "elsewhere",
         Inputs(names=("relu",), installer="uv"),

@@ -91,6 +91,8 @@ class Runners(msgspec.Struct, frozen=True):
     limits: tuple[Limit, ...] = ()
     cross: dict[str, CrossTarget] = {}
     """What it takes to compile for a system on a machine of another one."""
+    nix: frozenset[str] = frozenset()
+    """The systems and backends for which the nix builder makes what no image of `build` compiles."""
 
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""

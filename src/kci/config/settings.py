@@ -157,6 +157,15 @@ class BuildTable(Table, frozen=True):
     """The size of the objects that a machine keeps, in GB; those go first that were used longest ago."""
 
 
+class Nix(Table, frozen=True):
+    """`[nix]`: what the nix builder makes of the variants that kci's own builders do not compile."""
+
+    systems: tuple[System, ...] = ()
+    backends: tuple[Backend, ...] = ()
+    install: bool = True
+    """Whether its jobs install Nix; false for runners that have it."""
+
+
 class PullRequest(Table, frozen=True):
     """What a pull request builds."""
 
@@ -332,6 +341,7 @@ class Settings(Table, frozen=True):
     tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
     plan: PlanTable = PlanTable()
     build: BuildTable = BuildTable()
+    nix: Nix = Nix()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

@@ -41,7 +41,7 @@ LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
 """What a job that tests gets to know."""
 
-LIMIT_KEYS = ("max_jobs", "cores", "disk", "cross")
+LIMIT_KEYS = ("max_jobs", "cores", "disk", "cross", "builder")
 """Keys that a job has only where there is such a limit or need."""
 
 OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "objects_from", "memory")
@@ -129,7 +129,7 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
     said = {key: getattr(leg, key) for key in OBJECT_KEYS}
-    if leg.kind is not Kind.NOARCH:
+    if leg.kind is not Kind.NOARCH and leg.builder is None:
         said["objects"] = objects_name(leg.kernel, leg.name)
     return entry | {key: value for key, value in said.items() if value not in (None, "", ()) and value is not False}
 

@@ -15,7 +15,7 @@ from kci.matrix.names import COMPUTE_PREFIX, Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.hardware_tests import CarriedTree, plan_tests
-from kci.plan.machines import most_minutes, pool_of, price_of
+from kci.plan.machines import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 from kci.plan.object_work import Work
 from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, Split
 from kci.plan.sharding import assign, shards
@@ -54,7 +54,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
 def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
     variant, leg = item.variant, item.leg
     # Limits are a leg's, not a variant's, so variants of different limits do not share one.
-    limits = (leg.runner, leg.max_jobs, leg.cores)
+    limits = (leg.runner, leg.max_jobs, leg.cores, leg.builder)
     if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg does for all of them
         return ("noarch", *limits)
     if grouping is Grouping.BACKEND:
@@ -161,7 +161,7 @@ def make_plan(
                 placed.append(found)
         more, whole = [], placed
         if options.split:
-            apart, told = split_kernel(kernel, placed, rooms, runners)
+            apart, told = split_kernel(kernel, [item for item in placed if not item.leg.builder], rooms, runners)
             splits += told
             more = [item for legs_of in apart.values() for item in legs_of]
             whole = [item for item in placed if item.variant.name not in apart]
@@ -228,14 +228,11 @@ def place(
         if runner is None:
             return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
-    if build is None or (not noarch and system not in build.image):
-        reason = f"kci's builders do not compile for {variant.backend} on {system}"
-        if system.endswith("-linux"):
-            reason = (
-                f"kci knows no image that compiles for {variant.backend} on {system}; [images] of kci.toml can name it"
-            )
-        return Unplaced("KCI303", reason)
-    image = build.image_for(system, variant.compute) if container and not noarch else ""
+    compiled = build is not None and (noarch or system in build.image)
+    if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
+        return Unplaced("KCI303", _not_compiled(variant.backend, system))
+    build = build or UNKNOWN_BUILD
+    image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
     if runner.host:
         version = ".".join((variant.compute or "").split(".")[:2])
         image = runner.cross_image.replace("{compute}", version) if container else ""
@@ -268,6 +265,7 @@ def place(
         recorded=recorded and not measured,
         built_on=runner.host,
         cross=runners.cross[system].package if runner.host and not image else None,
+        builder=None if compiled else "nix",
     )
     return Placed(variant, leg, build.setup, most_minutes(runner))
 
@@ -279,6 +277,17 @@ def crossed_by(variant: Variant, runner: Runner, runners: Runners, *, container:
     if variant.kind is Kind.NOARCH or versions is None:
         return False
     return bool(runner.cross_image and container) or not versions or variant.compute in versions
+
+
+def _not_compiled(backend: str, system: str) -> str:
+    """Why no job builds it, and what would."""
+    if system.endswith("-windows"):
+        return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
+    if system.endswith("-linux"):
+        known = f"kci knows no image that compiles for {backend} on {system}; [images] of kci.toml can name it"
+        return f'{known}, or [nix] leave it to Nix: `backends = ["{backend}"]`'
+    known = f"kci's builders do not compile for {backend} on {system}"
+    return f'{known}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
 
 
 def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:

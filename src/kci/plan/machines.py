@@ -66,7 +66,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     for backend in Backend:
         images = by_name(settings.images, backend)
         if images is not None:
-            base = build.get(backend) or _UNKNOWN_BUILD
+            base = build.get(backend) or UNKNOWN_BUILD
             build[str(backend)] = _with_images(base, images)
     own = _machines(settings.runners, defaults.runner)
     # What is compiled for another CPU is tested by emulation, unless kci.toml has a machine of that CPU.
@@ -78,6 +78,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         test=emulated | _machines(settings.test, {}),
         limits=settings.limits,
         cross=defaults.cross,
+        nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )
 
 
@@ -94,7 +95,8 @@ def _with_images(base: BuildDefaults, images: ImageBySystem) -> BuildDefaults:
     return msgspec.structs.replace(base, image=image, images=single, disk=disk)
 
 
-_UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
+UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
+"""Of a backend for which kci has no image."""
 
 
 def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:

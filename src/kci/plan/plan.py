@@ -108,6 +108,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The system of its runner, where that is another one than its variants'."""
     cross: str | None = None
     """The package with the cross compiler that its runner needs; None where an image has one, or none is needed."""
+    builder: str | None = None
+    """`nix` where the nix builder makes it; None for the builder that fits."""
     memory: int | None = None
     """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
     recorded: bool = False

@@ -332,6 +332,7 @@ class _Jobs:
 
     def _build_words(self, leg: Leg, engine: EngineSettings, pack: str) -> list[str]:
         how = BuildOptions(
+            builder=leg.builder or "auto",
             container=leg.image if engine.container == "auto" and leg.image else "none",
             tier=self.request.choice.tier,
             jobs=self.request.jobs or leg.max_jobs or engine.cores,

@@ -130,9 +130,10 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build"]
     words += ["--torch-only"] if leg.torch_only else []
+    words += ["--builder", leg.builder] if leg.builder else []
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
     # A pack has the objects of one variant.
-    name = "" if leg.kind is Kind.NOARCH or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
+    name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
     pack = f"kci-objects/{name}.tar" if name else ""
     if pack:
         words += ["--objects-from", "kci-objects", "--objects-to", pack, "--stop-after", str(leg.stop_after)]

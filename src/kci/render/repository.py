@@ -26,7 +26,6 @@ from kci.plan.github import (
     check_callers,
     check_limits,
     github_matrix,
-    may_go_on,
     run_jobs,
 )
 from kci.plan.plan import Plan, Role
@@ -227,8 +226,9 @@ def render_workflows(
         crossed=any(runner.host for runner in workspace.runners.own.values()),
         # A static matrix knows no earlier run.
         compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
-        part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
-        finish=mode is Mode.RUNTIME and any(map(may_go_on, legs_of)),
+        nix=any(leg.builder for leg in legs_of),
+        install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
+        split=any(leg.role is not Role.WHOLE for leg in legs_of),
         publish=publish_jobs(workspace.settings),
         **legs,
     )
