@@ -235,6 +235,7 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[images.cpu]\nx86_64-linux = "Not An Image"\n',
         '[schedule]\ntimezone = "Mars/Olympus"\n',
         '[actions.pins."actions/checkout"]\nsha = "v4"\n',
+        '[nix]\nsystems = ["x86_64-windows"]\n',
         '[actions]\nrepository = "https://example.com/kci"\n',
         '[actions]\nref = "a..b"\n',
         '[actions]\nwheel = "../kci-1.0-py3-none-any.whl"\n',

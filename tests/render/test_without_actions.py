@@ -156,6 +156,19 @@ def test_the_header_remembers_that_no_action_is_used(tmp_path: Path) -> None:
         assert ("uses: kci/build" in file.read_text()) is used
 
 
+def test_what_installs_stands_in_every_file(tmp_path: Path) -> None:
+    add_kernel(tmp_path)
+    (tmp_path / "kci.toml").write_text('[actions]\ninstall = "npm"\n')
+    refused = kci("render", "--output", tmp_path, tmp_path)
+    assert "KCI104" in refused.stderr
+    assert "one of: pip, uv" in refused.stderr
+    (tmp_path / "kci.toml").write_text('[actions]\ninstall = "pip"\n')
+    assert kci("render", "--output", tmp_path, tmp_path).code == 0
+    files = list((tmp_path / ".github/workflows").iterdir())
+    assert len(files) == 2
+    assert all(read_yaml(file.read_text())["env"] == {"KCI_INSTALLER": "pip"} for file in files)
+
+
 def add_kernel(root: Path) -> None:
     package = root / "kernel" / "torch-ext" / "some_kernel"
     package.mkdir(parents=True)

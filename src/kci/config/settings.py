@@ -16,6 +16,7 @@ from kci.config.values import (
     Crossed,
     Forks,
     Grouping,
+    Installer,
     LauncherTool,
     LeaveOut,
     PullRequests,
@@ -282,7 +283,7 @@ class Actions(Table, frozen=True):
     """What follows the `@` of kci's own actions: a tag, a branch or a full commit."""
     version: str | None = None
     """What the comment behind a commit says."""
-    install: Literal["pip", "uv"] | None = None
+    install: Installer | None = None
     """What installs the dependencies of the actions; without it, uv where it is there."""
     wheel: str | None = None
     """`kci render --without-actions`: kci's wheel, a file relative to the repository's root or an https address."""

@@ -61,6 +61,13 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
+class Installer(enum.StrEnum):
+    """What installs the dependencies of kci's actions."""
+
+    PIP = "pip"
+    UV = "uv"
+
+
 class LauncherTool(enum.StrEnum):
     """What compilers are started through."""
 

@@ -197,6 +197,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
     for index, name in enumerate(schedule.moves.migrations):
         yield ("schedule", "moves", "migrations", index), name, MIGRATIONS.__contains__, one_of(MIGRATIONS)
+    for index, system in enumerate(settings.nix.systems):
+        runs = "a system on which Nix runs, which is none of Windows"
+        yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
     actions = settings.actions
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
