@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +88,16 @@ def test_no_action_of_kcis_and_a_wheel_of_the_repository(
     run = run_workflow(repository, RELEASE, "push", other, checkout=tmp_path / "none", env=env, own="")
     assert run.jobs == {"plan": "failure", "kci": "failure"}, run.log
     assert "is not the wheel that was rendered for" in run.log
+
+
+def test_no_action_of_kcis_and_a_wheel_of_an_index(
+    repository: Path, scratch: Path, tmp_path: Path, wheel: Path
+) -> None:
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (repository / "kci.toml").write_text(f'[actions]\nsha256 = "{digest}"\n')
+    assert kci("render", "--output", repository, "--without-actions", repository).code == 0
+    commit_all(repository)
+    env = offline_pip(tmp_path / "wheels")
+    shutil.copy(wheel, tmp_path / "wheels")
+    run = run_workflow(repository, RELEASE, "push", scratch, checkout=tmp_path / "none", env=env, own="")
+    assert run.jobs == PASSED, run.log
