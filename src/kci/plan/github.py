@@ -53,7 +53,7 @@ FINISH = "finish"
 
 def may_go_on(leg: Leg) -> bool:
     """Whether a leg could end itself before it is done: a part, or a variant that takes long. A link is run again."""
-    if leg.kind is Kind.NOARCH or leg.role is Role.LINK:
+    if leg.kind is Kind.NOARCH or leg.role is Role.LINK or leg.builder:
         return False
     return leg.role is Role.PART or leg.minutes > leg.timeout * work_data().parts.long
 

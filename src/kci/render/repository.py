@@ -228,7 +228,8 @@ def render_workflows(
         compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
-        split=any(leg.role is not Role.WHOLE for leg in legs_of),
+        part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
+        finish=mode is Mode.RUNTIME and any(map(may_go_on, legs_of)),
         publish=publish_jobs(workspace.settings),
         **legs,
     )

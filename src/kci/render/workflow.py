@@ -106,8 +106,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """Whether the nix builder makes a variant."""
     install_nix: bool = False
     """Whether jobs that need Nix install it."""
-    split: bool = False
-    """Whether a variant is made in parts, because it does not fit into a job."""
+    part_jobs: int = 0
+    """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
+    finish: bool = False
+    """Whether a leg may take so long that it ends itself before it is done, and another job goes on."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
