@@ -26,6 +26,7 @@ from kci.plan.github import (
     check_callers,
     check_limits,
     github_matrix,
+    may_go_on,
     run_jobs,
 )
 from kci.plan.plan import Plan, Role
