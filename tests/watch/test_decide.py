@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, is_outage
-from kci.watch.decide import ActionKind, WatchState, decide, mark, whom
+from kci.watch.decide import ActionKind, WatchState, decide, whom
 from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, gather, leg_key
+from kci.watch.issue_text import mark
 
 POLICY = Decisions()
 CPU = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
@@ -278,10 +278,8 @@ def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
         )
         for number in (1, 2)
     ]  # fmt: skip
-    started = time.perf_counter()
     runs, _ = gather(results)
     (action,) = decide(runs, POLICY)
-    assert time.perf_counter() - started < 10
     assert len(action.title) <= 200
     assert len(action.body) < 10_000
     assert re.sub("[\n\u200b]", "", action.title + action.body).isprintable()

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.errors import FindingsError, MissingToolError
-from kci.watch.decide import ActionKind, mark, standing
+from kci.watch.decide import ActionKind, standing
 from kci.watch.history import RecordedRun
+from kci.watch.issue_text import mark
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, carry_out
 from watch.test_decide import AGAIN, run
 

@@ -13,10 +13,12 @@ import msgspec
 
 from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
+from kci.builders.kernel_files import refused
+from kci.builders.objects import Objects
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.diagnostics import Span, finding
-from kci.errors import BuildFailedError
+from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
@@ -195,3 +197,24 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
     if was_killed(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     return program_hint(done.output, work, CACHE_OPTION)
+
+
+_ALL_THE_TIME = 0.9
+"""An object that had this part of a build's time would not be done in another one of the same time."""
+
+
+def out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
+    """Why a build has ended that had these seconds to compile: others go on, unless no object fits into that time."""
+    done, left, hint = objects.done(), objects.left(), ""
+    longest = max(objects.lost, key=lambda output: objects.lost[output], default="")
+    if done == len(objects.found) and longest:
+        had = objects.lost[longest]
+        said = f"{recipe.needs[longest].what} had {had / 60:.1f} minutes, and was not done"
+        if had >= _ALL_THE_TIME * seconds and all(left.values()):
+            others = f"; {count(len(left) - 1, 'other object')} did not fit either" if len(left) > 1 else ""
+            message = f"{request.variant.name} cannot be built in the time that it has: {said}{others}"
+            return refused("KCI515", message, kind=BuildFailedError)
+        hint = f"nothing was done in this time: {said}. The same command begins with others"
+    elif done == len(objects.found):
+        hint = "nothing was done in this time; give it more"
+    return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)

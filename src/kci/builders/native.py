@@ -19,7 +19,7 @@ import msgspec
 from kci.builders import generate, hipify
 from kci.builders.commands import NVCC_INCLUDES, Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
-from kci.builders.failures import as_written, failed_build, unwritable
+from kci.builders.failures import as_written, failed_build, out_of_time, unwritable
 from kci.builders.kernel_files import refused, write_package
 from kci.builders.never_ran.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.ninjafile import ninja_text
@@ -31,12 +31,11 @@ from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
 from kci.builders.units import Language
 from kci.config.values import Version
-from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
+from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.files.lock import locked
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
-from kci.plurals import count
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.ninja_run import NinjaRun, ending, run_ninja
 from kci.processes.process import Finished, Log
@@ -82,8 +81,6 @@ OBJECTS = "objects/1"
 """Where the cache has objects."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
-_ALL_THE_TIME = 0.9
-"""An object that had this part of a build's time would not be done in another one of the same time."""
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
@@ -276,28 +273,11 @@ def _compile(
         except KeyboardInterrupt:
             done = None
         if done is None:
-            raise _out_of_time(request, recipe, objects, (ends_at or math.inf) - began)
+            raise out_of_time(request, recipe, objects, (ends_at or math.inf) - began)
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
     return done, use
-
-
-def _out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
-    """Why a build has ended that had these seconds to compile: others go on, unless no object fits into that time."""
-    done, left, hint = objects.done(), objects.left(), ""
-    longest = max(objects.lost, key=lambda output: objects.lost[output], default="")
-    if done == len(objects.found) and longest:
-        had = objects.lost[longest]
-        said = f"{recipe.needs[longest].what} had {had / 60:.1f} minutes, and was not done"
-        if had >= _ALL_THE_TIME * seconds and all(left.values()):
-            others = f"; {count(len(left) - 1, 'other object')} did not fit either" if len(left) > 1 else ""
-            message = f"{request.variant.name} cannot be built in the time that it has: {said}{others}"
-            return refused("KCI515", message, kind=BuildFailedError)
-        hint = f"nothing was done in this time: {said}. The same command begins with others"
-    elif done == len(objects.found):
-        hint = "nothing was done in this time; give it more"
-    return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)
 
 
 def _not_launched(recipe: Recipe) -> list[str]:

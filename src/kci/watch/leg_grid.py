@@ -16,8 +16,9 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.settings import Decisions
-from kci.watch.decide import FLAKY, WatchState, backend_of
+from kci.watch.decide import FLAKY, WatchState
 from kci.watch.history import Failure, RecordedRun, RunFacts
+from kci.watch.issue_text import backend_of
 
 SHOWN_RUNS = 14
 """So many latest runs are shown one by one; a leg that is in none of them is left out."""

@@ -21,8 +21,8 @@ from kci.files.replace import replacing
 from kci.files.templates import html_environment, integrity, template_environment, template_folder, tidy
 from kci.plurals import count, first_of
 from kci.version import __version__
-from kci.watch.decide import plain, web_link
 from kci.watch.history import RunFacts
+from kci.watch.issue_text import plain, web_link
 from kci.watch.leg_grid import CellState, GridCell, KernelCells, LegGrid, Trend
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000

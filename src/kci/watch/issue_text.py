@@ -1,0 +1,135 @@
+"""What an issue says: the error, since when, what moved, and a table of kernels and backends; all of it from logs."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from kci.diagnostics import printable
+from kci.matrix.names import parse_variant_name
+from kci.plurals import count
+from kci.watch.causes import readable
+from kci.watch.history import Failure, RunFacts
+
+SHOWN, _ROWS = 50, 150
+"""Legs that an issue lists one by one, and rows of kernels and backends."""
+
+_LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
+
+
+class OpenCause(msgspec.Struct):
+    """An issue that is open."""
+
+    cause: str
+    flaky: bool
+    since: RunFacts
+    before: RunFacts | None
+    """The latest run in which the first of its legs had passed."""
+    moved: str
+    """The catalog that came in force when it began; empty if it began under one that was in force."""
+    failure: Failure
+    opened: int
+    """The run in which it was opened, as they are counted here."""
+    pending: set[str]
+    """Legs that have not passed yet."""
+    all: set[str]
+    retired: set[str]
+    """Groups (kernel and backend) of legs that the catalog no longer has; a pass of the group is theirs."""
+    changed: bool = False
+
+    @property
+    def kernels(self) -> list[str]:
+        return sorted({leg.partition(" ")[0] for leg in self.all})
+
+
+@lru_cache(maxsize=65536)
+def backend_of(variant: str) -> str:
+    """The backend of a variant, by its name; `other` for a name that is not one of a variant."""
+    try:
+        return parse_variant_name(variant).backend
+    except ValueError:
+        return "other"
+
+
+def mark(key: str, since: int) -> str:
+    """The invisible line by which an issue is found again: the cause, and the run in which it began."""
+    return f"<!-- kci-cause: {key} since run {since} -->"
+
+
+def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
+    """The text of an issue that is open, or of one whose legs all pass again."""
+    since, failure = issue.since, issue.failure
+    head = "Scheduled runs fail, every time and on more than one machine, with this error:"
+    if issue.flaky:
+        head = "Scheduled runs fail with this error, and pass when nothing but the machine and the hour is another:"
+    if recovered:
+        head = "Every leg below passes again. The error was:"
+    lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
+    if (said := readable(issue.cause)) != issue.cause:
+        lines += [f"In C++: `{plain(said)}`", ""]
+    lines.append(f"First seen in run {since.run} ({plain(since.at)}){_what_was(since)}.")
+    lines.append(_what_moved(issue))
+    if log := web_link(failure.log):
+        lines.append(f"Log: {log}")
+    if failure.replay:
+        lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
+    lines += ["", "| kernel | backend | fail | pass again | torch |", "|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for leg in sorted(issue.all):
+        kernel, variant = leg.split(" ", 2)[:2]
+        groups.setdefault((kernel, backend_of(variant)), []).append(leg)
+    for (kernel, backend), legs in list(groups.items())[:_ROWS]:
+        left = [leg for leg in legs if leg in issue.pending]
+        torches = ", ".join(sorted({leg.split(" ")[3] for leg in left or legs}, key=_version))
+        lines.append(f"| {plain(kernel)} | {backend} | {len(left) or ''} | {len(legs) - len(left) or ''} | {torches} |")
+    if len(groups) > _ROWS:
+        lines += ["", f"And {count(len(groups) - _ROWS, 'row')} more."]
+    legs = sorted(issue.all if recovered else issue.pending)
+    lines += ["", "<details><summary>" + count(len(legs), "leg") + "</summary>", ""]
+    lines += [f"- `{plain(leg)}`" for leg in legs[:SHOWN]]
+    if len(legs) > SHOWN:
+        lines.append(f"- and {len(legs) - SHOWN} more")
+    return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def _what_was(facts: RunFacts) -> str:
+    told = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
+    return told + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
+
+
+def _what_moved(issue: OpenCause) -> str:
+    before, since = issue.before, issue.since
+    if issue.flaky:
+        return "What moved: nothing."
+    if before is None:
+        new = f"the catalog, to {_code(issue.moved)}" if issue.moved else "not known"
+        return f"What moved: {new}. No earlier run has passed what fails."
+    pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
+    told = [
+        f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
+        for what, old, new in pairs
+        if old != new
+    ]
+    moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
+    return f"What moved: {moved}. It passed last in run {before.run}."
+
+
+def _code(text: str) -> str:
+    """What a result says of itself, as it is and not as markup."""
+    return f"`{plain(text)[:40]}`"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in text.split("."))
+
+
+def plain(text: str) -> str:
+    """Text from a log on one line, which cannot end the comment, mention people or close a code span."""
+    return printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+
+
+def web_link(text: str) -> str:
+    """An address that a browser may follow, and that is no other markup; empty for anything else."""
+    return text if _LINK.fullmatch(text) else ""
