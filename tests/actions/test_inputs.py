@@ -28,6 +28,8 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     script = (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8")
     if "history_branch()" in script:  # which two of them share
         script += inspect.getsource(load("common").history_branch)
+    if "watched_run(" in script:
+        script += inspect.getsource(load("watched_results").watched_run)
     return action, script, step["env"]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from buildkit import program, quiet
-from kci.builders import native, object_store
+from kci.builders import failures, native, object_store
 from kci.builders.object_store import ObjectRecord
 from kci.builders.objects import Objects
 from kci.config.find_settings import find_settings
@@ -315,7 +315,7 @@ def out_of_time(kernel: Kernel, had: float, others: float, *, made: bool = False
     objects = lost(kernel, "csrc/b.cpp", had)
     if made:
         objects._reads["made"] = ()
-    return native._out_of_time(kernel.request(), kernel.begin()[1], objects, 480.0)
+    return failures.out_of_time(kernel.request(), kernel.begin()[1], objects, 480.0)
 
 
 @pytest.mark.rule("KCI515", triggers=True)
