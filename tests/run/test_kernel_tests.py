@@ -291,6 +291,17 @@ def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: 
     assert other.output not in done.stdout
 
 
+def test_the_torch_to_load_with_may_be_named_by_its_release(tmp_path: Path, python: Path) -> None:
+    make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    where = ["test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, "--torch"]
+    own = kernel_tests.parse_variant_name(CPU).framework_version
+    done = kci(*where, f"{own}.0")
+    assert "nothing ran" in done.stdout, done.stderr
+    for wrong, said in ((f"{own}.7", f"kci loads variants with torch {own}.0"), ("new", "expected a version")):
+        done = kci(*where, wrong)
+        assert (done.code, said in done.stderr) == (2, True), done.stderr
+
+
 def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
     """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
     fits = "torch214-cxx11-cu130-x86_64-linux"

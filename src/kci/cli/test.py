@@ -19,6 +19,7 @@ from kci.cli._hardware import BuiltPlace, commands_of, elsewhere
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.config.reader import BUILD_TOML
+from kci.config.values import Version
 from kci.errors import KciError, UsageError, first_error
 from kci.matrix.names import this_system
 from kci.plan.github import refuse_errors
@@ -34,6 +35,7 @@ from kci.run.kernel_tests import (
     with_benchmarks,
 )
 from kci.toolchains.emulation import require_emulated
+from kci.toolchains.toolchain_data import toolchains
 from kci.tree.digest import directory_digest, file_hashes
 from kci.verify import verify
 from kci.verify.load_rules import LoaderEnvironment, probe
@@ -130,6 +132,7 @@ def command(
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
+    torch = None if torch is None else _minor(torch)
     if emulate and not isolation:
         hint = "kci makes a Python of that system itself; --torch names the torch, --with adds packages"
         raise UsageError("--emulate goes with neither --python nor --no-isolation", hint=hint)
@@ -182,6 +185,19 @@ def command(
     if left and names and not wrong:  # asked for by name
         raise nothing_run(left)
     return 1 if wrong else 0
+
+
+def _minor(torch: str) -> str:
+    """`2.13` of `2.13` and of the very release that kci installs for it."""
+    try:
+        version = Version.parse(torch)
+    except ValueError as error:
+        raise UsageError(f"--torch: {error}") from error
+    release = toolchains().torch_release(version.minor_text)
+    if version not in (Version.parse(version.minor_text), Version.parse(release)):
+        hint = f"--torch {version.minor_text}, or --python for a Python with your own torch"
+        raise UsageError(f"--torch {torch}: kci loads variants with torch {release}", hint=hint)
+    return version.minor_text
 
 
 def _show(reports: Sequence[TestReport]) -> None:
