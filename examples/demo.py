@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from kci.files.cache import default_cache
-from kci.matrix.names import this_system
 from kci.toolchains.environment import ensure_runtime
 
 EXAMPLES = Path(__file__).resolve().parent
@@ -23,10 +22,6 @@ CATALOG = "2026-08-20"
 # One torch is enough to see everything work: the newest CPU build, the stable ABI builds, and the Python-only ones.
 ONLY = (f"torch{TORCH.replace('.', '')}-cxx11-cpu-*", "torch-stable-abi211-cpu-*", "torch-stable-abi211-cu130-*")
 NOARCH = ("torch-cpu", "torch-cuda", "torch-rocm")
-CROSSED = {"relu": "torch213-cxx11-cpu-aarch64-linux", "rms-norm": "torch-stable-abi211-cpu-aarch64-linux"}
-"""The same for the CPU of another system, by a cross compiler."""
-LACKS_SOMETHING = 3
-"""The exit code of kci where a machine lacks what it names."""
 
 
 def main() -> int:
@@ -41,31 +36,7 @@ def main() -> int:
         return code
     print("\n== loading the trees in fresh processes, offline, with the `kernels` loader", flush=True)
     python = ensure_runtime(TORCH, cache=default_cache(), log=lambda line: print(f"   {line}"))
-    if code := subprocess.run([python, str(EXAMPLES / "check_loads.py"), str(into)], check=False).returncode:
-        return code
-    return cross(into.with_name("demo-crossed"))
-
-
-def cross(into: Path) -> int:
-    """Build for the other system what this machine has a cross compiler for; the exit code of what failed."""
-    print("\n== the CPU variants of the other system", flush=True)
-    for kernel, variant in CROSSED.items():
-        command = [sys.executable, "-m", "kci", "build", str(EXAMPLES / kernel), "--variant", variant]
-        command += ["--catalog", CATALOG, "--output", str(into / kernel)]
-        if variant.endswith(this_system()):
-            print(f"{kernel}  {variant}  is this machine's, and was built above")
-            continue
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode not in (0, LACKS_SOMETHING):
-            print(done.stdout + done.stderr)
-            return done.returncode
-        said = [line for line in done.stderr.splitlines() if line.startswith(("error", "  hint"))]
-        print(f"{kernel}  {variant}  {'left' if done.returncode else 'built'}", *said, sep="\n  ", flush=True)
-        if done.returncode == 0:
-            print(
-                f"  its tests, under qemu: kci test {into / kernel} --kernel {EXAMPLES / kernel} --emulate", flush=True
-            )
-    return 0
+    return subprocess.run([python, str(EXAMPLES / "check_loads.py"), str(into)], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.usefixtures("cross_compilers")
 def test_a_leg_for_another_cpu_is_crossed_and_tested_by_emulation(shared_by_workers: Path, tmp_path: Path) -> None:
     """What fails under qemu keeps the gate closed as any test does (test_hardware.py)."""
     repository = tmp_path / "repository"

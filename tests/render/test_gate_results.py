@@ -48,6 +48,7 @@ def outputs(*, work: bool, tested: bool, releases: bool) -> dict[str, dict[str, 
     one, test = '{"include": [{"name": "x"}]}', f'{{"include": [{{"name": "x", "run": "{"" if work else 41}"}}]}}'
     plan = {"has-work": str(work).lower(), "callers": f"[{one}, {one}]" if work else "[]", "tree-run": ""}
     plan |= dict.fromkeys(("has-matrix", "has-parts", "has-links"), str(work).lower())
+    plan |= {"finish": one if work else '{"include": []}', "more-parts": "[]"}
     plan |= {"kernel": "relu", "tests": test if tested else '{"include": []}'}
     return {"plan": plan, "ready": {"has-releases": str(releases).lower(), "releases": one}}
 

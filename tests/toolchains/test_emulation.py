@@ -168,6 +168,7 @@ def test_a_process_of_this_python_is_one_of_that_machine_too():
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.torch
+@pytest.mark.usefixtures("cross_compilers")
 def test_a_crossed_kernel_passes_its_own_tests_under_qemu(tmp_path: Path) -> None:
     """tvm-ffi, because it takes any torch: 2.10 is the last that PyPI has for the CPU, of 146 MB."""
     for name, package in (
