@@ -328,8 +328,10 @@ def test_parts_that_end_themselves_go_on_and_then_are_linked(project: Project) -
     (project.place / "slow").write_text("8")
     run = project.run("push")
     leg = f"rms-norm {VARIANT}"
-    parts = [f"{job} {leg}.part{number}of2" for job in ("parts", "finish") for number in (1, 2)]
-    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
+    parts = {f"parts {leg}.part{number}of2" for number in (1, 2)}
+    went_on = {f"finish {leg}.part{number}of2" for number in (1, 2)} & run.jobs.keys()
+    assert went_on, "a part of a fast machine may end in time, and not both"
+    assert run.jobs == dict.fromkeys([*parts, *went_on, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
     made = project.made()
     assert len(made) == OBJECTS
     assert made.total() <= OBJECTS + 2 * 8

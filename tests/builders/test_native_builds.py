@@ -105,9 +105,9 @@ class Binary:
             self.sections = {section.name for section in elf.iter_sections()}
 
     def newest(self, prefix: str) -> tuple[int, ...]:
-        """The newest version of a library that it needs."""
+        """The newest version of a library that it needs; 0 where it needs none."""
         found = [name.partition("_")[2] for name in self.versions if re.fullmatch(rf"{prefix}_[0-9.]+", name)]
-        return max(tuple(map(int, version.split("."))) for version in found)
+        return max((tuple(map(int, version.split("."))) for version in found), default=(0,))
 
 
 def check_manylinux(binary: Binary) -> None:

@@ -34,10 +34,11 @@ set -e
 known=$(mktemp -d)
 mount -t binfmt_misc none "$known"
 printf %s '{_MAGIC}{_MASK}'"$QEMU:F" > "$known/register"
-mkdir -p "$ROOT_DIR/dev" "$ROOT_DIR/tmp" "$ROOT_DIR$SHARED" "$ROOT_DIR$HEADERS"
+mkdir -p "$ROOT_DIR/dev" "$ROOT_DIR/tmp" "$ROOT_DIR$SHARED" "$ROOT_DIR$HEADERS" "$ROOT_DIR$LED_TO"
 mount --rbind /dev "$ROOT_DIR/dev"
 mount --bind "$SHARED" "$ROOT_DIR$SHARED"
 mount --bind "$HEADERS" "$ROOT_DIR$HEADERS"
+mount --bind "$LED_TO" "$ROOT_DIR$LED_TO"
 exec chroot "$ROOT_DIR" /bin/sh -e "$SCRIPT"
 """
 TRY = f"mount -t binfmt_misc none /mnt && printf %s '{_MAGIC}{_MASK}'\"$QEMU:F\" > /mnt/register"
@@ -95,6 +96,7 @@ def test_what_is_crossed_is_byte_for_byte_what_that_systems_compiler_makes(tmp_p
     how = msgspec.structs.replace(emulation_data().systems[ARM], packages=COMPILERS)
     root = emulation._root(how, default_cache(), quiet)
     there = {"ROOT_DIR": root, "SHARED": tmp_path, "HEADERS": default_cache(), "SCRIPT": script, "QEMU": qemu}
+    there["LED_TO"] = (default_cache() / "envs").resolve()
     ran = alone(ENTER, **there)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert [path for path in compared if without_names(native / path) != without_names(crossed / path)] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -38,7 +39,9 @@ def moved(text: str, path: str, package: str, modules: Mapping[str, object], nam
         The file, with what is left to do. A file that is not Python stays as it is.
     """
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():  # of a backslash in a text; Python says it of the user's files, not of kci's
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return Moved(text, ((1, "it is not valid Python: imports were not made relative"),))
     file = _MovedFile(text, path, package, modules, namespaces)
