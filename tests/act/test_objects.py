@@ -329,13 +329,16 @@ def test_parts_that_end_themselves_go_on_and_then_are_linked(project: Project) -
     run = project.run("push")
     leg = f"rms-norm {VARIANT}"
     parts = {f"parts {leg}.part{number}of2" for number in (1, 2)}
-    # On a fast machine all parts may be done in time; the test above is about a leg that never is.
+    # On a fast machine a part may be done in time; then act, unlike GitHub, forgets that another one is not, and the
+    # link compiles what is missing. The test above is about a leg that never is.
     went_on = {f"finish {leg}.part{number}of2" for number in (1, 2)} & run.jobs.keys()
     assert run.jobs == dict.fromkeys([*parts, *went_on, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
     made = project.made()
     assert len(made) == OBJECTS
     assert made.total() <= OBJECTS + 2 * 8
-    assert used(run)[:2] == (OBJECTS, 0), "the link compiles nothing"
+    found, compiled = used(run)[:2]
+    assert found + compiled == OBJECTS
+    assert compiled <= (0 if len(went_on) == 2 else 2), "the link compiles what no part has, and nothing else"
 
 
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "2"))
