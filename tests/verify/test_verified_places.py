@@ -108,6 +108,17 @@ def test_a_build_toml_in_a_tree_turns_nothing_off(sources: Path, tmp_path: Path,
     assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}/torch-cpu: variant")
 
 
+def test_neither_does_one_in_a_tree_of_variants_without_metadata(sources: Path, tmp_path: Path) -> None:
+    tree = sources.rename(tmp_path / "tree")
+    for name in ("torch-cpu", "torch213-cxx11-cpu-x86_64-linux"):
+        (tree / name).mkdir()
+        (tree / name / "_some.abi3.so").write_bytes(b"\x7fELF and no more")
+    done = kci("verify", tree)
+    assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}: tree (2 variants)")
+    assert "error[KCI710]" in done.stderr
+    assert f"{tree}/build.toml: warning[KCI707]" in done.stderr
+
+
 def test_a_kernel_may_be_called_like_a_variant(sources: Path) -> None:
     place = sources.rename(sources.with_name("torch-cpu"))
     assert kci("verify", place).stdout.startswith(f"{place}: sources, ")

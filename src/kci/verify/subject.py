@@ -246,8 +246,12 @@ def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
 
 
 def _is_built(root: Path) -> bool:
-    """Whether a directory with a build.toml is a tree or a variant that holds a copied one."""
-    return is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists() or any(map(is_variant_dir, root.iterdir()))
+    """Whether a directory with a build.toml is a tree or a variant that holds a copied one.
+
+    Below it the name is enough: a loader takes a directory by its name, whatever it lacks.
+    """
+    below = any(is_variant_name(item.name) and item.is_dir() for item in root.iterdir())
+    return below or is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists()
 
 
 def _built(root: Path, shown: str) -> list[VerifiedPlace]:
