@@ -119,6 +119,19 @@ def test_a_file_that_a_flag_names_is_read(tmp_path: Path, flag: str) -> None:
     assert labels(tmp_path, "csrc/b.h", made) == {"b", "c"}
 
 
+@pytest.mark.parametrize(
+    "flags", ['"-include", "x.h"', '"-includex.h"', '"-imacros", "x.h"', '"-Xcompiler", "-include,x.h"']
+)
+@pytest.mark.parametrize("where", ['include = ["inc"]\n', ""])
+def test_a_file_that_a_flag_has_included_is_looked_for_as_an_include(tmp_path: Path, flags: str, where: str) -> None:
+    folder = "inc" if where.startswith("include") else "csrc"
+    write(
+        tmp_path, {"csrc/a.cu": "", f"{folder}/x.h": '#include "deep/y.h"', f"{folder}/deep/y.h": "", "csrc/b.cpp": ""}
+    )
+    made = build(f'[kernel.c]\nbackend = "cuda"\ndepends = []\nsrc = ["csrc/a.cu"]\n{where}cuda-flags = [{flags}]')
+    assert labels(tmp_path, f"{folder}/x.h", made) == labels(tmp_path, f"{folder}/deep/y.h", made) == {"c"}
+
+
 def test_include_directories_of_the_component_are_searched(tmp_path: Path) -> None:
     write(tmp_path, {"csrc/a.cu": '#include "x/b.h"', "deep/x/b.h": "", "csrc/b.cpp": ""})
     own = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["deep/x/b.h"]')

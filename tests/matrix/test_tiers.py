@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings
 from kci.config.reader import read_as
 from kci.config.settings import Settings
-from kci.config.values import Tier
+from kci.config.values import SYSTEMS, Tier
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
@@ -141,6 +143,35 @@ def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(
     shuffled = list(variants)
     random.shuffle(shuffled)
     assert set(choose(shuffled)) == set(chosen)
+
+
+def grid(seed: int, most: int) -> list[Variant]:
+    """Most variants of a few torches, CUDAs and systems."""
+    random = Random(seed)
+    sizes = [random.randint(2, 5), random.randint(2, 5), random.randint(1, 3)]
+    share, (torches, computes, systems) = random.choice([0.5, 0.7, 0.9]), map(range, sizes)
+    places = [place for place in itertools.product(torches, computes, systems) if random.random() < share]
+    return [
+        Variant(f"{x}-{y}-{z}", Kind.FULL, "cuda", SYSTEMS[z], f"2.{x}", f"13.{y}", None, None, None, True)
+        for x, y, z in random.sample(places, min(most, len(places)))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_smaller_selection_covers_all_pairs(seed: int) -> None:
+    variants = grid(seed, 16)
+    chosen = choose(variants)
+    wanted = {pair for variant in variants for pair in pairs(variant)}
+    for fewer in itertools.combinations([set(pairs(variant)) for variant in variants], max(0, len(chosen) - 1)):
+        assert set().union(*fewer) != wanted
+
+
+def test_a_large_grid_takes_no_long_search() -> None:
+    variants = [
+        Variant(f"{x}-{y}-{z}", Kind.FULL, "cuda", z, f"2.{x}", f"13.{y}", None, None, None, True)
+        for x, y, z in itertools.product(range(12), range(12), SYSTEMS)
+    ]
+    assert len(choose(variants)) == 12 * 12, "every pair of torch and CUDA takes one"
 
 
 @pytest.mark.parametrize("name", editions())

@@ -80,9 +80,12 @@ class IncludeGraph:
 
         Sources and directories are relative to the kernel. Flags may name files and directories as well.
         """
-        places, named = self._flagged(flags)
+        words = dict.fromkeys(_words(flags))
+        places, named = self._flagged(words)
         named_places = dict.fromkeys([*(posixpath.normpath(self.inside(entry)) for entry in directories), *places])
         shared = tuple(named_places)
+        # `-include x.h` is looked for where `#include "x.h"` is
+        named |= {file for word in words for file in self._shared(word, shared)[0]}
         found_at = {path: self._file(path) for path in map(self.inside, sources)}
         missing = [path for path, there in found_at.items() if there is None]
         refused = {(posixpath.normpath(path), self.tree.file(path) or "") for path in missing}
@@ -217,25 +220,19 @@ class IncludeGraph:
                 return f"{file}: #include {macro}".strip()
         return ""
 
-    def _flagged(self, flags: Sequence[str]) -> tuple[list[str], set[tuple[str, str]]]:
+    def _flagged(self, words: Iterable[str]) -> tuple[list[str], set[tuple[str, str]]]:
         # every part of a flag that is a directory or a file counts
         places: list[str] = []
         files: set[tuple[str, str]] = set()
-        for flag in flags:
-            for part in _FLAG_PARTS.split(flag):
-                word = part.strip("\"'\\")
-                shorter = _PATH_FLAGS.match(word)
-                for text in dict.fromkeys((word, word[shorter.end() :] if shorter else word)):
-                    for path in self._seen_as(text):
-                        if self.tree.is_directory(path):
-                            places.append(path)
-                        elif (found := self._file(path)) is not None:
-                            files.add(found)
+        for word in words:
+            for path in self._seen_as(word):
+                if self.tree.is_directory(path):
+                    places.append(path)
+                elif (found := self._file(path)) is not None:
+                    files.add(found)
         return list(dict.fromkeys(places)), files
 
     def _seen_as(self, text: str) -> Iterator[str]:
-        if not text or text.startswith("-") or "\0" in text:
-            return
         if text.startswith("/"):
             if text.startswith(f"{self.tree.root}/"):
                 yield text[len(self.tree.root) + 1 :]
@@ -244,3 +241,14 @@ class IncludeGraph:
         for link in _WORK_LINKS:
             if f"{text}/".startswith(f"{link}/"):
                 yield self.inside(text[len(link) + 1 :] or ".")
+
+
+def _words(flags: Iterable[str]) -> Iterator[str]:
+    """The parts of flags that may name a file or a directory."""
+    for flag in flags:
+        for part in _FLAG_PARTS.split(flag):
+            word = part.strip("\"'\\")
+            shorter = _PATH_FLAGS.match(word)
+            for text in (word, word[shorter.end() :] if shorter else word):
+                if text and not text.startswith("-") and "\0" not in text:
+                    yield text

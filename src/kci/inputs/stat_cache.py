@@ -19,7 +19,7 @@ from kci.errors import KciError
 from kci.files.replace import write_atomic
 from kci.inputs.include_scan import Scan
 
-SCHEMA = 2
+SCHEMA = 3
 _TICK_NS = 3_000_000_000
 """FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
 _FINE_TICK_NS = 20_000_000
