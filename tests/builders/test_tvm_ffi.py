@@ -115,7 +115,7 @@ LOAD = """
 import ctypes, os, sys
 for library in sys.argv[1:]:
     loaded = ctypes.CDLL(library, os.RTLD_NOW | os.RTLD_GLOBAL)
-print(loaded.__tvm_ffi_silu)
+print(loaded.__tvm_ffi_my_kernel)
 """
 
 

@@ -92,7 +92,17 @@ def test_what_was_chosen_is_in_the_files(outside: Path) -> None:
     assert "your-name" not in "".join(
         file.read_text() for file in (outside / "fast-kernel").rglob("*") if file.is_file()
     )
-    assert not (outside / "fast-kernel" / "csrc" / "silu_cpu.cpp").exists()
+    assert not (outside / "fast-kernel" / "csrc" / "fast_kernel_cpu.cpp").exists()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_function_is_called_after_the_kernel(framework: str) -> None:
+    made = files_of(choose("rms-norm", framework=framework), standalone=False)
+    assert "rms_norm" in made["CARD.md"]
+    assert "kernel.rms_norm(" in made["tests/test_rms_norm.py"]
+    assert "silu(" not in "".join(made.values()).replace("torch.nn.functional.silu(", "")
+    taken = files_of(choose("layers", framework=framework), standalone=False)
+    assert "kernel.layers_op(" in taken["tests/test_layers.py"]
 
 
 def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> None:

@@ -109,6 +109,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
 def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel, by their path in its directory. `standalone`: it is a whole repository."""
     package = python_name(new.name)
+    op = f"{package}_op" if package in _TAKEN else package
     *others, last = (_SHOWN.get(backend, backend.upper()) for backend in new.backends)
     shown = f"{', '.join(others)} and {last}" if others else last
     values = {
@@ -116,14 +117,16 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         "placeholder": new.placeholder,
         "package": package,
         "gpu": bool({"cuda", "rocm"} & set(new.backends)),
-        "summary": f"SiLU, `x / (1 + exp(-x))`, for {shown} tensors.",
+        "op": op,
+        "layer": "".join(part.capitalize() for part in op.split("_")),
+        "summary": f"A new kernel for {shown} tensors: SiLU, until its author replaces it.",
         "standalone": standalone,
         "edition": load_catalog().name,
-        "ops_from": ".._silu" if new.framework == "torch-noarch" else ".._ops",
-        "ops_name": "silu" if new.framework == "torch-noarch" else "ops",
-        "call": "silu" if new.framework == "torch-noarch" else "ops.silu",
+        "ops_from": f".._{op}" if new.framework == "torch-noarch" else ".._ops",
+        "ops_name": op if new.framework == "torch-noarch" else "ops",
+        "call": op if new.framework == "torch-noarch" else f"ops.{op}",
     }
-    return rendered(_templates(new, package, standalone=standalone), values)
+    return rendered(_templates(new, package, op, standalone=standalone), values)
 
 
 def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
@@ -140,7 +143,7 @@ def tvm_ffi_overlay() -> str:
     return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
-def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, str]:
+def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
     files = {
         "build.toml": "common/build.toml.j2",
         "CARD.md": "common/CARD.md.j2",
@@ -154,17 +157,18 @@ def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, s
         files["kci.toml"] = "common/kci.toml.j2"
     match new.framework:
         case "tvm-ffi":
-            sources = {"cpu": "csrc/silu.cpp", "cuda": "csrc/silu.cu"}
-            files |= {path: f"tvm_ffi/{path[5:]}.j2" for backend, path in sources.items() if backend in new.backends}
+            for backend, suffix in {"cpu": "cpp", "cuda": "cu"}.items():
+                if backend in new.backends:
+                    files[f"csrc/{op}.{suffix}"] = f"tvm_ffi/op.{suffix}.j2"
             return files | {
-                "csrc/silu.h": "tvm_ffi/silu.h.j2",
+                f"csrc/{op}.h": "tvm_ffi/op.h.j2",
                 "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
                 f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",
             }
         case "torch-noarch":
             return files | {
                 f"torch-ext/{package}/__init__.py": "noarch/package.py.j2",
-                f"torch-ext/{package}/_silu.py": "noarch/_silu.py.j2",
+                f"torch-ext/{package}/_{op}.py": "noarch/_op.py.j2",
                 f"torch-ext/{package}/layers/__init__.py": "torch/layers.py.j2",
             }
     code = "stable" if new.stable_abi else "torch"
@@ -175,10 +179,12 @@ def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, s
         "torch-ext/torch_binding.h": f"{code}/torch_binding.h.j2",
     }
     if "cpu" in new.backends:
-        files["csrc/silu_cpu.cpp"] = f"{code}/silu_cpu.cpp.j2"
+        files[f"csrc/{op}_cpu.cpp"] = f"{code}/op_cpu.cpp.j2"
     if {"cuda", "rocm"} & set(new.backends):
-        files["csrc/silu.cu"] = f"{code}/silu.cu.j2"
+        files[f"csrc/{op}.cu"] = f"{code}/op.cu.j2"
     return files
 
 
+# Names that mean something else in the generated Python: a module, what the build generates, and an attribute of every `ops`.
+_TAKEN = {"layers", "name", "ops"}
 _SHOWN = {"rocm": "ROCm", "metal": "Metal", "neuron": "Neuron"}
