@@ -96,6 +96,22 @@ def test_a_narrow_terminal_shows_no_rate() -> None:
     assert progress_text(outcome, rate=False) == "6.1 of 13.2 MB, 2 s left"
 
 
+def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options()) as display:
+        changed = display.changed
+        changed(change(one, state=OutcomeState.BUILDING))
+        changed(change(one, line="note: torch-2.13.0-cpu is not in the cache: getting it"))
+        changed(change(one, line="Collecting torch"))
+        for done in (1, 2):
+            changed(change(one, line="", progress=Progress(done, 17, None, "")))
+    assert capsys.readouterr().err.splitlines() == [
+        f"relu {CPU}: building",
+        "  note: torch-2.13.0-cpu is not in the cache: getting it",
+        f"  compiling relu {CPU}: 17 steps",
+    ]
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_in_a_pipe_a_download_is_a_few_lines(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
     one = Outcome("relu", variant(CPU))

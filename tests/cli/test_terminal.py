@@ -58,6 +58,7 @@ def test_in_a_pipe_nothing_is_cut() -> None:
     [
         ((), {}, True),
         ((), {"NO_COLOR": "1"}, False),
+        ((), {"TERM": "dumb"}, False),
         (("--color", "always"), {"NO_COLOR": "1"}, True),
         (("--color", "never"), {}, False),
         (("--plain",), {}, False),
@@ -131,6 +132,13 @@ def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyP
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert stopped == [True]
     assert cli.at_interrupt == []
+
+
+def test_nothing_moves_where_the_terminal_only_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("TERM", "dumb")
+    with _run_display.LiveTable(Options(), 1) as display:
+        assert display.live is None
 
 
 @pytest.mark.parametrize("options", [Options(plain=True), Options(quiet=True)])

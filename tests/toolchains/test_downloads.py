@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kci.files.cache import LAST_TIMES
 from kci.processes.process import Finished
 from kci.toolchains import downloads
-from kci.toolchains.downloads import PipLines, Transfer, newer_pip, pip_install, read_transfer, run_pip
+from kci.toolchains.downloads import PipLines, Transfer, newer_pip, pip_install, read_transfer, run_pip, timed
 from wheels import make_wheel
 
 WHEEL = "big-1.0-py3-none-any.whl"
@@ -120,3 +121,33 @@ def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, mon
     upgrades = [command for command in commands if "--upgrade" in command]
     assert len(upgrades) == asked
     assert all(command[-1].startswith("pip==") for command in upgrades)
+
+
+def test_what_takes_a_while_says_how_long_it_took_the_last_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The like of it: another version, and not the headers of another system."""
+    clock = itertools.count(step=41.2)
+    monkeypatch.setattr(downloads.time, "monotonic", lambda: next(clock))
+    said: list[str] = []
+    for name in ("torch-2.13.0-cpu-cp311-0a1b2c", "torch-2.14.0-cpu-cp312-0a1b2c", "torch-2.14.0-cpu-headers"):
+        with timed(tmp_path / name, said.append):
+            pass
+    assert said == [
+        "note: torch-2.13.0-cpu is not in the cache: getting it",
+        "note: got torch-2.13.0-cpu in 41 s",
+        "note: torch-2.14.0-cpu is not in the cache: getting it, which took 41 s the last time",
+        "note: got torch-2.14.0-cpu in 41 s",
+        "note: torch-2.14.0-cpu-headers is not in the cache: getting it",
+        "note: got torch-2.14.0-cpu-headers in 41 s",
+    ]
+    (tmp_path / LAST_TIMES).write_text("[" * 100_000)
+    with timed(tmp_path / "torch-2.13.0-cpu", said.append):
+        pass
+    assert said[-1] == "note: got torch-2.13.0-cpu in 41 s"
+
+
+def test_what_failed_is_no_time_to_tell(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), timed(tmp_path / "torch", lambda _line: None):
+        raise KeyboardInterrupt
+    assert not (tmp_path / LAST_TIMES).exists()

@@ -114,7 +114,8 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert environment.complete
     assert not (asked.root / "junk").exists()
     assert read_torch_version(environment).release == "2.13.0"
-    assert "cannot be reached" in said[0]
+    assert "cannot be reached" in said[1]
+    assert not any("cannot test" in line for line in said)
     assert environment.root is not None
     marker = (environment.root / COMPLETE).stat().st_mtime_ns
     assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
@@ -191,6 +192,18 @@ def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     said = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert "".join(said).count("installing torch") == 1
+
+
+@pytest.mark.slow
+def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip's default index may have torch for CUDA only, whose libraries are then not there."""
+    made_by(tmp_path / "wheels", monkeypatch, cuda="13.0")
+    said: list[str] = []
+    environment = isolated(tmp_path, "2.13", "cpu")
+    environment.ensure(environment.python, said.append)
+    assert any("is for CUDA 13.0: kci builds with it, and cannot test with it" in line for line in said), said
 
 
 # --- what is really there ---

@@ -21,6 +21,7 @@ from click.exceptions import Exit
 
 from kci.cli._options import Options as Options
 from kci.cli._options import colored as colored
+from kci.cli._options import dumb as dumb
 from kci.cli._options import options as options
 from kci.errors import KciError
 from kci.suggest import suggestion

@@ -29,4 +29,9 @@ def colored(given: Options) -> bool | None:
         return False
     if given.color == "always":
         return True
-    return False if os.environ.get("NO_COLOR") else None
+    return False if os.environ.get("NO_COLOR") or dumb() else None
+
+
+def dumb() -> bool:
+    """Whether the terminal only prints, and knows no escape sequences."""
+    return os.environ.get("TERM") == "dumb"

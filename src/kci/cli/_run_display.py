@@ -8,13 +8,14 @@ from typing import Any, Self
 
 import click
 
-from kci.cli import Options, at_interrupt, colored, options
+from kci.cli import Options, at_interrupt, colored, dumb, options
 from kci.cli._output import middle
+from kci.plurals import count
 from kci.remote.engine_plan import EngineLeg, EngineRun
 from kci.remote.job import printable
 from kci.remote.run_state import LegPhase, LegProgress
 from kci.run.local import Outcome, OutcomeState
-from kci.toolchains.downloads import SeldomTransfers, duration, read_transfer
+from kci.toolchains.downloads import SeldomTransfers, duration, is_step, read_transfer
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗"}
@@ -31,7 +32,7 @@ class LiveTable:
         self.live: Any = None
 
     def __enter__(self) -> Self:
-        if self.options.quiet or self.options.plain or not sys.stderr.isatty():
+        if self.options.quiet or self.options.plain or dumb() or not sys.stderr.isatty():
             return self
         from rich.console import Console
         from rich.live import Live
@@ -69,6 +70,7 @@ class RunDisplay(LiveTable):
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._held: dict[str, list[str]] = {}
+        self._compiling: set[str] = set()
         self._seldom = SeldomTransfers(lambda line: click.echo(f"  {line}", err=True))
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +92,10 @@ class RunDisplay(LiveTable):
                 self._let_go(key)
             click.echo(line, err=True)
             self._said[key] = line
-        elif read_transfer(outcome.line):
+        elif outcome.progress and key not in self._compiling:
+            self._compiling.add(key)
+            click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
+        elif is_step(outcome.line):
             self._seldom(outcome.line)
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)

@@ -10,7 +10,7 @@ from kci.cli import Command, options
 from kci.cli._output import Layout, table
 from kci.cli._workspace import CACHE
 from kci.config.find_settings import find_settings
-from kci.files.cache import PARTS, kept_folders, remove_kept
+from kci.files.cache import PARTS, WHAT_PARTS_ARE, kept_folders, remove_kept
 from kci.plurals import count
 
 
@@ -30,7 +30,7 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
     `compiler-caches`. Without its folder in `runs`, a run of `kci run --engine` cannot be resumed. What another kci
-    uses stays.
+    uses stays. `-v` lists every folder.
 
     Examples:
         # remove old builds from the cache
@@ -48,7 +48,15 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
     if yes:
         click.echo(f"{decimal(removed)} removed from {cache}")
         return
-    if found:
+    if found and not options().verbose:
+        kept = [(part, [item for item in found if item.part == part]) for part in PARTS]
+        rows = [
+            (part, WHAT_PARTS_ARE[part], decimal(sum(item.size for item in items)),
+             f"{count(min(item.days for item in items), 'day')} ago")
+            for part, items in kept if items
+        ]  # fmt: skip
+        click.echo(table(("part", "what", "size", "last used"), rows, Layout(drop=("last used",), cut=("what",))))
+    elif found:
         headers = ("part", "what", "size", "last used")
         layout = Layout(drop=("last used", "part"), cut=("what",))
         rows = [

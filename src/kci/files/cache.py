@@ -19,6 +19,10 @@ CACHE_OPTION = "--cache or KCI_CACHE"
 """What names another place, for hints."""
 
 
+LAST_TIMES = ".kci-seconds.json"
+"""How long getting what lies beside it took."""
+
+
 def default_cache() -> Path:
     """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
@@ -62,6 +66,15 @@ PARTS = {
     "compiler-caches": ("ccache", "sccache"),
 }
 """Folders of the cache by what they are for: builds, runs on engines, what builds are made with, and objects."""
+
+
+WHAT_PARTS_ARE = {
+    "builds": "built variants and their objects",
+    "runs": "runs on engines, which --resume needs",
+    "toolchains": "torch, CUDA, headers and what tests need",
+    "compiler-caches": "what ccache and sccache keep",
+}
+"""The same for people."""
 
 
 class KeptFolder(msgspec.Struct, frozen=True):
@@ -123,7 +136,11 @@ def remove_kept(cache: Path, folder: KeptFolder) -> bool:
 def _entries(folder: Path) -> Iterator[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return
-    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and not path.name.endswith(".lock"))
+    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and _counts(path.name))
+
+
+def _counts(name: str) -> bool:
+    return not name.endswith(".lock") and name != LAST_TIMES
 
 
 def _measured(path: Path) -> tuple[int, float]:

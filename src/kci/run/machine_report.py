@@ -22,8 +22,10 @@ from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
+from kci.toolchains.environment import is_reachable
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
+from kci.toolchains.toolchain_data import toolchains
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""
@@ -76,6 +78,15 @@ def _basics(cache: Path) -> Iterator[Examined]:
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield Examined("cache", Health.NOTE, found, remedy)
+    yield _torch_index()
+
+
+def _torch_index() -> Examined:
+    index = toolchains().index_url("cpu")
+    if is_reachable(index):
+        return Examined("torch's index", Health.OK, index)
+    remedy = f"make {index} reachable: pip's default index may have torch for CUDA, which `kci test` cannot import"
+    return Examined("torch's index", Health.NOTE, f"{index} cannot be reached", remedy)
 
 
 def _newer_glibc() -> bool:

@@ -185,6 +185,6 @@ def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> di
     return files
 
 
-# Names that mean something else in the generated Python: a module, what the build generates, and an attribute of every `ops`.
+# Names that mean something else in the generated Python: a module, an attribute of every `ops`, and `ops` itself.
 _TAKEN = {"layers", "name", "ops"}
 _SHOWN = {"rocm": "ROCm", "metal": "Metal", "neuron": "Neuron"}

@@ -6,14 +6,17 @@ import os
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from kci.errors import MissingToolError
-from kci.files.cache import CACHE_OPTION, made_once
+from kci.files.bounded_json import read_json
+from kci.files.cache import CACHE_OPTION, LAST_TIMES, made_once
 from kci.files.full_disk import program_hint
+from kci.files.replace import write_atomic
 from kci.processes.process import Finished, Log, run, said, shown
 from kci.toolchains.toolchain_data import toolchains
 
@@ -66,7 +69,12 @@ class FetchedTool(msgspec.Struct, frozen=True):
             MissingToolError: it cannot be had.
         """
         if self.place is not None:
-            made_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
+            made_once(self.place, lambda: self.complete, lambda place: self._fetch_timed(python, place, log), log)
+
+    def _fetch_timed(self, python: Path, place: Path, log: Log) -> None:
+        assert self.place is not None  # noqa: S101  - `ensure` asked
+        with timed(self.place, log):
+            self.fetch(python, place, log)
 
 
 def pip_install(python: Path) -> list[str]:
@@ -163,6 +171,35 @@ def _version(python: str) -> tuple[int, int]:
     # (0, 0) if it has none, which the command itself will say better
     found = _VERSION.match(said(python, "-m", "pip", "--version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+# torch-2.13.0-cpu-cp311-3dd896: a name, and which Python it is for
+_FOR_PYTHON = re.compile(r"-cp\d.*")
+_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|note:) ")
+
+
+@contextmanager
+def timed(place: Path, log: Log) -> Iterator[None]:
+    """Around getting what will lie at a place of the cache: tell how long that took the last time, and takes now."""
+    what = _FOR_PYTHON.sub("", place.name)
+    kind = re.sub(r"\d[\d.]*", "", what)
+    file = place.parent / LAST_TIMES
+    times: dict[str, float] = {}
+    with suppress(OSError, ValueError):
+        times = read_json(file, dict[str, float])
+    last = f", which took {duration(round(times[kind]))} the last time" if kind in times else ""
+    log(f"note: {what} is not in the cache: getting it{last}")
+    begun = time.monotonic()
+    yield
+    taken = time.monotonic() - begun
+    log(f"note: got {what} in {duration(round(taken))}")
+    with suppress(OSError):  # nothing depends on it
+        write_atomic(file, msgspec.json.encode({**times, kind: round(taken, 1)}))
+
+
+def is_step(line: str) -> bool:
+    """Whether a line says what a build waits for, so that it is shown where other lines are not."""
+    return _STEP.match(line) is not None or read_transfer(line) is not None
 
 
 _SECONDS = 0.5

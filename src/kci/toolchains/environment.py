@@ -27,7 +27,7 @@ from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run
-from kci.toolchains.downloads import FetchedTool, install, newer_pip, pip_install
+from kci.toolchains.downloads import FetchedTool, install, newer_pip, pip_install, timed
 from kci.toolchains.toolchain_data import toolchains
 
 COMPLETE = ".kci-complete"
@@ -100,7 +100,8 @@ class Environment(FetchedTool, frozen=True):
             if not self.complete:
                 shutil.rmtree(self.root, ignore_errors=True)
                 try:
-                    self.fetch(python, self.root, log)
+                    with timed(self.root, log):
+                        self.fetch(python, self.root, log)
                 except BaseException:
                     shutil.rmtree(self.root, ignore_errors=True)
                     raise
@@ -127,7 +128,7 @@ class Environment(FetchedTool, frozen=True):
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
             install(command, what, log, place)
-        _check_flavour(self)
+        _check_flavour(self, log)
         install(ninja, "ninja", log, place)
 
 
@@ -236,14 +237,25 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
-            log(f"installing the packages that load kernels into {root}")
-            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            with timed(root.with_name("packages-that-load-kernels"), log):
+                install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
-                hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
-                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
+                hint = f"make {toolchains().index_url('cpu')} reachable and remove {root}; or test with another torch"
+                message = f"torch {torch} does not import: {last_line(check.output)}"
+                found = read_torch_version(environment)
+                if found.cuda:
+                    message += f"\n{NO_TESTS.format(torch=found.release, built_for=found.built_for)}"
+                raise MissingToolError(message, hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
+
+
+NO_TESTS = (
+    "torch {torch} of pip's default index is for {built_for}: kci builds with it, and cannot test with it unless "
+    "this machine has {built_for}"
+)
+"""What a person should know before a build, not after it."""
 
 
 def read_torch_version(environment: Environment) -> TorchVersion:
@@ -345,11 +357,13 @@ def needed_to_compile(path: str) -> str | None:
     return path if wanted or small else None
 
 
-def _check_flavour(environment: Environment) -> None:
+def _check_flavour(environment: Environment, log: Log) -> None:
     # one from the default index may be for another toolkit, and must not be cached under this name
-    if environment.flavour == "cpu":
-        return  # PyPI's own build stands in for it
     found = read_torch_version(environment)
+    if environment.flavour == "cpu":
+        if found.cuda and not environment.headers_only:  # PyPI's own build stands in for it
+            log(f"note: {NO_TESTS.format(torch=found.release, built_for=found.built_for)}")
+        return
     known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
