@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/, rules.md, cli.md and actions.md, and the drawing in house.md.
+"""Writes the generated pages of docs/: index.md, rules.md and those of rules/, cli.md, actions.md, and the drawing in house.md.
 
 python bin/gen_docs.py            writes them
 python bin/gen_docs.py --check    writes nothing; exit 1 and a diff if one is not what it should be
@@ -11,11 +11,15 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import yaml
 
 from drawing import drawn
+
+if TYPE_CHECKING:
+    from kci.diagnostics import Rule
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -24,50 +28,63 @@ ACTIONS = ("plan", "", "merge", "gate", "test", "publish", "suspects", "record",
 """The folders of the actions, in the order in which a run uses them."""
 
 FAMILIES = {
-    "KCI0": "Files",
-    "KCI1": "build.toml",
-    "KCI2": "The matrix",
-    "KCI3": "Plan and kci.toml",
-    "KCI4": "Workflows",
-    "KCI5": "Builds",
-    "KCI6": "The tree",
-    "KCI7": "Requirements",
-    "KCI8": "Compatibility",
+    "KCI0": ("files", "Files"),
+    "KCI1": ("build-toml", "build.toml"),
+    "KCI2": ("matrix", "The matrix"),
+    "KCI3": ("plan", "Plan and kci.toml"),
+    "KCI4": ("workflows", "Workflows"),
+    "KCI5": ("builds", "Builds"),
+    "KCI6": ("tree", "The tree"),
+    "KCI7": ("requirements", "Requirements"),
+    "KCI8": ("compatibility", "Compatibility"),
 }
-"""The headings of docs/rules.md by the beginning of a rule's id."""
+"""The page in docs/rules/ of each family of rules, and its title, by the beginning of their ids."""
 
 
 def rules_page() -> str:
-    """docs/rules.md."""
-    from kci.diagnostics import rules
-
-    known = list(rules().values())
+    """docs/rules.md: every rule in a line, with a link to its page."""
     lines = [
         "# Rules\n",
         "What kci finds, why it matters, and how to fix it; `kci explain RULE` prints the same. Errors make a command",
-        "fail; warnings and notes do not. [kci-toml.md](kci-toml.md) tells how to suppress a rule for a place.\n",
-        "| rule | name | severity | |",
-        "|---|---|---|---|",
+        "fail; warnings and notes do not. [kci.toml](kci-toml.md) tells how to suppress a rule for a place.",
     ]
-    lines += [
-        f"| [{rule.id}](#{rule.id.lower()}) | {rule.name} | {rule.severity} | {_cell(rule.summary)} |" for rule in known
-    ]
-    family = ""
-    for rule in known:
-        heading = next((title for prefix, title in FAMILIES.items() if rule.id.startswith(prefix)), "Other")
-        if heading != family:
-            family = heading
-            lines.append(f"\n## {heading}")
-        lines.append(f'\n<a id="{rule.id.lower()}"></a>\n### {rule.id} {rule.name} ({rule.severity})\n')
-        lines += [rule.summary, "", f"**Why:** {rule.why}", "", f"**Fix:** {rule.fix}"]
-        for title, example in (("Wrong", rule.bad), ("Right", rule.good)):
-            if example:
-                lines.append(f"\n{title}:\n\n```toml\n{example.rstrip()}\n```")
+    for prefix, (page, title) in FAMILIES.items():
+        lines += [f"\n## [{title}](rules/{page}.md)\n", "| rule | name | severity | |", "|---|---|---|---|"]
+        lines += [
+            f"| [{rule.id}](rules/{page}.md#{rule.id.lower()}) | {rule.name} | {rule.severity} | {_cell(rule.summary)} |"
+            for rule in _family(prefix)
+        ]
     return HEAD + "\n".join(lines) + "\n"
+
+
+def family_page(prefix: str, title: str) -> str:
+    """A page of docs/rules/."""
+    lines = [f"# Rules: {title}\n", "`kci explain RULE` prints the same. [All rules](../rules.md)"]
+    for rule in _family(prefix):
+        lines.append(f'\n<a id="{rule.id.lower()}"></a>\n## {rule.id} {rule.name} ({rule.severity})\n')
+        lines += [rule.summary, "", f"**Why:** {rule.why}", "", f"**Fix:** {rule.fix}"]
+        for shown, example in (("Wrong", rule.bad), ("Right", rule.good)):
+            if example:
+                lines.append(f"\n{shown}:\n\n```toml\n{example.rstrip()}\n```")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _family(prefix: str) -> list[Rule]:
+    from kci.diagnostics import rules
+
+    return [rule for rule in rules().values() if rule.id.startswith(prefix)]
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def index_page() -> str:
+    """docs/index.md: the first screen of README.md and its list of pages, with links from docs/."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, _, rest = readme.partition("<!-- The first page of the site ends here")
+    ways = rest.partition("## More\n")[2].partition("\n[CONTRIBUTING")[0].replace(", [all pages](docs/index.md)", "")
+    return HEAD + (first.rstrip() + "\n" + ways.rstrip() + "\n").replace("](docs/", "](")
 
 
 def cli_page() -> str:
@@ -114,7 +131,7 @@ def actions_page() -> str:
     """docs/actions.md."""
     parts = [
         "# Actions\n",
-        "What the rendered workflows are made of; [workflows.md](workflows.md) shows them in workflows of your own. Inputs are",
+        "What the rendered workflows are made of; [Workflows](workflows.md) shows them in workflows of your own. Inputs are",
         "text, as in every action, and reach kci through the environment only. GitHub warns of an input that no action has, and",
         "asks for none; kci ends the action with exit code 2 where a required one is empty or a value can mean nothing.\n",
         "Every action brings what it needs: kci from its own commit, its dependencies by the hashes locked there, and a",
@@ -138,6 +155,8 @@ def pages() -> dict[Path, str]:
     house = DOCS / "house.md"
     return {
         DOCS / "rules.md": rules_page(),
+        **{DOCS / "rules" / f"{page}.md": family_page(prefix, title) for prefix, (page, title) in FAMILIES.items()},
+        DOCS / "index.md": index_page(),
         DOCS / "cli.md": cli_page(),
         DOCS / "actions.md": actions_page(),
         house: drawn(house.read_text(encoding="utf-8")),
@@ -156,6 +175,7 @@ def main(arguments: list[str]) -> int:
             diff = difflib.unified_diff(present.splitlines(), wanted.splitlines(), str(path), "generated", lineterm="")
             sys.stdout.writelines(re.sub(r"$", "\n", line, count=1) for line in diff)
         else:
+            path.parent.mkdir(exist_ok=True)
             temporary = path.with_suffix(".md.new")
             temporary.write_text(wanted, encoding="utf-8")
             temporary.replace(path)

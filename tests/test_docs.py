@@ -14,6 +14,19 @@ def test_generated_pages_are_up_to_date() -> None:
     assert code == 0, f"run `python bin/gen_docs.py`\n{said}{errors}"
 
 
-def test_every_rule_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### (KCI[0-9]{3}) ", page, re.MULTILINE) == list(rules())
+def test_every_rule_is_on_a_page_of_its_family_and_in_the_list() -> None:
+    pages = sorted((ROOT / "docs" / "rules").glob("*.md"))
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    found = [rule for text in texts for rule in re.findall(r"^## (KCI[0-9]{3}) ", text, re.MULTILINE)]
+    assert sorted(found) == sorted(rules())
+    listed = re.findall(r"^\| \[(KCI[0-9]{3})\]", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(rules())
+
+
+def test_no_link_is_called_by_the_name_of_a_file() -> None:
+    """Readers of the site do not know the files of docs/."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    named = [
+        (page.name, link) for page in pages for link in re.findall(r"\[[a-z-]+\.md\]", page.read_text(encoding="utf-8"))
+    ]
+    assert named == []
