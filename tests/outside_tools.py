@@ -1,7 +1,7 @@
 """Programs of others that tests hold kci to: those beside this Python, and packages from npm and PyPI, installed once.
 
-Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail, and
-so does every test that is skipped for a reason that is not in skips.toml.
+Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail,
+and so does every test that is skipped for a reason that is not in skips.toml.
 """
 
 from __future__ import annotations
