@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
-from buildkit import program
+from buildkit import program, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders.object_packs import read_head
@@ -322,23 +322,27 @@ def test_a_leg_that_ends_itself_goes_on_in_the_same_run_and_in_the_next_attempt(
 
 
 @pytest.mark.slow
-def test_parts_that_end_themselves_go_on_and_then_are_linked(project: Project) -> None:
+def test_parts_that_end_themselves_go_on_and_then_are_linked(
+    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    # A step has time for one small object, and a part has five of them for its four steps. The two others include
+    # nothing of torch here: on a busy machine such an object does not fit into a step.
+    project, objects = Project(tmp_path, torch_cache, shared_by_workers, 10), 12
+    bare = {"csrc/rms_norm_cpu.cpp": "int rms_norm() { return 1; }\n", "torch-ext/rms_norm/__init__.py": ""}
+    bare["torch-ext/torch_binding.cpp"] = '#include "registration.h"\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n'
+    write_tree(project.kernel, bare)
+    shutil.rmtree(project.kernel / "torch-ext" / "rms_norm" / "layers")
     project.settings(SHORT + "parts = 2\n")
     project.render()
     (project.place / "slow").write_text("8")
     run = project.run("push")
     leg = f"rms-norm {VARIANT}"
-    parts = {f"parts {leg}.part{number}of2" for number in (1, 2)}
-    # On a fast machine a part may be done in time; then act, unlike GitHub, forgets that another one is not, and the
-    # link compiles what is missing. The test above is about a leg that never is.
-    went_on = {f"finish {leg}.part{number}of2" for number in (1, 2)} & run.jobs.keys()
-    assert run.jobs == dict.fromkeys([*parts, *went_on, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
+    parts = [f"{job} {leg}.part{number}of2" for job in ("parts", "finish") for number in (1, 2)]
+    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
     made = project.made()
-    assert len(made) == OBJECTS
-    assert made.total() <= OBJECTS + 2 * 8
-    found, compiled = used(run)[:2]
-    assert found + compiled == OBJECTS
-    assert compiled <= (0 if len(went_on) == 2 else 2), "the link compiles what no part has, and nothing else"
+    assert len(made) == objects
+    assert made.total() <= objects + 2 * 8, "one is in flight where a step ends"
+    assert used(run)[:2] == (objects, 0), "the link compiles nothing"
 
 
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "2"))

@@ -176,14 +176,35 @@ def test_a_record_whose_name_does_not_recompute_is_no_record(kernel: Kernel) -> 
 def test_the_module_goes_if_its_objects_are_others_now(kernel: Kernel) -> None:
     objects, recipe = kernel.begin()
     module = recipe.work / recipe.target.module
-    module.write_text("of these objects")
     assert (objects.restore(), module.exists()) == ([], True)
     text = (kernel.place / "include" / "a.h").read_text()
     put(kernel.place / "include" / "a.h", "#define A 7\n")
     assert kernel.compile() == {"csrc/a.cpp"}
-    module.write_text("of others")
     put(kernel.place / "include" / "a.h", text)
-    assert (kernel.compile(), module.exists()) == (set(), False), "found, and not those that were linked"
+    objects, _ = kernel.begin()
+    assert (objects.restore(), module.exists()) == ([], False), "found, and not those that were linked"
+
+
+def test_what_kci_links_besides_is_made_anew_where_it_is_not_what_it_was(kernel: Kernel) -> None:
+    _, recipe = kernel.begin()
+    module = recipe.work / recipe.target.module
+    helpers = [recipe.work / step.output for step in recipe.steps if not step.depfile][:-1]
+    assert "compat.o" in {path.name for path in helpers}
+
+    def left() -> set[bool]:
+        objects, _ = kernel.begin()
+        assert objects.restore() == []
+        return {path.exists() for path in helpers}
+
+    for path in helpers:
+        assert (left(), module.exists()) == ({True}, True)
+        before = path.stat()
+        path.write_text("something else")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (left(), module.exists()) == ({False}, True), "ninja links where it makes these"
+        kernel.compile()
+    module.write_text("something else")
+    assert (left(), module.exists()) == ({True}, False)
 
 
 @pytest.mark.parametrize("at", range(8))

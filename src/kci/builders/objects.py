@@ -38,7 +38,7 @@ from kci.processes.running_commands import EndedCommand
 from kci.toolchains.launcher import ObjectUse
 
 _LINKED = "linked"
-"""A file of the work directory: the objects that its module is made of."""
+"""A file of the work directory: the digests of its module, and of all that this is made of."""
 _THERE = "0" * 64
 _SHARE = 20
 """Looking at files takes at most this part of the time."""
@@ -77,6 +77,8 @@ class Objects:
         """By output, the seconds that those had which still ran when the build was ended."""
         self._work = recipe.work
         self._steps = {step.output: step for step in recipe.steps if step.depfile}
+        others = (step.output for step in recipe.steps if not step.depfile)
+        self._helpers = [output for output in others if output != recipe.target.module]
         self._guesses = recipe.needs
         self._module = recipe.work / recipe.target.module
         self._stores = stores
@@ -113,7 +115,8 @@ class Objects:
         """Put the objects that are there into the work directory.
 
         Returns:
-            the steps of the others, at the end those that were lost before. Whatever lies in their place is gone.
+            the steps of the others, at the end those that were lost before. Whatever lies in their place is gone. So is
+            what kci links besides, and the module, where they are not what they were when they were linked.
 
         Raises:
             OSError: something cannot be removed.
@@ -121,9 +124,12 @@ class Objects:
         missing = [step for step in self._steps.values() if not self._restore(step)]
         for step in missing:
             (self._work / step.output).unlink(missing_ok=True)
-        if missing or not self._is_linked():
+        wrong = {output for output, _ in self._linked().items() ^ self._digests().items()}
+        if not wrong.isdisjoint(self._helpers):
+            for output in self._helpers:
+                (self._work / output).unlink(missing_ok=True)
+        if wrong.difference(self._helpers):
             self._module.unlink(missing_ok=True)
-            (self._work / _LINKED).unlink(missing_ok=True)
         return sorted(missing, key=self.lost_before)
 
     def lost_before(self, step: Step) -> float:
@@ -196,7 +202,8 @@ class Objects:
 
     def linked(self) -> None:
         """The module is made, of the objects that are there."""
-        (self._work / _LINKED).write_text(self._all_digests(), encoding="utf-8")
+        text = "".join(f"{digest} {output}\n" for output, digest in self._digests().items())
+        (self._work / _LINKED).write_text(text, encoding="utf-8")
 
     def finish(self, limit: int) -> None:
         """The build ends, however it does: what was used is noted, and the oldest objects go beyond so many bytes."""
@@ -329,17 +336,23 @@ class Objects:
             self._same[path] = before == digest and not timed
         return self._same[path]
 
-    def _is_linked(self) -> bool:
-        try:
-            return (self._work / _LINKED).read_text(encoding="utf-8") == self._all_digests()
-        except (OSError, ValueError):
-            return False
+    def _digests(self) -> dict[str, str]:
+        return {output: self._digest(output) for output in sorted([*self._steps, *self._helpers, self._module.name])}
 
-    def _all_digests(self) -> str:
-        found = {output: record.digest for output, (_, _, record) in self.records.items()}
-        return "".join(
-            f"{found.get(output) or file_digest(self._work / output)} {output}\n" for output in sorted(self._steps)
-        )
+    def _linked(self) -> dict[str, str]:
+        try:
+            lines = (self._work / _LINKED).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return {}
+        return {output: digest for digest, _, output in (line.partition(" ") for line in lines)}
+
+    def _digest(self, output: str) -> str:
+        if output in self.records:
+            return self.records[output][2].digest
+        try:
+            return file_digest(self._work / output)
+        except FileNotFoundError:
+            return ""
 
 
 def _as_links(links: Mapping[str, Path]) -> list[tuple[str, str]]:
