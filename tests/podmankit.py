@@ -31,17 +31,18 @@ chmod +x /usr/local/bin/kci
 """
 
 
-def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, network: str = "none") -> Iterator[None]:
     """Podman for one test; nothing of it may be left. One test at a time, or each would see the other's containers.
 
     Args:
         folder: for its settings.
         monkeypatch: the test's.
+        network: of the containers; `host` is this machine's.
     """
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed (bin/container_image.sh --install, as root on Debian)")
     limits = '["nofile=1024:1024", "nproc=1024:1024"]'
-    text = f'[containers]\nnetns = "none"\ndefault_ulimits = {limits}\n'
+    text = f'[containers]\nnetns = "{network}"\ndefault_ulimits = {limits}\n'
     text += '[engine]\nruntime = "runc"\n' if shutil.which("runc") else ""
     (folder / "containers.conf").write_text(text)
     monkeypatch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))

@@ -167,6 +167,6 @@ def test_every_page_is_on_the_site() -> None:
                 return [page for value in entry for page in pages(value)]
         return []
 
-    assert sorted(pages(settings["nav"])) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert sorted(pages(settings["nav"])) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
     assert settings["strict"] is True
     assert "make lint types site" in (ROOT / ".ci" / "run").read_text()

@@ -15,7 +15,7 @@ from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.budget import both_ways
 from kci.plan.github import leg_entry
-from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.legs import PlanOptions, compiled_by, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.plan import Leg, Plan
 from kci.workspace.planning import PlanRequest, plan_run
@@ -64,6 +64,16 @@ def test_an_image_with_a_cross_compiler_takes_every_version(catalog: Catalog) ->
     assert {leg.cross for leg in legs.values()} == {None}, "the image has it"
     bare = arm(planned(catalog, text, container=False))
     assert {leg.built_on for name, leg in bare.items() if "cu126" in name} == {""}
+
+
+def test_a_fingerprint_tells_what_was_crossed_from_what_was_not(catalog: Catalog) -> None:
+    kernel = torch_kernel(["cpu"])
+    (variant,) = [item for item in compute_matrix([kernel], catalog).kernels[0].each_once() if item.system == ARM][:1]
+    image = '[runners.any.aarch64-linux]\ncross = "docker.io/acme/cross:1"\n'
+    ways = [("", True), ("", False), (CROSS, True), (image, True)]
+    told = [compiled_by(variant, runners(text), container=container) for text, container in ways]
+    assert told[1:] == ["", f"g++-{ARM}-gnu on x86_64-linux", "docker.io/acme/cross:1 on x86_64-linux"]
+    assert "manylinux" in told[0]
 
 
 def test_whose_runners_they_are() -> None:

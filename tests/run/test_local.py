@@ -129,6 +129,27 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monk
     assert all(name.endswith("aarch64-linux") for name in crossed)
 
 
+@pytest.mark.usefixtures("cross_compilers")
+def test_what_kci_toml_does_not_want_crossed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(only_these(monkeypatch, tmp_path, "git"), "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    place = tmp_path / "repository"
+    shutil.copytree(ROOT / "examples" / "relu", place / "relu", ignore=shutil.ignore_patterns("build", "__pycache__"))
+
+    def left(text: str) -> dict[str, str]:
+        (place / "kci.toml").write_text(text)
+        found = outcomes_of(open_workspace([place / "relu"]), Choice())
+        return {item.variant.name: item.note for item in found if "aarch64-linux" in item.variant.name and item.note}
+
+    cpu, cuda = "torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cu130-aarch64-linux"
+    why = "needs an aarch64-linux machine: kci.toml says `cross = false`"
+    assert not {cpu, cuda} & left("").keys()
+    found = left("[runners.cpu.aarch64-linux]\ncross = false\n")
+    assert (found[cpu], cuda in found) == (why, False)
+    assert left("[runners.any.aarch64-linux]\ncross = false\n")[cuda] == why
+    assert cpu not in left("[runners.any.aarch64-linux]\ncross = false\n[runners.cpu.aarch64-linux]\ncross = true\n")
+
+
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
     workspace = open_workspace([kernel_dir])
     outcomes = outcomes_of(workspace, Choice())

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, STABLE_CUDA, only_these, program, variant
+from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, variant
+from kci.builders import native
 from kci.catalog.loading import load_catalog
 from kci.errors import MissingToolError
 from kci.run.machine_report import Health, examine
+from kci.toolchains import emulation
 from kci.toolchains import environment as environments
 from kci.toolchains.compilers import cxx_compiler, glibc_of, program_of, toolchain_identity
 from kci.toolchains.crossing import crosses, is_crossed, system_of
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="shell scripts s
 ARM = "aarch64-linux"
 CROSS = "aarch64-linux-gnu-g++"
 OWN = "CXX_aarch64_linux_gnu"
+ROOT_ON = "run this on Debian or Ubuntu, or in an image of them"
 
 
 @pytest.fixture
@@ -239,3 +242,31 @@ def test_doctor_names_the_package(folder: Path, tmp_path: Path) -> None:
     bare.unlink()
     compiler(folder, CROSS, "aarch64-linux-gnu")
     assert told()[0] is Health.OK
+
+
+def test_doctor_says_what_emulates(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> tuple[Health, str, str]:
+        (item,) = (item for item in examine(tmp_path, load_catalog()) if item.what == f"tests for {ARM}")
+        return item.health, item.found, item.remedy
+
+    assert told()[::2] == (Health.NOTE, "install it, for example: apt-get install qemu-user-static")
+    program(folder, "qemu-aarch64-static", "echo qemu-aarch64 version 9.2.1 '(Debian)'")
+    assert told()[1:] == ("there is no apt-get, which makes a Debian for arm64", ROOT_ON)
+    for name in ("apt-get", "dpkg-deb"):
+        program(folder, name, "")
+    monkeypatch.setattr(emulation, "_KEYRING", tmp_path / "keyring")
+    assert told()[::2] == (Health.NOTE, "apt-get install debian-archive-keyring")
+    (tmp_path / "keyring").touch()
+    assert told() == (Health.OK, "qemu-aarch64 version 9.2.1", "")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert not [item for item in examine(tmp_path, load_catalog()) if item.what.startswith("tests for")]
+
+
+def test_what_nobody_has_crossed_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    what = request(copy_kernel("bare", tmp_path), STABLE_CUDA, tmp_path)
+    with pytest.raises(MissingToolError) as caught:
+        native.plan(what, quiet)
+    needs = f"{STABLE_CUDA} needs a machine of x86_64-linux, and this is {ARM}"
+    assert caught.value.message == f"{needs}, where kci compiles for that system for cpu only"
+    assert caught.value.hint == "run this on a x86_64-linux machine; kci plan says which runner has one"

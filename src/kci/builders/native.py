@@ -49,7 +49,7 @@ from kci.toolchains.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.toolchains.crossing import crosses, is_crossed
+from kci.toolchains.crossing import crosses, is_crossed, refuse_other_system
 from kci.toolchains.cuda import (
     Toolkit,
     find_library_headers,
@@ -322,8 +322,7 @@ def _require_buildable(request: Request) -> None:
         refuse_backend(variant.backend)
     here = this_system()
     if here != variant.system and not crosses(variant, here):
-        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
-        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
+        refuse_other_system(variant)
     if here != variant.system and not request.options.isolation:
         message = f"{variant.name} needs a torch for {variant.system}, and this Python's is for {here}"
         raise MissingToolError(message, hint="leave out --no-isolation")

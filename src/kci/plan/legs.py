@@ -296,6 +296,15 @@ def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> s
     return "" if isinstance(placed, Unplaced) else placed.leg.image
 
 
+def compiled_by(variant: Variant, runners: Runners, *, container: bool = True) -> str:
+    """What compiles a variant, as far as a plan knows: its image; for another CPU also on which, by what package."""
+    placed = place(variant, runners, container=container)
+    if isinstance(placed, Unplaced):
+        return ""
+    leg = placed.leg
+    return f"{leg.image or leg.cross} on {leg.built_on}" if leg.built_on else leg.image
+
+
 def _rooms(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], Room]:
     """What each variant's runner has room for."""
     found = {}

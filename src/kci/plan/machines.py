@@ -121,15 +121,21 @@ def _layers(table: MachinesByBackend, backend: str, system: str) -> Iterator[Mac
 
 def _crossing(table: MachinesByBackend, backend: str, system: str, defaults: dict[str, Runner]) -> Runner | None:
     """The runner of the other CPU that compiles for a system, if kci.toml says so and there is one."""
-    said = [machine.cross for machine in _layers(table, backend, system) if machine.cross is not None]
+    said = said_of_crossing(table, backend, system)
     target = default_runners().cross.get(system)
     hosts = [host for host, backends in target.hosts.items() if backend in backends] if target else []
-    if not hosts or not said or said[-1] is False:
+    if not hosts or said is None or said is False:
         return None
     runner = defaults.get(hosts[0], Runner((), 0, 0))
     for machine in _layers(table, backend, hosts[0]):
         runner = _overlay(runner, machine)
-    return msgspec.structs.replace(runner, host=hosts[0], cross_image=said[-1] if isinstance(said[-1], str) else "")
+    return msgspec.structs.replace(runner, host=hosts[0], cross_image=said if isinstance(said, str) else "")
+
+
+def said_of_crossing(table: MachinesByBackend, backend: str, system: str) -> bool | str | None:
+    """What kci.toml says under `runners` about compiling for a system on the other CPU; None if it says nothing."""
+    said = [machine.cross for machine in _layers(table, backend, system) if machine.cross is not None]
+    return said[-1] if said else None
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:

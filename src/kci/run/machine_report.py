@@ -23,6 +23,7 @@ from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.environment import is_reachable
+from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
@@ -64,6 +65,7 @@ def _basics(cache: Path) -> Iterator[Examined]:
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
     yield from _crossing(system)
+    yield from _emulation()
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
@@ -105,8 +107,18 @@ def _crossing(system: str) -> Iterator[Examined]:
                 glibc_of(cxx)
                 return version_line(cxx)
 
-            item = _asked(f"for {target}", found)
-            yield item if item.health is Health.OK else msgspec.structs.replace(item, health=Health.NOTE)
+            yield _noted(f"for {target}", found)
+
+
+def _emulation() -> Iterator[Examined]:
+    if target := emulated_system():
+
+        def found() -> str:
+            version = find_qemu(target)
+            require_root_tools(emulation_data().systems[target])
+            return version
+
+        yield _noted(f"tests for {target}", found)
 
 
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
@@ -159,6 +171,12 @@ def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
         return Examined(what, Health.OK, find())
     except KciError as error:
         return Examined(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
+
+
+def _noted(what: str, find: Callable[[], str]) -> Examined:
+    """As `_asked`, of what a machine can do without."""
+    item = _asked(what, find)
+    return item if item.health is Health.OK else msgspec.structs.replace(item, health=Health.NOTE)
 
 
 def _program(what: str, command: list[str], remedy: str) -> Examined:

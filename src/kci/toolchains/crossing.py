@@ -5,6 +5,8 @@ The target is a value, `x86_64-linux`, that every question about compilers, head
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from kci.catalog.runners import CrossTarget, default_runners
 from kci.config.values import System
 from kci.errors import MissingToolError
@@ -32,6 +34,20 @@ def crosses(variant: Variant, host: str) -> bool:
     target = default_runners().cross.get(variant.system)
     backends = target.hosts.get(host, ()) if target is not None else ()
     return variant.kind is not Kind.NOARCH and variant.backend in backends
+
+
+def refuse_other_system(variant: Variant) -> NoReturn:
+    """Say that this machine does not compile a variant for another system, and what it does compile for that.
+
+    Raises:
+        MissingToolError: always.
+    """
+    here, target = this_system(), default_runners().cross.get(variant.system)
+    message = f"{variant.name} needs a machine of {variant.system}, and this is {here}"
+    if backends := target.hosts.get(here) if target is not None else None:
+        message += f", where kci compiles for that system for {' and '.join(sorted(backends))} only"
+    hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+    raise MissingToolError(message, hint=hint)
 
 
 def cross_target(system: str) -> CrossTarget:

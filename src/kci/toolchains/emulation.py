@@ -120,6 +120,21 @@ def require_emulated() -> str:
     return system
 
 
+def require_root_tools(how: Emulation) -> None:
+    """Make sure that a root can be made.
+
+    Raises:
+        MissingToolError: a program or the keyring for it is missing.
+    """
+    for program in ("apt-get", "dpkg-deb"):
+        if shutil.which(program) is None:
+            hint = "run this on Debian or Ubuntu, or in an image of them"
+            raise MissingToolError(f"there is no {program}, which makes a Debian for {how.architecture}", hint=hint)
+    if not _KEYRING.is_file():
+        hint = "apt-get install debian-archive-keyring"
+        raise MissingToolError(f"{_KEYRING} is missing, with which apt checks Debian's packages", hint=hint)
+
+
 def find_qemu(system: str) -> str:
     """The version of the qemu that runs programs of a system.
 
@@ -162,13 +177,7 @@ def _root(how: Emulation, cache: Path, log: Log) -> Path:
     root = (cache / "roots").resolve() / f"{how.suite}-{how.architecture}-{_digest(*how.packages)}"
 
     def make(place: Path) -> None:
-        for program in ("apt-get", "dpkg-deb"):
-            if shutil.which(program) is None:
-                hint = "run this on Debian or Ubuntu, or in an image of them"
-                raise MissingToolError(f"there is no {program}, which makes a Debian for {how.architecture}", hint=hint)
-        if not _KEYRING.is_file():
-            hint = "apt-get install debian-archive-keyring"
-            raise MissingToolError(f"{_KEYRING} is missing, with which apt checks Debian's packages", hint=hint)
+        require_root_tools(how)
         log(f"fetching {', '.join(how.packages)} of Debian {how.suite} for {how.architecture} into {root}")
         apt = place / "apt"
         for folder in ("lists/partial", "archives/partial"):
