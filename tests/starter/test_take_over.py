@@ -298,7 +298,7 @@ def test_a_forged_answer_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_paths_that_lead_out_are_left_out(here: Path) -> None:
-    text = f"{HEAD}setup(ext_modules=[CUDAExtension('a', ['../../secret.cu', '/etc/passwd', 'in.cu', 'link.cu'], include_dirs=['../x', 'i'])])"
+    text = f"{HEAD}setup(ext_modules=[CUDAExtension('a', ['../../secret.cu', '/etc/passwd', 'in.cu', 'link.cu'], include_dirs=['../x', 'i', 'vendor/lib'])])"
     write_tree(here / "old", {"setup.py": text, "in.cu": "", "i/a.h": ""})
     (here / "secret.cu").write_text("secret")
     (here / "old" / "link.cu").symlink_to(here / "secret.cu")
@@ -307,12 +307,13 @@ def test_paths_that_lead_out_are_left_out(here: Path) -> None:
     assert "secret" not in "".join(path.read_text() for path in (here / "adder" / "csrc").rglob("*") if path.is_file())
     assert "link.cu was not copied: it is a link" in made.stdout
     (component,) = read_kernel(here / "adder").build.kernel.values()
-    assert (component.src, component.include) == (("in.cu",), ("i",))
+    assert (component.src, component.include) == (("in.cu",), ("i", "vendor/lib"))
     for left in (
         "'../../secret.cu' lies outside",
         "'/etc/passwd' lies outside",
         "'link.cu' was not found",
         "'../x' lies outside",
+        "the include directory 'vendor/lib' is empty: fetch it",
     ):
         assert left in made.stdout
 

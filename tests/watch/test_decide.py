@@ -120,6 +120,14 @@ def test_a_leg_that_may_have_moved_with_either_joins_the_issue_that_is_there() -
     assert (more.id, len(more.legs)) == (one.id, 2)
 
 
+def test_a_leg_that_a_catalog_brings_fails_because_of_that_catalog() -> None:
+    watch = WatchState(POLICY)
+    watch.step(run(1, norm="pass"))
+    (one,) = watch.step(run(2, norm="again"))
+    (two,) = watch.step(run(3, catalog="d", norm="again", next="again"))
+    assert (one.legs, two.kind, two.legs) == ((NORM,), ActionKind.OPEN, (NEXT,))
+
+
 def test_it_is_closed_when_the_last_leg_has_passed() -> None:
     both = {"cpu": "again", "norm": "again"}
     days = [both, {"cpu": "pass", "norm": "fail"}, {"cpu": "pass", "norm": "unknown"}, {"norm": "pass"}]
