@@ -29,10 +29,11 @@ from kci.config.model import (
 )
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import FindingsError
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
-from kci.plan.fingerprint import Fingerprints, builder, configuration, fingerprints, made_with
+from kci.plan.fingerprint import Fingerprints, PublishedVariant, builder, configuration, fingerprints
 from kci.plan.machines import runners_from
 from planning import parse_settings
 
@@ -348,14 +349,52 @@ def test_only_what_was_read_has_to_be_the_same(norm: Path, catalog: Catalog) -> 
     assert not holds({"csrc/cuda/norm.cu": digest})
 
 
-def test_the_halves_tell_files_from_everything_else(norm: Path, catalog: Catalog) -> None:
-    before = prints(norm, catalog)
-    append("csrc/shared.h")(norm)
-    after = prints(norm, catalog)
-    assert after[CPU] != before[CPU]
-    assert made_with(after[CPU]) == made_with(before[CPU])
-    assert made_with(prints(norm, catalog, "another")[CPU]) != made_with(before[CPU])
-    assert len(after[CPU]) == 64
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        (append("csrc/shared.h"), {1}),
+        (append("torch-ext/norm/__init__.py", "# changed\n"), {2}),
+        (lambda root: (root / "torch-ext/norm/new.py").write_text(""), {2}),
+        (replace('"MIT"', '"BSD"'), {2}),
+        (replace(ON_CPU, f'{ON_CPU}\ncxx-flags = ["-O1"]'), {0}),
+        (lambda root: (root / "csrc/util.h").write_text(""), {0, 1}),
+    ],
+)
+def test_its_thirds_tell_what_code_is_made_with_its_files_and_the_python_part(
+    norm: Path, catalog: Catalog, change: Callable[[Path], object], moved: set[int]
+) -> None:
+    append("csrc/shared.h", '\n#include "util.h"\n')(norm)
+    before = prints(norm, catalog)[CPU]
+    change(norm)
+    after = prints(norm, catalog)[CPU]
+    assert {part for part in range(3) if before[32 * part :][:32] != after[32 * part :][:32]} == moved
+    assert len(after) == 96
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (append("torch-ext/norm/__init__.py", "# changed\n"), {"torch-ext/binding.cpp"}),
+        (append("csrc/shared.h"), {"torch-ext/binding.cpp", "csrc/cuda/norm.cu"}),
+        (append("torch-ext/binding.cpp"), {"torch-ext/binding.cpp"}),
+        (lambda root: (root / "csrc/shared.h").unlink(), None),
+    ],
+)
+def test_what_is_compiled_of_a_variant_whose_objects_are_kept(
+    norm: Path, catalog: Catalog, change: Callable[[Path], object], again: set[str] | None
+) -> None:
+    append("torch-ext/binding.cpp", "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")(norm)
+    variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CUDA13)
+    then = Fingerprints(read_kernel(norm))
+    read = {then.inputs.shown(real): then.inputs.tree.digest(real) for _, real in then.inputs.of(variant) if real}
+    known = PublishedVariant(then.fingerprint(variant, IMAGE), RecordedInputs(read))
+    change(norm)
+    now = Fingerprints(read_kernel(norm))
+    assert now.compiled_again(variant, now.fingerprint(variant, IMAGE), known) == again
+    assert now.compiled_again(variant, now.fingerprint(variant, "another"), known) is None
+    unread = PublishedVariant(known.fingerprint)
+    only_python = again is not None and now.fingerprint(variant, IMAGE)[:64] == known.fingerprint[:64]
+    assert now.compiled_again(variant, now.fingerprint(variant, IMAGE), unread) == (again if only_python else None)
 
 
 def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Catalog) -> None:

@@ -7,10 +7,6 @@ that a mention which `sources_with_name` did not find stops the compiler, unless
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Collection
-
-from kci.builders.request import Request
 from kci.catalog.floors import floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
@@ -18,7 +14,6 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.toolchains.toolchain_data import toolchains
 
-_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 _POISON = "@"
 _OF_BACKEND = {
     "cpu": ("-DCPU_KERNEL",),
@@ -68,24 +63,3 @@ def stable_abi_define(stable_abi: str) -> str:
         hint = "name a version with a minor other than 0, such as 2.11"
         raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
     return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
-
-
-def sources_with_name(request: Request, sources: Collection[str]) -> set[str]:
-    """Those of the sources, relative to the kernel's directory, that may mention the name of the extension.
-
-    These are the ones whose own text does. If any other file that they may read does, or one of them that is included
-    by its name, it is all of them: working out who includes it through whom is not worth a mistake.
-
-    Raises:
-        FindingsError: an include leads out of the kernel (KCI145), or a file cannot be read.
-    """
-    inputs = request.files()
-    tree = inputs.tree
-    package = inputs.installed(request.variant)
-    read = {real for _, real in inputs.of(request.variant) if real} - package
-    mention = {real for real in read if any(macro in tree.content(real) for macro in _MACROS)}
-    compiled = {source: tree.file(inputs.graph.inside(source)) for source in sources}
-    included = {posixpath.basename(name) for real in read for name in tree.scan(real).names}
-    if mention - set(compiled.values()) or included & {posixpath.basename(real) for real in mention}:
-        return set(sources)
-    return {source for source, real in compiled.items() if real in mention}

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders.definitions import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.kernel_files import inside, is_plain, refused, source_file
 from kci.builders.never_ran import oneapi
@@ -29,6 +28,7 @@ from kci.config.values import (
     Version,
 )
 from kci.errors import BuildFailedError, UsageError
+from kci.inputs.changed_objects import sources_with_name
 from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
@@ -143,7 +143,7 @@ def collect(request: Request, log: Log) -> Sources:
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
-    named = sources_with_name(request, [source.as_posix() for source in units])
+    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
         units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),

@@ -45,8 +45,9 @@ KEPT_DAYS = 60
 is built once more, and it has to be before the artifact is gone."""
 
 
-OBJECTS_DAYS = 14
-"""For how long GitHub keeps objects: action.yml says so when it uploads them. The oldest go first by that."""
+OBJECTS_DAYS = KEPT_DAYS
+"""For how long GitHub keeps the objects of a leg: as long as the tree that was made of them. action.yml says so when it
+uploads them."""
 
 
 class TreePlace(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import estimate, money
-from kci.plan.plan import Estimate, LeftOut, Plan
+from kci.plan.plan import Estimate, LeftOut, Leg, Plan
 from kci.plurals import count
 from kci.tree.manifest import Manifest
 
@@ -58,7 +58,7 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
             f"{leg.runner_text} (crossed)" if leg.built_on else leg.runner_text,
             leg.image or "-",
             f"{leg.timeout} min",
-            f"{'' if leg.measured else '~'}{leg.minutes} min",
+            f"{'' if leg.measured else '~'}{leg.minutes} min{_compiled(leg)}",
         )
         for leg in plan.legs
     )
@@ -66,6 +66,10 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
     layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
     headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
     return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, made))
+
+
+def _compiled(leg: Leg) -> str:
+    return "" if leg.compiles is None else f", compiles {count(leg.compiles, 'object')}"
 
 
 def plan_sentence(plan: Plan, made: Estimate) -> str:

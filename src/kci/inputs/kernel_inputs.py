@@ -32,7 +32,6 @@ from kci.errors import FindingsError, rule_error
 from kci.files.walk import is_bytecode, is_own
 from kci.inputs.include_graph import IncludeGraph, Reached
 from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.inputs.stat_cache import StatCache
 from kci.matrix.archs import compiled_components
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
@@ -137,15 +136,31 @@ class KernelInputs:
         Raises:
             FindingsError: a file cannot be read, or an include leads out of the kernel's directory (KCI145).
         """
+        return self.compiled_from(variant) | self.package_of(variant)
+
+    def compiled_from(self, variant: Variant) -> frozenset[tuple[str, str]]:
+        """Those of `of` that compilers may read."""
         labels = self._labels(variant)
-        return self._compiled(labels) if labels else self._package[0]
+        if labels not in self._by_labels:
+            self.refuse_escapes(labels)
+            parts = [self._reached.get(label, _NOTHING) for label in labels]
+            found = {item for part in parts for item in part.files | part.refused}
+            if any(part.unknown for part in parts):
+                found |= {item for item in self._below(self.kernel) if is_own(self.shown(item[0]))}
+                found |= {item for part in self._reached.values() for item in part.files}
+            self._by_labels[labels] = frozenset(found)
+        return self._by_labels[labels]
+
+    def package_of(self, variant: Variant) -> frozenset[tuple[str, str]]:
+        """Those of `of` that are files of the Python package, which the variant carries."""
+        return self._package[variant.kind is not Kind.NOARCH]
 
     def of_source(
         self, variant: Variant, source: str, include: Iterable[str], flags: Sequence[str]
     ) -> frozenset[tuple[str, str]]:
-        """Those of `of` that compiling one source may read; all, if one of its includes cannot be followed."""
+        """Those that compiling one source may read; all of `compiled_from`, if an include cannot be followed."""
         reached = self.graph.follow([source], (*include, *self._shared), flags)
-        return self.of(variant) if reached.unknown else reached.files
+        return self.compiled_from(variant) if reached.unknown else reached.files
 
     def _labels(self, variant: Variant) -> tuple[str, ...]:
         return () if variant.kind is Kind.NOARCH else tuple(sorted({BINDING, *active(self.build, variant)}))
@@ -236,7 +251,7 @@ class KernelInputs:
 
     def installed(self, variant: Variant) -> frozenset[str]:
         """The real paths of the files of the Python package that a variant carries."""
-        return frozenset(real for _, real in self._package[variant.kind is not Kind.NOARCH])
+        return frozenset(real for _, real in self.package_of(variant))
 
     def refuse_escapes(self, labels: Iterable[str] | None = None) -> None:
         """Raise a FindingsError (KCI145) about what `escapes` finds."""
@@ -334,17 +349,6 @@ class KernelInputs:
         by_label = {label: _with_parents(reached.files) for label, reached in self._reached.items()}
         return by_label, _with_parents(self._package[0]), _with_parents(self._package[1])
 
-    def _compiled(self, labels: tuple[str, ...]) -> frozenset[tuple[str, str]]:
-        if labels not in self._by_labels:
-            self.refuse_escapes(labels)
-            parts = [self._reached.get(label, _NOTHING) for label in labels]
-            found = self._package[1].union(*(part.files | part.refused for part in parts))
-            if any(part.unknown for part in parts):
-                found |= {item for item in self._below(self.kernel) if is_own(self.shown(item[0]))}
-                found |= {item for part in self._reached.values() for item in part.files}
-            self._by_labels[labels] = found
-        return self._by_labels[labels]
-
     def _may_be_any(self, path: str) -> bool:
         return (not self.kernel or path.startswith(f"{self.kernel}/")) and is_own(self.shown(path))
 
@@ -366,31 +370,6 @@ class KernelInputs:
 ESCAPE_HINT = (
     "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and it counts as an input"
 )
-
-
-class SourceTrees:
-    """The files of the repositories that some kernels lie in: one tree for each, read once.
-
-    What was found out about files is kept from run to run in the directory `remember`, if there is one.
-    """
-
-    def __init__(self, remember: Path | None = None) -> None:
-        self.remember = remember
-        self._trees: dict[Path, SourceTree] = {}
-        self._caches: list[StatCache] = []
-
-    def of(self, directory: str) -> SourceTree:
-        """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
-        root = locate(Path(directory))[0]
-        if root not in self._trees:
-            cache = StatCache(root, self.remember) if self.remember is not None else None
-            self._caches += [cache] if cache is not None else []
-            self._trees[root] = SourceTree(root, cache)
-        return self._trees[root]
-
-    def save(self) -> None:
-        for cache in self._caches:
-            cache.save()
 
 
 def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from kci.config.find_settings import locate
 from kci.errors import FindingsError
 from kci.files.walk import is_bytecode
 from kci.inputs.include_scan import ANYTHING, READ_AT_MOST, Scan, scan
@@ -264,3 +265,28 @@ def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
 
 def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
     return FindingsError(f"cannot read {root}/{path}: {error.strerror}")
+
+
+class SourceTrees:
+    """The files of the repositories that some kernels lie in: one tree for each, read once.
+
+    What was found out about files is kept from run to run in the directory `remember`, if there is one.
+    """
+
+    def __init__(self, remember: Path | None = None) -> None:
+        self.remember = remember
+        self._trees: dict[Path, SourceTree] = {}
+        self._caches: list[StatCache] = []
+
+    def of(self, directory: str) -> SourceTree:
+        """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
+        root = locate(Path(directory))[0]
+        if root not in self._trees:
+            cache = StatCache(root, self.remember) if self.remember is not None else None
+            self._caches += [cache] if cache is not None else []
+            self._trees[root] = SourceTree(root, cache)
+        return self._trees[root]
+
+    def save(self) -> None:
+        for cache in self._caches:
+            cache.save()

@@ -16,7 +16,7 @@ from kci.config.reader import BUILD_TOML, Kernel
 from kci.inputs.kernel_inputs import BINDING, Effect, active
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.fingerprint import Fingerprints, made_with
+from kci.plan.fingerprint import Fingerprints, configuration, said
 from kci.plan.hardware_tests import TestMachine, machines_for
 
 _SHOWN_KEYS = 4
@@ -37,6 +37,15 @@ class KernelEnd(msgspec.Struct, frozen=True, dict=True):
     def fingerprints(self) -> dict[str, str]:
         """The fingerprint of each variant by name; raises as `Fingerprints.fingerprint`."""
         return {variant.name: self.prints.fingerprint(variant, by) for variant, by in self.toolchains.items()}
+
+    @cached_property
+    def told(self) -> dict[str, tuple[object, ...]]:
+        """What build.toml, the catalog and the settings say of each variant by name."""
+        build = self.kernel.build
+        return {
+            variant.name: (configuration(build, variant), said(build, variant), by)
+            for variant, by in self.toolchains.items()
+        }
 
     @cached_property
     def machines(self) -> dict[str, tuple[TestMachine, str]]:
@@ -74,11 +83,9 @@ class View(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def made_otherwise(self) -> tuple[str, ...]:
-        """Those of them that are made with something else: not only the files differ. Sorted."""
-        before, now = self.then.fingerprints if self.then is not None else {}, self.now.fingerprints
-        return tuple(
-            sorted(name for name in self.moved if name not in before or made_with(before[name]) != made_with(now[name]))
-        )
+        """Those of them of which build.toml or a toolchain says something else: not only the files differ. Sorted."""
+        before, now = self.then.told if self.then is not None else {}, self.now.told
+        return tuple(sorted(name for name in self.moved if before.get(name) != now[name]))
 
     @cached_property
     def retested(self) -> dict[str, TestMachine]:

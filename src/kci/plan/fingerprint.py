@@ -22,6 +22,7 @@ from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.files.walk import is_bytecode
+from kci.inputs.changed_objects import compiled_again
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, active
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
@@ -31,20 +32,21 @@ from kci.plan.legs import compiled_by
 from kci.plurals import count
 from kci.version import __version__
 
-SCHEMA = 2
+SCHEMA = 3
 """Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
 
 PACKAGE = Path(__file__).parent.parent
 """Where kci itself lies."""
 
-_HALF = 32
-"""Digits of each half of a fingerprint; 128 bits are enough against accidents, and there is no reason to forge one."""
+_PART = 32
+"""Digits of each part of a fingerprint; 128 bits are enough against accidents, and there is no reason to forge one."""
 
 _BUILDING = (
     "builders",
     "processes",
     "toolchains",
     "catalog/data/floors.toml",
+    "inputs/changed_objects.py",
     "run/one_variant.py",
     "tree/digest.py",
     "tree/identity.py",
@@ -68,10 +70,11 @@ class Fingerprints:
         self._of_files: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
 
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
-        """The fingerprint of one variant, 64 hexadecimal digits.
+        """The fingerprint of one variant, 96 hexadecimal digits.
 
-        The first half is over what it is made with and the names of its files, the second over their content; see
-        `still_holds`.
+        The first third is over what its code is made with and the names of the files that compilers may read, the
+        second over their content, the last over the Python package and what metadata.json says: see `still_holds`
+        and `compiled_again`.
 
         Args:
             variant: which one.
@@ -82,11 +85,11 @@ class Fingerprints:
         Raises:
             FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
         """
-        files = self.inputs.everything() if everything else self.inputs.of(variant)
-        names, contents = self._hashed(files)
-        made_with = [SCHEMA, builder(), toolchain, configuration(self.inputs.build, variant), names]
-        data = msgspec.json.encode(made_with, enc_hook=str, order="deterministic")
-        return hashlib.sha256(data).hexdigest()[:_HALF] + contents[:_HALF]
+        inputs = self.inputs
+        names, contents = self._hashed(inputs.everything() if everything else inputs.compiled_from(variant))
+        made_with = [SCHEMA, builder(), toolchain, configuration(inputs.build, variant), names]
+        package = [said(inputs.build, variant), *self._hashed(inputs.package_of(variant))]
+        return _short(made_with) + contents[:_PART] + _short(package)
 
     def still_holds(self, now: str, then: str, read: Mapping[str, str]) -> bool:
         """Whether a variant that was built earlier is what a build would give now, by what its build really read.
@@ -95,13 +98,33 @@ class Fingerprints:
         digests of files as `KernelInputs.shown` names them) has not changed. What a build may read and did not (the
         header of another backend, say) may differ.
         """
-        if now[:_HALF] != then[:_HALF] or not read:
-            return False
-        for path, digest in read.items():
-            real = self.inputs.tree.file(self.inputs.in_tree(path))
-            if real is None or self.inputs.tree.digest(real) != digest:
-                return False
-        return True
+        (made, _, package), (made_then, _, package_then) = _parts(now), _parts(then)
+        return bool(read) and (made, package) == (made_then, package_then) and not self._changed(read)
+
+    def compiled_again(self, variant: Variant, now: str, then: PublishedVariant) -> frozenset[str] | None:
+        """The sources that have to be compiled where all objects of an earlier build are there; None where that is all.
+
+        They are as build.toml names them: those that read what changed since, and those with the kernel's id, which
+        every commit changes. Raises as `fingerprint`.
+        """
+        (made, compiled, _), (made_then, compiled_then, _) = _parts(now), _parts(then.fingerprint)
+        if made != made_then:
+            return None
+        if compiled == compiled_then:
+            return compiled_again(self.inputs, variant, ())
+        if then.inputs is None or not then.inputs.files:
+            return None
+        return compiled_again(self.inputs, variant, self._changed(then.inputs.files))
+
+    def _changed(self, read: Mapping[str, str]) -> set[str]:
+        """Of files that were read, by their digests then, the paths in the tree of those that are others now."""
+        tree, found = self.inputs.tree, set()
+        for shown, digest in read.items():
+            path = self.inputs.in_tree(shown)
+            real = tree.file(path)
+            if real is None or tree.digest(real) != digest:
+                found |= {path, real or path}
+        return found
 
     def tests(self) -> str:
         """A hash of what the kernel's tests are made of."""
@@ -127,9 +150,13 @@ class Fingerprints:
         return f"-> {tree.target(path)}" if kind is EntryKind.LINK else str(kind)
 
 
-def made_with(fingerprint: str) -> str:
-    """The half of a fingerprint that is about everything but the content of files."""
-    return fingerprint[:_HALF]
+def _parts(fingerprint: str) -> tuple[str, str, str]:
+    return fingerprint[:_PART], fingerprint[_PART : 2 * _PART], fingerprint[2 * _PART :]
+
+
+def _short(values: Sequence[Any]) -> str:
+    data = msgspec.json.encode(values, enc_hook=str, order="deterministic")
+    return hashlib.sha256(data).hexdigest()[:_PART]
 
 
 def fingerprints(
@@ -158,29 +185,35 @@ def fingerprints(
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
-    """What build.toml and the catalog decide about a variant's bytes.
+    """What build.toml and the catalog decide about a variant's code.
 
     Bounds on versions, the edition, the place on the Hub and the labels of components decide which variants there are
     and where they go, not what is in them.
     """
-    general = build.general
-    own = getattr(general, variant.backend, None)
     framework = build.framework
     return {
         "name": build.name,
+        "framework": build.framework_name,
+        "src": getattr(framework, "src", None),
+        "include": getattr(framework, "include", None),
+        "cxx-flags": getattr(framework, "cxx_flags", None),
+        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in _NOT_IN_BYTES},
+        "components": [_component(part, variant) for part in active(build, variant).values()],
+    }
+
+
+def said(build: Build, variant: Variant) -> dict[str, Any]:
+    """What build.toml decides about the files of a variant that no compiler makes."""
+    general = build.general
+    own = getattr(general, variant.backend, None)
+    return {
         "version": general.version,
         "license": general.license,
         "upstream": general.upstream,
         "source": general.source,
         "python-depends": [general.python_depends, getattr(own, "python_depends", None)],
         "kernel-depends": [general.kernel_depends, getattr(own, "kernel_depends", None)],
-        "framework": build.framework_name,
-        "src": getattr(framework, "src", None),
-        "include": getattr(framework, "include", None),
-        "cxx-flags": getattr(framework, "cxx_flags", None),
-        "pyext": framework.pyext if variant.kind is not Kind.NOARCH else None,
-        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in _NOT_IN_BYTES},
-        "components": [_component(part, variant) for part in active(build, variant).values()],
+        "pyext": build.framework.pyext if variant.kind is not Kind.NOARCH else None,
     }
 
 
@@ -232,6 +265,8 @@ class Already(msgspec.Struct, frozen=True):
     """Why, for each variant."""
     fingerprints: dict[Key, str]
     """The fingerprints of all variants; of these the published ones, so that merging knows them again."""
+    again: dict[Key, frozenset[str]] = {}
+    """Of others, the sources that are compiled where the objects of what is published are kept."""
 
 
 def already(

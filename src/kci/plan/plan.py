@@ -114,6 +114,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
     recorded: bool = False
     """Whether `minutes` comes from the seconds that all its objects took in an earlier run."""
+    compiles: int | None = None
+    """How many of its objects `minutes` counts, where the others are those of `objects_run`; None if it counts all."""
 
     @property
     def runner_text(self) -> str:

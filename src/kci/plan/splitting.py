@@ -61,6 +61,7 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
         minutes=placed[0].setup + sum(leg.minutes for leg in legs),
         measured=all(leg.measured for leg in legs),
         recorded=all(leg.recorded for leg in legs),
+        compiles=sum(leg.compiles or 0 for leg in legs) if all(leg.compiles is not None for leg in legs) else None,
         artifact=upload_name(kernel.name, name),
         loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
     )

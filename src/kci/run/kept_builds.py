@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Annotated
@@ -24,7 +25,8 @@ from kci.files.cache import place_digest
 from kci.files.full_disk import writing
 from kci.files.lock import beside, locked
 from kci.files.replace import recover, write_atomic
-from kci.inputs.kernel_inputs import RecordedInputs, SourceTrees
+from kci.inputs.kernel_inputs import RecordedInputs
+from kci.inputs.source_tree import SourceTrees
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count
@@ -42,14 +44,12 @@ KEPT_BUILDS = 3
 RECORD = "kept-build.json"
 SCHEMA = 1
 
-_Digits = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-
 
 class KeptBuild(msgspec.Struct, frozen=True):
     """What is known of a kept build."""
 
-    fingerprint: _Digits
-    digest: _Digits
+    fingerprint: Annotated[str, Meta(pattern=r"^[0-9a-f]{96}\Z")]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """Of the variant's directory: a record says nothing about other files than those that were built with it."""
     inputs: RecordedInputs
     schema: int = SCHEMA
@@ -141,7 +141,7 @@ class KeptBuilds:
         return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
 
     def _output(self, kernel: Kernel, made_from: str) -> Path:
-        return self._place(kernel) / f"{made_from[:16]}-{made_from[-16:]}"  # what it is made with, and from
+        return self._place(kernel) / f"{made_from[:16]}-{sha256(made_from.encode()).hexdigest()[:16]}"
 
     def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
         """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""

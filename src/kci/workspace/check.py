@@ -23,7 +23,6 @@ from kci.config.settings import KCI_TOML
 from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
-from kci.inputs.kernel_inputs import SourceTrees
 from kci.inputs.source_lints import (
     declared_input_missing,
     include_leaves_kernel,
@@ -31,7 +30,7 @@ from kci.inputs.source_lints import (
     lint_standards,
     source_escapes,
 )
-from kci.inputs.source_tree import SourceTree
+from kci.inputs.source_tree import SourceTree, SourceTrees
 from kci.matrix.kernel_lints import lint_matrix
 from kci.plan.changes import changes_since
 from kci.plan.settings_lints import lint_settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.inputs.header_names import HeaderNames
-from kci.inputs.kernel_inputs import KernelInputs, SourceTrees
+from kci.inputs.kernel_inputs import KernelInputs
+from kci.inputs.source_tree import SourceTrees
+from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, both_ways, check_budget, check_time, estimate
@@ -241,8 +243,33 @@ def _with_fingerprints(
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
     return msgspec.structs.replace(
         options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees,
-        whole=request.affected is None,
+        whole=request.affected is None, again=_compiled_again(matrix, request, prints, found.reasons, made),
     )  # fmt: skip
+
+
+def _compiled_again(
+    matrix: Matrix,
+    request: PlanRequest,
+    prints: Mapping[Key, str],
+    skipped: Collection[Key],
+    made: Mapping[str, Fingerprints],
+) -> dict[Key, frozenset[str]]:
+    """What is compiled of the variants whose objects are kept, and are those of the variant that is published."""
+    found = {}
+    for kernel in matrix.kernels:
+        tree = request.trees.get(kernel.name)
+        for variant in kernel.each_once():
+            key = kernel.name, variant.name
+            kept, known = request.objects.get(key), request.published.get(key)
+            if key in skipped or kept is None or known is None or tree is None or variant.kind is Kind.NOARCH:
+                continue
+            # Objects of a later run than the tree's are of one that failed, and may be others.
+            if not (kept.run.isdecimal() and tree.run.isdecimal() and int(kept.run) <= int(tree.run)):
+                continue
+            again = made[kernel.name].compiled_again(variant, prints[key], known)
+            if again is not None:
+                found[key] = again
+    return found
 
 
 def _other_plans(
