@@ -109,7 +109,7 @@ def plan(
 
 
 def published(root: Path, names: list[str], tier: str) -> dict[Key, PublishedVariant]:
-    """All variants of some kernels as they are now, as if each had read all that it may."""
+    """All variants of some kernels as they are now, as if each had read every source and header that it may."""
     found = {}
     tree = SourceTree(root)
     for name in names:
@@ -120,9 +120,8 @@ def published(root: Path, names: list[str], tier: str) -> dict[Key, PublishedVar
                 prints = Fingerprints(kernel, tree)
                 for variant in workspace.matrix(Choice(tier=tier)).kernels[0].each_once():
                     made = prints.fingerprint(variant, compiled_by(variant, default_runners()))
-                    read = {
-                        prints.inputs.shown(real): tree.digest(real) for _, real in prints.inputs.of(variant) if real
-                    }
+                    reals = [real for _, real in prints.inputs.of(variant) if real and not outside(f"/{real}")]
+                    read = {prints.inputs.shown(real): tree.digest(real) for real in reals}
                     found[kernel.build.name, variant.name] = PublishedVariant(made, RecordedInputs(read))
         except KciError as error:
             print(f"left out: {name}: {error.message}", file=sys.stderr)
