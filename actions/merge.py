@@ -22,14 +22,13 @@ from common import (
     text_input,
     unpacked,
 )
-from kci.ci.run_records import RECORD_FILE, KernelRecord, ci_run, read_failures, read_objects, write_record
+from kci.ci.merged_kernel import error_of, kernel_record, verify_merged
+from kci.ci.run_records import RECORD_FILE, ci_run, write_record
 from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
-from kci.config.suppression import SuppressedFinding, apply_to_tree
-from kci.errors import first_error
+from kci.config.suppression import SuppressedFinding
 from kci.plurals import count
-from kci.tree.artifacts import find_sources
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.planned import Planned
 
@@ -78,30 +77,11 @@ class Merge:
     def record(self, manifest: kci.Manifest | None, error: str) -> None:
         if self.kernel is None:
             return
-        failures = tuple(read_failures(self.artifacts, self.kernel))
-        present = tuple(item.variant for item in manifest.present) if manifest else self.there()
-        record = KernelRecord(
-            kernel=self.kernel,
-            attempt=ci_run().attempt or 1,
-            complete=bool(manifest and manifest.complete) and not error,
-            present=present,
-            missing=manifest.missing if manifest else (),
-            failures=tuple(failure for failure in failures if failure.variant not in present),
-            objects=read_objects(self.artifacts, self.kernel),
-            error=error,
-            manifest=manifest if manifest and not error else None,
-        )
+        record = kernel_record(self.kernel, self.artifacts, self.into, manifest, error)
         place = runner_temp() / "kci-record" / RECORD_FILE
         write_record(place, record)
         set_output("record", str(place))
         set_output("record-name", f"run-record.{self.kernel}.{record.attempt}")
-
-    def there(self) -> tuple[str, ...]:
-        try:
-            found = [source.leg for source in find_sources(self.artifacts, skip=self.into)]
-        except kci.KciError:
-            return ()
-        return tuple(sorted({leg.variant for leg in found if leg.kernel == self.kernel}))
 
 
 def main() -> None:
@@ -112,9 +92,7 @@ def main() -> None:
             merged = merge.run()
     except kci.KciError as error:
         print_error(error, annotate=False)  # the gate says it once, with the reason that the leg gave
-        # Variants that are missing have failures of their own, which say more.
-        lacking = {item.rule for item in error.diagnostics} == {"KCI606"}
-        merge.record(None, "" if lacking else first_error(error))
+        merge.record(None, error_of(error))
         set_output("complete", "false")
         code = error.exit_code
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
@@ -141,15 +119,10 @@ def main() -> None:
 
 
 def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
-    """Verify what was merged; the exit code. No kci.toml is here: the plan has what it suppresses in trees."""
-    found = kci.verify_path(merge.into)
+    """Verify what was merged; the exit code."""
     suppressed: list[SuppressedFinding] = []
-    if merge.planned is not None:
-        for path, manifest in manifests.items():
-            kernel = merge.planned.kernels.get(manifest.kernel)
-            if kernel is not None and kernel.tree:
-                entries = merge.planned.suppressions
-                found = apply_to_tree(found, entries, str(path.parent), kernel.tree, suppressed.append)
+    trees = {path.parent: manifest for path, manifest in manifests.items()}
+    found = verify_merged(merge.into, trees, merge.planned, suppressed.append)
     print_suppressed(suppressed)
     told = markdown(found, counted(found, "Verified", suppressed))
     add_summary(["### Verification", ""], told.splitlines())

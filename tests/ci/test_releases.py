@@ -99,3 +99,13 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     assert "ended silently" in older.error
     incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
     assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], "its tests were not to run"
+
+
+def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
+    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "the same"),))
+    index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
+    assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
+    other = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d2", "cuda", Origin("")),), (), complete=True)
+    assert names(plan, {"a": msgspec.structs.replace(GOOD, manifest=other)}, None, index) == []
+    lost = msgspec.structs.replace(GOOD, complete=False, manifest=None)
+    assert names(plan, {"a": lost}, None, index) == []

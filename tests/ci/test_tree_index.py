@@ -21,12 +21,24 @@ from kci.ci.run_records import (
     read_objects,
     write_record,
 )
-from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, OBJECTS_DAYS, TreeIndex, TreePlace, next_index, read_uploads, today
+from kci.ci.tree_index import (
+    INDEX_FILE,
+    KEPT_DAYS,
+    OBJECTS_DAYS,
+    RunUploads,
+    TreeIndex,
+    TreePlace,
+    index_after,
+    next_index,
+    read_index,
+    read_uploads,
+    today,
+)
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.object_work import ObjectCost
-from kci.plan.plan import TestLeg
+from kci.plan.plan import Skipped, TestLeg
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from planning import leg
 
@@ -250,3 +262,40 @@ def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: 
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
     with pytest.raises(FindingsError):
         read_objects([tmp_path], kernel)
+
+
+def after(plan: RunPlan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
+    return places(index_after(RunUploads(plan, {record.kernel: record}, index=index), "42", 7))
+
+
+def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
+    """Its legs did what they could, so only what was to be carried over can be at fault: the next run builds it all."""
+    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
+    plan = RunPlan(1, "release", (), (leg(CUDA, "aa"),), (), skipped=(Skipped("aa", "torch-cpu", "the same"),))
+    failed = KernelRecord("aa", 1, complete=False)
+    assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
+    assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
+    alone = msgspec.structs.replace(plan, legs=())
+    assert after(alone, failed, index) == {}
+    assert (
+        after(msgspec.structs.replace(plan, skipped=()), msgspec.structs.replace(failed, present=(CUDA,)), index) != {}
+    )
+
+
+def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
+    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
+    plan = RunPlan(1, "release", (), (), (), skipped=(Skipped("aa", CUDA, "the same"),))
+    assert after(plan, good("aa"), index) == {"aa": ("41", 1)}
+    assert after(msgspec.structs.replace(plan, skipped=()), good("aa"), index) == {"aa": ("42", 1)}
+
+
+def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert read_index(tmp_path / "none", said.append) == TreeIndex()
+    (tmp_path / "bad").write_text("[")
+    assert read_index(tmp_path / "bad", said.append) == TreeIndex()
+    (tmp_path / "old").write_text('{"schema": 99}')
+    assert read_index(tmp_path / "old", said.append) == TreeIndex()
+    assert ["everything is built" in line for line in said] == [True] * 3
+    write_record(tmp_path / "good", TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6))
+    assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -55,6 +56,7 @@ def repository(tmp_path: Path) -> Path:
         'include:\n  - local: .gitlab/kci.gitlab-ci.yml\nvariables:\n  KCI_INSTALL: ""\n'
     )
     commit_all(made)
+    (made / ".git/info/exclude").write_text("/kci-*\n/.gitlab-ci-local\n")  # it copies artifacts here
     assert kci("render", "--ci", "gitlab", "--output", made, made).code == 0
     commit_all(made)
     return made
@@ -75,6 +77,8 @@ def run(program: list[str], repository: Path, tmp_path: Path, *options: str, doe
     path = os.pathsep.join([str(tools), str(Path(program[0]).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "HOME": str(home)}
     env |= {"PYTHONPATH": str(ROOT / "src"), "KCI_CACHE": str(tmp_path / "cache"), "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    for left in ("artifacts", "builds"):  # on GitLab each pipeline has its own
+        shutil.rmtree(repository / ".gitlab-ci-local" / left, ignore_errors=True)
     command = [*program, "--force-shell-executor", "--shell-isolation", "--concurrency", "2", *options]
     done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
     log = done.stdout + done.stderr
@@ -94,12 +98,14 @@ def tree_of(repository: Path, kernel: str) -> set[str]:
 
 
 TREES = {"some-kernel": {"torch-cpu", "torch-cuda"}, "other-kernel": {"torch-cpu"}}
-JOBS = {f"{kernel}: {what}" for kernel, variants in TREES.items() for what in (*variants, "merge")}
+JOBS = {f"{kernel}: {what}" for kernel, variants in TREES.items() for what in (*variants, "merge", "record")}
+ALWAYS = {"kci-plan", "kci", "gate"}
 
 
 def test_a_push_plans_builds_and_merges_every_kernel(program: list[str], repository: Path, tmp_path: Path) -> None:
     done = run(program, repository, tmp_path)
-    assert (done.passed, done.failed) == (JOBS | {"kci-plan", "kci"}, set()), done.log
+    assert (done.passed, done.failed) == (JOBS | ALWAYS, set()), done.log
+    assert "all that was planned is there: 3 variants of 2 kernels" in done.log
     for kernel, names in TREES.items():
         assert {*names, "kci-manifest.json"} <= tree_of(repository, kernel)
 
@@ -109,10 +115,48 @@ def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: 
     commit_all(repository)
     done = run(program, repository, tmp_path)
     # It says of the job that triggers that it passed, which GitLab does not: `strategy: depend`.
-    assert done.failed == {"other-kernel: torch-cpu", "other-kernel: merge"}, done.log
-    assert done.passed == (JOBS | {"kci-plan", "kci"}) - done.failed
+    assert done.failed == {"other-kernel: torch-cpu", "other-kernel: merge", "gate"}, done.log
+    assert done.passed == (JOBS | ALWAYS) - done.failed
+    (listed,) = set(re.findall(r"other-kernel +torch-cpu +other-kernel / torch-cpu +(.*?) *$", done.log, re.M))
+    assert "gone.py is a link to nothing" in listed
+    assert "kci build --variant=torch-cpu" in done.log, "the command that does the same elsewhere"
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in done.log
     assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+
+
+def test_a_push_builds_what_no_earlier_tree_has_and_carries_the_rest_over(
+    program: list[str], repository: Path, tmp_path: Path
+) -> None:
+    """Nothing changed; one kernel changed; a tree that the cache has lost, which the next push mends."""
+    assert run(program, repository, tmp_path).failed == set()
+    (repository / "README.md").write_text("about\n")
+    commit_all(repository)
+    same = run(program, repository, tmp_path)
+    assert (same.passed, same.failed) == (ALWAYS, set()), same.log
+    assert "all that was planned is there: 3 variants unchanged" in same.log
+
+    need_capability(repository, "9.0")
+    some = run(program, repository, tmp_path)
+    jobs = {"some-kernel: torch-cuda", "some-kernel: merge", "some-kernel: record"}
+    assert (some.passed, some.failed) == (jobs | ALWAYS, set()), some.log
+    assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+
+    for kept in repository.glob(".gitlab-ci-local/cache/tree.some-kernel-*"):
+        shutil.rmtree(kept)
+    need_capability(repository, "8.0")
+    lost = run(program, repository, tmp_path)
+    assert lost.failed == {"some-kernel: merge", "gate"}, lost.log
+    assert "is not in this runner's cache" in lost.log
+    mended = run(program, repository, tmp_path)
+    assert (mended.passed, mended.failed) == (jobs | {"some-kernel: torch-cpu"} | ALWAYS, set()), mended.log
+
+
+def need_capability(repository: Path, arch: str) -> None:
+    """Commit what only the variant for CUDA is made from."""
+    file = repository / "some-kernel/build.toml"
+    head = file.read_text().partition("[torch-noarch]")[0]
+    file.write_text(f'{head}[torch-noarch]\ncuda_capabilities = ["{arch}"]\n')
+    commit_all(repository)
 
 
 @pytest.mark.slow
@@ -140,7 +184,7 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[
     for made in ([1] * (len(NAMES) + 1), [1] * len(NAMES) + [2]):
         commit_all(split.directory)
         done = run(program, split.directory, tmp_path, does=does)
-        jobs = {"kci-plan", "kci", *parts, f"split: {VARIANT}", "split: merge"}
+        jobs = {*ALWAYS, *parts, f"split: {VARIANT}", "split: merge", "split: record"}
         assert (done.passed, done.failed) == (jobs, set()), done.log
         assert sorted(split.made().values()) == made, done.log
         assert VARIANT in tree_of(split.directory, "split")
@@ -159,6 +203,8 @@ def test_many_legs_run(program: list[str], repository: Path, tmp_path: Path, cou
     legs = [leg(name, f"kernel-{index}") for index, count in enumerate(counts) for name in variants(count)]
     (repository / ".gitlab-ci.yml").write_text('variables:\n  KCI_INSTALL: ""\n' + child_pipeline(document(legs)))
     commit_all(repository)
-    stub = "mkdir -p kci-tree kci-artifacts && touch kci-tree/x kci-artifacts/$$"
+    stub = (
+        "mkdir -p kci-records; touch kci-gate.xml; mkdir -p kci-tree kci-artifacts && touch kci-tree/x kci-artifacts/$$"
+    )
     done = run(program, repository, tmp_path, "--no-shell-isolation", does=stub)
-    assert (len(done.passed), done.failed) == (len(legs) + len(counts), set()), done.log[-2000:]
+    assert (len(done.passed), done.failed) == (len(legs) + 2 * len(counts) + 1, set()), done.log[-2000:]

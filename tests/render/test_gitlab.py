@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,8 +16,8 @@ from cli.runner import kci
 from conftest import read_yaml
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
-from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
-from kci.render.gitlab import GITLAB_FILE, GitlabInputs, child_pipeline, gitlab_data, render_gitlab
+from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
+from kci.render.gitlab import GITLAB_FILE, GitlabInputs, Purpose, child_pipeline, gitlab_data, render_gitlab
 from kci.render.workflow import PublishJobs
 from outside_tools import schema_errors
 from planning import leg
@@ -72,7 +73,24 @@ def require_valid(text: str) -> None:
 
 def named(text: str) -> dict[str, Any]:
     found = read_yaml(text)
-    return {name: job for name, job in found.items() if isinstance(job, dict) and not name.startswith(".")}
+    no_jobs = ("variables", "gate") if "variables" in found else ()
+    return {
+        name: job
+        for name, job in found.items()
+        if isinstance(job, dict) and not name.startswith(".") and name not in no_jobs and not name.endswith(": record")
+    }
+
+
+def gate_of(text: str) -> dict[str, Any]:
+    job: dict[str, Any] = read_yaml(text)["gate"]
+    return job
+
+
+def written(job: dict[str, Any], file: str) -> dict[str, Any]:
+    """The JSON that a job's script writes to a file."""
+    (line,) = (line for line in job["script"] if line.endswith(f"> {file}"))
+    found: dict[str, Any] = json.loads(shlex.split(line)[2])
+    return found
 
 
 def build_of(job: dict[str, Any]) -> str:
@@ -90,11 +108,12 @@ def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
     assert set(found) == {"a: torch-cpu", "a: torch-cuda", "b: torch-cpu", "a: merge", "b: merge"}
     assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
-    plan = json.loads(found["a: merge"]["variables"]["KCI_PLAN"])
-    assert plan["kernels"] == [{"name": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
+    plan = written(found["a: merge"], "kci-planned.json")
+    assert plan["kernels"] == [{"name": "a", "path": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
     assert build_of(found["a: torch-cpu"]) == (
         "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts --output kci-build "
-        "--objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar --stop-after 57 -- a"
+        "--failures kci-artifacts --objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar "
+        "--stop-after 57 -- a"
     )
 
 
@@ -152,7 +171,7 @@ def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
 
 
 def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
-    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB))["a: torch-cpu"]
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB, Purpose.PUBLISH))["a: torch-cpu"]
     assert job["cache"] == {
         "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
         "fallback_keys": ["objects.a.torch-cpu-$CI_DEFAULT_BRANCH"],
@@ -229,19 +248,63 @@ def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> 
 
 def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     test = TestLeg("k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30)
-    found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB))
+    found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
     assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
     assert "--python" in tested["script"][-1]
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
-    assert published["rules"] == [{"if": "$CI_COMMIT_TAG"}]
+    assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))
     assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
     assert published["environment"] == "hub"
     assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
 
 
-def test_nothing_to_do_is_one_job() -> None:
-    assert list(jobs(child_pipeline(document([])))) == ["nothing to do"]
+def test_where_nothing_is_to_do_the_gate_says_so() -> None:
+    text = child_pipeline(document([]))
+    assert jobs(text) == {}
+    assert gate_of(text)["dependencies"] == []
+
+
+SKIPPED = tuple(Skipped("k", name, "the same") for name in ("torch-cpu", "torch-cuda"))
+
+
+def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
+    def kept(purpose: Purpose | None, *skipped: Skipped) -> dict[str, Any]:
+        plan = msgspec.structs.replace(document([leg("torch-rocm")]), skipped=skipped)
+        text = child_pipeline(plan, HUB, purpose)
+        gate = gate_of(text).get("cache", {}).get("policy")
+        return {"tree": jobs(text)["k: merge"].get("cache", {}).get("policy"), "list": gate}
+
+    assert kept(None) == {"tree": None, "list": None}, "a merge request"
+    assert kept(Purpose.KEEP) == {"tree": "push", "list": "pull-push"}
+    assert kept(Purpose.KEEP, *SKIPPED) == {"tree": "pull-push", "list": "pull-push"}
+    assert kept(Purpose.PUBLISH, *SKIPPED) == {"tree": "pull", "list": "pull"}, "a tag leaves what branches keep"
+
+
+def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_tested() -> None:
+    kernel = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
+    plan = msgspec.structs.replace(document([]), kernels=(kernel,), skipped=SKIPPED)
+    assert jobs(child_pipeline(plan, HUB, Purpose.KEEP)) == {}
+    assert jobs(child_pipeline(plan, HUB, Purpose.PUBLISH)).keys() == {"k: merge", "k: publish"}
+    test = TestLeg("k", "k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30, run="7")
+    tested = jobs(child_pipeline(msgspec.structs.replace(plan, tests=(test,)), HUB, Purpose.KEEP))
+    assert tested.keys() == {"k: merge", "k: test cuda-x86_64-linux"}
+    assert tested["k: merge"]["needs"] == []
+    assert written(tested["k: merge"], "kci-planned.json")["kernels"][0]["planned"] == ["torch-cpu", "torch-cuda"]
+
+
+def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> None:
+    plan = document([leg("torch-cpu", "a"), leg("torch-cpu", "b")])
+    text = child_pipeline(plan, HUB, Purpose.PUBLISH)
+    assert gate_of(text)["dependencies"] == ["a: record", "b: record"]
+    assert gate_of(text)["when"] == "always"
+    assert [item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]] == ["a", "b"]
+    publisher = jobs(text)["b: publish"]
+    assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == ["b"]
+    judged, sent = (
+        next(i for i, line in enumerate(publisher["script"]) if word in line) for word in ("kci gate", "kci publish")
+    )
+    assert judged < sent
 
 
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
@@ -305,6 +368,7 @@ def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
     )
     assert "CI_COMMIT_TAG" not in without
     assert with_hub.count("if: $CI_COMMIT_TAG") == 2
+    assert "--purpose" in without
 
 
 def test_a_plan_belongs_to_gitlab(tmp_path: Path) -> None:

@@ -160,5 +160,7 @@ def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
             if record is not None and record.attempt >= plan.attempt and record.complete:
                 found.append(Releasable(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
+            if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
+                continue  # the tree that was fetched is another one
             found.append(Releasable(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

@@ -29,7 +29,8 @@ from kci.ci.run_records import (
     read_uploaded,
 )
 from kci.config.values import Crossed
-from kci.files.bounded_json import require_schema
+from kci.files.bounded_json import read_record, require_schema
+from kci.files.replace import Log
 from kci.matrix.names import parse_variant_name
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
@@ -92,6 +93,11 @@ class TreeIndex(msgspec.Struct, frozen=True):
         for kernel, place in self.trees.items():
             if place.manifest.kernel != kernel:
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
+
+    def still(self, day: int) -> TreeIndex:
+        """It without the trees that are too old on a day, sorted."""
+        kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day <= KEPT_DAYS}
+        return msgspec.structs.replace(self, trees=kept)
 
     def carried(self) -> dict[str, CarriedTree]:
         """The trees as a plan takes them."""
@@ -211,7 +217,11 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     """
     if earlier is None or not earlier.is_dir():
         return TreeIndex(day=day)
-    before = read_uploads(earlier)
+    return index_after(read_uploads(earlier), run, day)
+
+
+def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
+    """The index that a run leaves: the one that it began with, and what became of its kernels."""
     trees, lacking = dict(before.index.trees), before.untested()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
     costs = {kernel: dict(found) for kernel, found in before.index.costs.items()}
@@ -222,7 +232,9 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
             if leg.costs and (backend := backends.get((kernel, leg.leg))):
                 of_kernel = costs.setdefault(kernel, {})
                 of_kernel[backend] = of_kernel.get(backend, {}) | leg.costs
-        if record.manifest is not None and record.complete:
+        if _lost(before.plan, record):
+            trees.pop(kernel, None)  # so the next run builds all of it
+        elif record.manifest is not None and record.complete and not _only_carried(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
         place, told = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
@@ -234,9 +246,32 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
                 tree = tree_under_test(place.manifest.digests, test.variants)
                 passed[test.name] = TestPass(tree, test.inputs)
             trees[test.kernel] = msgspec.structs.replace(place, passed=passed)
-    kept = {kernel: place for kernel, place in sorted(trees.items()) if day - place.day <= KEPT_DAYS}
     still = {
         kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < OBJECTS_DAYS}
         for kernel, legs in sorted(objects.items())
     }
-    return TreeIndex(kept, day, objects={kernel: legs for kernel, legs in still.items() if legs}, costs=costs)
+    objects = {kernel: legs for kernel, legs in still.items() if legs}
+    return TreeIndex(trees, day, objects=objects, costs=costs).still(day)
+
+
+def _only_carried(plan: RunPlan, kernel: str) -> bool:
+    """Whether a run had nothing to build of a kernel, because an earlier run's tree has it all."""
+    return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
+
+
+def _lost(plan: RunPlan, record: KernelRecord) -> bool:
+    """Whether a merge failed although its legs did not: the tree that it builds upon is gone, or another one."""
+    built = {name for leg in plan.legs if leg.kernel == record.kernel for name in leg.variants}
+    carried = any(item.kernel == record.kernel for item in plan.skipped)
+    return carried and not record.complete and built <= {*record.present}
+
+
+def read_index(place: Path, log: Log) -> TreeIndex:
+    """The index in a file; an empty one, and a line for `log`, where there is no file or something else."""
+    try:
+        return read_record(place, TreeIndex)
+    except FileNotFoundError:
+        log("there is no list of earlier trees: everything is built")
+    except (OSError, ValueError) as error:  # of another version of kci, or not kci's
+        log(f"everything is built once more: {place} is no list of trees: {error}")
+    return TreeIndex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import msgspec
 
 from kci.builders.object_packs import pack_name
 from kci.builders.request import BuildOptions, read_part
-from kci.ci.run_records import ci_run
+from kci.ci.run_records import VariantFailure, ci_run, write_failure
 from kci.cli import PATH, Command, FileName, completed
-from kci.cli._output import print_diagnostics, progress_log
+from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
-from kci.errors import UsageError
+from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
 from kci.tree.leg_record import artifact_name
 
@@ -98,6 +99,12 @@ from kci.tree.leg_record import artifact_name
 @click.option(
     "--objects-to", type=PATH, metavar="FILE", help="Pack all objects into this file, also if the build fails."
 )
+@click.option(
+    "--failures",
+    type=PATH,
+    metavar="DIR",
+    help="Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
+)
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option(
     "--module",
@@ -112,6 +119,7 @@ def command(
     output: Path | None,
     artifact: Path | None,
     catalog: str | None,
+    failures: Path | None,
     dry_run: bool,
     **said: Any,
 ) -> None:
@@ -139,6 +147,7 @@ def command(
     packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
     objects_to = how.objects_to or (artifact if part else None)
     begun = time.monotonic()
+    failed: list[KciError] = []
     for variant in variants:
         spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
         left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
@@ -156,9 +165,33 @@ def command(
         elif part:
             click.echo(str(build_part(workspace, request, progress_log())))
         else:
-            built = build_leg(workspace, request, progress_log())
+            try:
+                built = build_leg(workspace, request, progress_log())
+            except KciError as error:
+                if failures is None:
+                    raise
+                write_failure(failures, _failure(request, error))
+                failed.append(error)
+                continue
             print_diagnostics(built.findings)
             click.echo(str(built.directory))
+    for other in failed[1:]:
+        print_error(other)
+    if failed:
+        raise failed[0]
+
+
+def _failure(request: LegRequest, error: KciError) -> VariantFailure:
+    """Why a variant was not built, and the command that shows the same elsewhere."""
+    options, name = request.options, request.variant.name
+    words = msgspec.structs.replace(
+        options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
+    ).words()
+    replay = shlex.join(["kci", "build", f"--variant={name}", *words, "--", request.kernel.directory])
+    unfinished = isinstance(error, UnfinishedBuildError)
+    return VariantFailure(
+        request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished
+    )
 
 
 def _full(commit: str | None) -> str | None:

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import click
 
+from kci.ci.merged_kernel import error_of, kernel_record, verify_merged
+from kci.ci.run_records import write_record
 from kci.cli import PATH, Command, options
+from kci.cli._findings import print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
+from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic
+from kci.errors import KciError, UsageError
 from kci.tree.artifacts import CiRun, record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
-from kci.tree.planned import read_plan
+from kci.tree.planned import Planned, read_plan
 from kci.tree.signing import check_artifact
 
 
@@ -28,6 +33,12 @@ from kci.tree.signing import check_artifact
 @click.option("--allow-partial", is_flag=True, help="Accept that planned variants are missing.")
 @click.option("--durations", type=PATH, metavar="FILE", help="Also record build times, for `kci plan --durations`.")
 @click.option("--kernel", help="Merge only this kernel.")
+@click.option(
+    "--record",
+    type=PATH,
+    metavar="FILE",
+    help="With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
+)
 @click.option(
     "--run",
     "run_id",
@@ -59,13 +70,14 @@ def command(
     allow_partial: bool,
     durations: Path | None,
     kernel: str | None,
+    record: Path | None,
     run_id: str,
     run_attempt: int | None,
     require_attestation: bool,
     keys: tuple[str, ...],
     repository: str,
     as_json: bool,
-) -> None:
+) -> int:
     """Merge artifacts, folders of artifacts and variant directories into one tree per kernel.
 
     With one kernel, --into is its tree; with several, --into/<kernel> is the tree of each. Exit 1 if a planned variant
@@ -80,18 +92,25 @@ def command(
     if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
         allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
         require = partial(check_artifact, signers=allowed, context=context)
+    if record is not None and kernel is None:
+        raise UsageError("--record is about one kernel", hint="name it with --kernel")
     warnings: list[Diagnostic] = []
-    manifests = merge(
-        artifacts,
-        into,
-        planned,
-        allow_partial=allow_partial,
-        kernel=kernel,
-        run=CiRun(run_id, run_attempt),
-        log=lambda line: click.echo(line, err=True),
-        report=warnings.append,
-        require=require,
-    )
+    try:
+        manifests = merge(
+            artifacts,
+            into,
+            planned,
+            allow_partial=allow_partial,
+            kernel=kernel,
+            run=CiRun(run_id, run_attempt),
+            log=lambda line: click.echo(line, err=True),
+            report=warnings.append,
+            require=require,
+        )
+    except KciError as error:
+        if record is not None and kernel is not None:
+            write_record(record, kernel_record(kernel, artifacts, into, None, error_of(error)))
+        raise
     print_diagnostics(warnings)
     if durations is not None:
         record_durations(durations, artifacts)
@@ -100,6 +119,20 @@ def command(
     elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
+    return _recorded(record, artifacts, into, manifests[0], planned) if record is not None else 0
+
+
+def _recorded(
+    record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Planned | None
+) -> int:
+    """Verify the tree of one kernel and write its record; the exit code."""
+    suppressed: list[SuppressedFinding] = []
+    found = verify_merged(into, {into: manifest}, planned, suppressed.append)
+    print_suppressed(suppressed)
+    code = show_findings(found, "text", what=str(into), suppressed=suppressed)
+    told = f"the merged tree does not meet the requirements (exit code {code})" if code else ""
+    write_record(record, kernel_record(manifest.kernel, artifacts, into, manifest, told))
+    return code
 
 
 def _text(manifest: Manifest) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kci.ci.tree_index import TreeIndex, read_index, today
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import print_diagnostics, print_json
 from kci.cli._tables import legs_table, markdown, plan_tables, splits_table, tests_table, touches_table, unbuilt_tables
@@ -34,6 +36,12 @@ from kci.workspace.planning import PlanRequest, plan_run
     metavar="MANIFEST",
     help="Skip variants that this tree has with the same inputs; repeat for more.",
 )
+@click.option(
+    "--trees",
+    type=PATH,
+    metavar="FILE",
+    help="Build and test only what the trees of earlier runs have not; the file is from `kci gate --trees`.",
+)
 @click.option("--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, for a later --published.")
 @click.option(
     "--group",
@@ -56,6 +64,7 @@ def command(
     kernels: tuple[str, ...],
     affected: str | None,
     published: tuple[Path, ...],
+    trees: Path | None,
     fingerprints: bool,
     group: str | None,
     shard: int | None,
@@ -82,11 +91,13 @@ def command(
         raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
     known, problems = read_published(published)
     print_diagnostics(problems)
+    index = read_index(trees, partial(click.echo, err=True)).still(today()) if trees is not None else TreeIndex()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
-        published=known,
-        fingerprints=fingerprints or bool(published),
+        published=known | index.published(),
+        trees=index.carried(),
+        fingerprints=fingerprints or bool(published) or trees is not None,
         digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
         container=container == "auto",

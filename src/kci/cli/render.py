@@ -14,7 +14,7 @@ from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.render.committed import default_branch
-from kci.render.gitlab import GITLAB_FILE, child_pipeline, read_plan_document
+from kci.render.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
 from kci.render.own_parts import template_start
 from kci.render.repository import RenderedFiles, publish_jobs, recorded, render_gitlab_files, render_workflows
 from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
@@ -54,6 +54,11 @@ from kci.suggest import one_of
     metavar="FILE",
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
+@click.option(
+    "--purpose",
+    type=click.Choice([str(item) for item in Purpose]),
+    help="With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
+)
 @click.option("--force", is_flag=True, help="Overwrite edits in files that kci wrote.")
 @click.option("--template", metavar="NAME", help="Print a template to start a custom one from; write nothing.")
 @click.option(
@@ -73,6 +78,7 @@ def command(
     without_actions: bool | None,
     ci: str,
     from_plan: Path | None,
+    purpose: str | None,
     force: bool,
     template: str | None,
     output: str,
@@ -102,7 +108,8 @@ def command(
     if from_plan is not None:
         if ci != "gitlab":
             raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
-        click.echo(child_pipeline(read_plan_document(from_plan), publish_jobs(find_settings(root))), nl=False)
+        plan, publish = read_plan_document(from_plan), publish_jobs(find_settings(root))
+        click.echo(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
         return 0
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")

@@ -20,9 +20,10 @@ from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
-from kci.errors import KciError, UsageError, first_error
+from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.matrix.names import this_system
 from kci.plan.github import refuse_errors
+from kci.plan.hardware_tests import tree_under_test
 from kci.run.hardware_pack import PYTHONS
 from kci.run.kernel_tests import (
     TestReport,
@@ -37,6 +38,7 @@ from kci.run.kernel_tests import (
 from kci.toolchains.emulation import require_emulated
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.digest import directory_digest, file_hashes
+from kci.tree.manifest import read_manifest
 from kci.verify import verify
 from kci.verify.load_rules import LoaderEnvironment, probe
 from kci.version import __version__
@@ -73,6 +75,11 @@ from kci.workspace.workspace import Workspace
     help="Test variants for the CPU of another system (aarch64-linux on x86_64-linux) with qemu. Takes minutes.",
 )
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
+@click.option(
+    "--leg",
+    metavar="NAME",
+    help="With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
+)
 @click.option("--benchmark", is_flag=True, help="Run the kernel's benchmarks too; needs --no-isolation or --python.")
 @click.option(
     "--pack",
@@ -105,6 +112,7 @@ def command(
     python: Path | None,
     emulate: bool,
     record: Path | None,
+    leg: str | None,
     benchmark: bool,
     archive: Path | None,
     pythons: tuple[str, ...],
@@ -145,6 +153,7 @@ def command(
     if benchmark and isolation:
         raise UsageError("--benchmark needs the torch of a Python that is here", hint="add --no-isolation or --python")
     known = _workspace(sources, catalog)
+    names, job = _job(leg, tree, names) if leg is not None else (names, {"leg": "test"})
     reports: list[TestReport] = []
     environment = None
     try:
@@ -172,7 +181,8 @@ def command(
     except KciError as error:
         if record is not None and sources is not None:
             name = known.only_kernel().build.name if known else sources.resolve().name
-            _write(record, name, reports, first_error(error), _details(known, sources, {}, (), environment, cache))
+            details = job | _details(known, sources, {}, (), environment, cache)
+            _write(record, name, reports, first_error(error), details)
         raise
     kernel_name = reports[0].kernel
     left = {path.name: why for path, why in reasons.items() if why and python is None}
@@ -180,11 +190,21 @@ def command(
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
         directories = {path.name: path for path in found}
-        _write(record, kernel_name, reports, wrong, _details(known, sources, directories, reports, environment, cache))
+        details = _details(known, sources, directories, reports, environment, cache)
+        _write(record, kernel_name, reports, wrong, job | details)
     _show(reports)
     if left and names and not wrong:  # asked for by name
         raise nothing_run(left)
     return 1 if wrong else 0
+
+
+def _job(leg: str, tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The variants of a job that the tree has, and what tells its record from those of other jobs and trees."""
+    manifest = read_manifest(tree)
+    if manifest is None:
+        raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
+    there = tuple(name for name in names if name in manifest.digests)
+    return there, {"leg": leg, "tree": tree_under_test(manifest.digests, names or manifest.digests)}
 
 
 def _minor(torch: str) -> str:
@@ -229,7 +249,6 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, d
         path,
         TestRecord(
             kernel=kernel,
-            leg="test",
             attempt=attempt,
             passed=not error,
             tested=tested,

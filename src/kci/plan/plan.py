@@ -355,7 +355,7 @@ def plan_schema() -> dict[str, Any]:
     return answer_schema(PlanDocument, "The plan of a run: its legs, and what is left out")
 
 
-def promised(plan: Plan) -> dict[str, Any]:
+def promised(plan: Plan | PlanDocument) -> dict[str, Any]:
     """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
 
     What is published already is still planned: merging carries it over. The fingerprints let merging record what each

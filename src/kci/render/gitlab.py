@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import enum
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from kci.files.bounded_json import read_json, require_schema
 from kci.files.dated_data import Dated, shipped
 from kci.files.templates import template_environment, tidy
 from kci.matrix.names import Kind, objects_name
-from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
+from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg, promised
 from kci.render.committed import with_content
 from kci.render.workflow import PublishJobs, input_digest, refuse_unsafe
 from kci.version import __version__
@@ -39,6 +39,15 @@ fi
 
 _UNFINISHED = 75
 """The exit code of a job whose build ended itself, which GitLab then starts again (EX_TEMPFAIL)."""
+
+
+class Purpose(enum.StrEnum):
+    """What a pipeline is for, beside telling whether the kernels are good."""
+
+    KEEP = "keep"
+    """It leaves its trees to the next one: of pushes to the default branch."""
+    PUBLISH = "publish"
+    """It publishes, what earlier ones have kept as well: of pushed tags."""
 
 
 class GitlabData(Dated, frozen=True):
@@ -91,29 +100,46 @@ def read_plan_document(path: Path) -> PlanDocument:
     return plan
 
 
-def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, version: str = __version__) -> str:
-    """The jobs of a plan: one for each leg, and for each kernel those that merge, test and publish.
+def child_pipeline(
+    plan: PlanDocument, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
+) -> str:
+    """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
 
-    Kernels are published when a tag is pushed, or not at all. UnsafeError as `refuse_unsafe`.
+    UnsafeError as `refuse_unsafe`.
     """
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
-    built = {leg.kernel for leg in plan.legs}
-    kernels = [_kernel(plan, kernel) for kernel in plan.kernels if kernel.name in built]
+    kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
     # A kernel that cannot be planned is a job that fails, and stops no other.
     faulty = [
         {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
         for item in plan.faulty
     ]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
+    records = [kernel["record"] for kernel in kernels] + [test["job"] for kernel in kernels for test in kernel["tests"]]
     values = _common(version) | {
         "tier": plan.tier,
         "legs": legs,
         "parts": any(leg["part"] for leg in legs),
         "kernels": kernels,
-        "publish": publish,
+        "publish": publish if purpose is Purpose.PUBLISH else None,
         "faulty": faulty,
+        "purpose": purpose,
+        "records": records,
+        "plan": _written(msgspec.structs.asdict(plan), "kci-records/kci-plan.json"),
     }
     return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
+
+
+def _has_jobs(plan: PlanDocument, kernel: str, purpose: Purpose | None) -> bool:
+    """Whether there is anything to build, to test or to publish of a kernel."""
+    if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
+        return True
+    return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
+
+
+def _written(value: Any, file: str) -> str:
+    """The command that writes JSON to a file. GitLab evaluates nothing in a script, as it does in variables."""
+    return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
 
 def _common(version: str) -> dict[str, Any]:
@@ -128,7 +154,9 @@ def _common(version: str) -> dict[str, Any]:
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", "build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
     words += ["--tier", tier, "--container", "none"]
-    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build"]
+    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else [
+        "--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"
+    ]  # fmt: skip
     words += ["--torch-only"] if leg.torch_only else []
     words += ["--builder", leg.builder] if leg.builder else []
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
@@ -155,39 +183,53 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     }
 
 
-def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
+def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
     name, merge = kernel.name, f"{kernel.name}: merge"
     jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
-    built = {variant for leg in plan.legs if leg.kernel == name for variant in leg.variants}
-    # Without the path and the fingerprints: GitLab looks for its variables in this text.
-    entry = {"name": name, "version": kernel.version, "planned": [item for item in kernel.planned if item in built]}
-    promise: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": [entry]}
-    promise |= {"commit": plan.commit} if plan.commit else {}
+    own = msgspec.structs.replace(
+        plan,
+        kernels=(kernel,),
+        legs=tuple(leg for leg in plan.legs if leg.kernel == name),
+        tests=tuple(test for test in plan.tests if test.kernel == name),
+        skipped=tuple(item for item in plan.skipped if item.kernel == name),
+        left_out=(),
+        faulty=(),
+    )
     command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
-    tests = [_test(test) for test in plan.tests if test.kernel == name]
+    command += ["--record", f"kci-records/{name}/kci-record.json"]
+    tests = [_test(test) for test in own.tests]
     return {
+        "name": name,
         "merge": merge,
         # Beyond what GitLab takes, the stage before is waited for as a whole, and all of its artifacts are there.
-        "needs": jobs if len(jobs) <= gitlab_data().max_needs else [],
-        "plan": json.dumps(promise, separators=(",", ":")),
-        "script": shlex.join(command),
+        "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
+        "planned": _written(promised(own), "kci-planned.json"),
+        "carries": bool(own.skipped),
+        "keeps": purpose is Purpose.KEEP,
+        "script": f'{shlex.join(command)} --run "$CI_PIPELINE_ID"',
+        "record": f"{name}: record",
         "tests": tests,
         "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
+        "plan": _written(msgspec.structs.asdict(own), "kci-records/kci-plan.json")
+        if purpose is Purpose.PUBLISH
+        else "",
+        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
 
 
 def _test(test: TestLeg) -> dict[str, Any]:
-    script = shlex.join(["kci", "test", "kci-tree", "--kernel", test.path])
-    script += " --emulate" if test.host else ""
+    words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
+    words += ["--leg", test.name, "--record", f"kci-records/{test.kernel}/{test.name}/kci-test.json"]
+    words += ["--emulate"] if test.host else []
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
         "tags": _tags(test.runner, test.host or test.system),
         "timeout": test.timeout,
         "emulate": bool(test.host),
-        "script": script + python,
+        "script": shlex.join(words) + python,
     }
 
 

@@ -1,0 +1,95 @@
+"""`kci gate`: did a CI run do what it planned?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import msgspec
+
+from kci.ci.gate import GateRow, judge, releasable
+from kci.ci.run_records import write_record
+from kci.ci.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
+from kci.cli import PATH, Command, FileName
+from kci.cli._output import Layout, table
+from kci.cli._tables import left_out_sentence
+from kci.diagnostics import printable, printable_lines
+from kci.errors import FindingsError, UsageError
+from kci.files.replace import write_atomic
+from kci.plurals import count
+
+
+@click.command("gate", cls=Command)
+@click.argument("records", type=FileName(path_type=Path))
+@click.option("--kernel", metavar="NAME", help="Judge only this kernel; exit 1 unless its tree can be published.")
+@click.option(
+    "--trees",
+    type=PATH,
+    metavar="FILE",
+    help="The newest tree of each kernel, for `kci plan --trees`; with --run, what this run made is added.",
+)
+@click.option("--run", "run_id", metavar="ID", help="The number of this run.")
+@click.option("--junit", type=PATH, metavar="FILE", help="Also write the list as JUnit XML.")
+def command(records: Path, kernel: str | None, trees: Path | None, run_id: str | None, junit: Path | None) -> int:
+    """Hold what the jobs of a run left in the folder RECORDS against its plan, and list what did not happen.
+
+    RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci merge --record` and
+    `kci test --record --leg`. Exit 1 if a planned variant, tree or test is missing.
+
+    Examples:
+        # after all jobs of a pipeline
+        kci gate kci-records
+    """
+    if run_id is not None and (trees is None or not run_id.isdecimal() or len(run_id) > 20):
+        raise UsageError("--run is a number, and goes with --trees", hint="such as $CI_PIPELINE_ID")
+    run = read_uploads(records) if records.is_dir() else RunUploads()
+    if run.plan == NO_PLAN:
+        raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
+    if trees is not None:
+        run = msgspec.structs.replace(run, index=read_index(trees, partial(click.echo, err=True)))
+    rows = [row for row in judge(run) if kernel is None or row.kernel == kernel]
+    if kernel is not None and not rows and all(item.kernel != kernel for item in releasable(run, run_id or "")):
+        rows = [GateRow(kernel, "", f"{kernel} / merge", "its tree cannot be published: see its other jobs", "")]
+    if trees is not None and run_id is not None:
+        now = today()
+        begun = msgspec.structs.replace(run.index, day=now)
+        write_record(trees, index_after(msgspec.structs.replace(run, index=begun), run_id, now))
+    if junit is not None:
+        write_atomic(junit, _junit(run, rows))
+    _show(run, rows)
+    return int(bool(rows))
+
+
+def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
+    if left := left_out_sentence(run.plan):
+        click.echo(left, err=True)
+    if rows:
+        cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
+        click.echo(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
+        for command in sorted({row.replay for row in rows if row.replay}):
+            click.echo(f"on your machine: {printable_lines(command)}")
+        click.echo(f"{count(len(rows), 'thing')} of what was planned did not happen", err=True)
+        return
+    plan = run.plan
+    built = sum(len(leg.variants) for leg in plan.legs)
+    done = [f"{count(built, 'variant')} of {count(len({leg.kernel for leg in plan.legs}), 'kernel')}"] if built else []
+    done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
+    done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
+    click.echo(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do")
+
+
+def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:
+    """A test case for each thing that did not happen, and one for each kernel without any."""
+    wrong = {row.kernel for row in rows}
+    fine = sorted({leg.kernel for leg in run.plan.legs} - wrong)
+    suite = ElementTree.Element("testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows)))
+    for kernel in fine:
+        ElementTree.SubElement(suite, "testcase", classname=kernel, name="all variants")
+    for row in rows:
+        case = ElementTree.SubElement(suite, "testcase", classname=row.kernel, name=row.variant or row.job)
+        failure = ElementTree.SubElement(case, "failure", message=printable(row.error))
+        failure.text = printable_lines(f"{row.error}\n{row.replay}")
+    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))

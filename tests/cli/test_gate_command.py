@@ -1,0 +1,123 @@
+"""A run's jobs as commands: legs that leave why they failed, merges and tests that leave records, and the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from act.test_workflow import add_kernel, break_package
+from cli.runner import Result, kci
+
+VARIANTS = ("torch-cpu", "torch-cuda")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    return add_kernel(tmp_path, "some-kernel")
+
+
+def planned(kernel: Path, *more: str | Path) -> Path:
+    folder = kernel.parent / "records"
+    folder.mkdir(exist_ok=True)
+    done = kci("plan", kernel, "--format", "json", "--allow-empty", *more)
+    assert done.code == 0, done.stderr
+    (folder / "kci-plan.json").write_text(done.stdout)
+    return folder / "kci-plan.json"
+
+
+def built(kernel: Path, *names: str) -> list[Result]:
+    out = kernel.parent / "artifacts"
+    out.mkdir(exist_ok=True)
+    words = ["--pack", out, "--output", kernel.parent / "built", "--failures", out]
+    return [kci("build", kernel, "--variant", name, *words) for name in names]
+
+
+def merged(kernel: Path) -> Result:
+    place = kernel.parent / "records/some-kernel/kci-record.json"
+    words = ["--plan", kernel.parent / "records/kci-plan.json", "--kernel", "some-kernel", "--record", place]
+    return kci("merge", kernel.parent / "artifacts", "--into", kernel.parent / "tree", *words)
+
+
+def gate(kernel: Path, *more: str | Path) -> Result:
+    return kci("gate", kernel.parent / "records", *more)
+
+
+def record_of(kernel: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((kernel.parent / "records/some-kernel/kci-record.json").read_text())
+    return found
+
+
+def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -> None:
+    planned(kernel)
+    assert [done.code for done in built(kernel, *VARIANTS)] == [0, 0]
+    assert merged(kernel).code == 0
+    trees = kernel.parent / "kept/kci-trees.json"
+    done = gate(kernel, "--trees", trees, "--run", "7", "--junit", kernel.parent / "gate.xml")
+    assert (done.code, done.stdout) == (0, "all that was planned is there: 2 variants of 1 kernel\n"), done.stderr
+    assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
+    assert gate(kernel, "--kernel", "some-kernel").code == 0
+    again = json.loads(planned(kernel, "--trees", trees).read_text())
+    # The sources are in no repository, so no record says what was built from which: everything is built.
+    assert [item["name"] for item in again["kernels"]] == ["some-kernel"]
+
+
+def test_a_variant_that_failed_is_listed_with_its_reason_and_its_command(kernel: Path) -> None:
+    planned(kernel)
+    assert built(kernel, "torch-cpu")[0].code == 0
+    break_package(kernel)
+    (failed,) = built(kernel, "torch-cuda")
+    assert failed.code != 0
+    assert merged(kernel).code == 1
+    assert record_of(kernel)["present"] == ["torch-cpu"]
+    done = gate(kernel, "--junit", kernel.parent / "gate.xml")
+    assert done.code == 1
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("some-kernel ")]
+    assert "gone.py is a link to nothing" in row
+    assert "kci build --variant=torch-cuda" in done.stdout
+    (failure,) = ElementTree.parse(kernel.parent / "gate.xml").getroot().iter("failure")
+    assert "gone.py is a link to nothing" in failure.get("message", "")
+    assert gate(kernel, "--kernel", "some-kernel").code == 1
+
+
+def test_a_leg_goes_on_after_a_variant_that_failed(kernel: Path) -> None:
+    break_package(kernel)
+    out = kernel.parent / "artifacts"
+    words = [word for name in VARIANTS for word in ("--variant", name)]
+    done = kci("build", kernel, *words, "--pack", out, "--output", kernel.parent / "built", "--failures", out)
+    assert done.code != 0
+    assert sorted(path.name for path in out.iterdir()) == [f"kci-failure-{name}.json" for name in VARIANTS]
+
+
+def test_a_merge_that_left_no_record_was_lost(kernel: Path) -> None:
+    planned(kernel)
+    done = gate(kernel)
+    assert done.code == 1
+    assert "left a record" in done.stdout
+
+
+def test_a_tree_that_does_not_meet_the_requirements_is_no_good_tree(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kci.ci import merged_kernel
+    from kci.diagnostics import finding
+
+    planned(kernel)
+    built(kernel, *VARIANTS)
+    monkeypatch.setattr(merged_kernel, "verify", lambda _path: [finding("KCI700", "broken")])
+    assert merged(kernel).code == 1
+    assert record_of(kernel)["complete"] is False
+    assert "requirements" in gate(kernel).stdout
+
+
+def test_there_is_no_gate_without_a_plan(tmp_path: Path) -> None:
+    assert kci("gate", tmp_path / "none").code == 1
+    assert kci("gate", tmp_path, "--run", "7").code == 2
+    assert kci("gate", tmp_path, "--run", "x", "--trees", tmp_path / "t").code == 2
+
+
+def test_a_record_is_about_one_kernel(tmp_path: Path) -> None:
+    assert kci("merge", tmp_path, "--into", tmp_path / "t", "--record", tmp_path / "r").code == 2
