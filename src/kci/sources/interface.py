@@ -167,30 +167,26 @@ def _object_changes(name: str, old: griffe.Object, new: griffe.Object) -> Iterat
         yield Change(where, "; ".join(dict.fromkeys(whats)), breaking)
 
 
+_SAID = {
+    "PARAMETER_REMOVED": "has no parameter `{old.name}` any more",
+    "PARAMETER_ADDED_REQUIRED": "needs the new parameter `{new.name}`",
+    "PARAMETER_CHANGED_REQUIRED": "needs the parameter `{new.name}`, which had a default",
+    "PARAMETER_CHANGED_KIND": "takes `{new.name}` {new.kind.value}, and took it {old.kind.value}",
+    "PARAMETER_MOVED": "has `{new.name}` at another position",
+    "PARAMETER_CHANGED_DEFAULT": "has {new.default} as the default of `{new.name}`, and had {old.default}",
+}
+"""What griffe finds of parameters, in words; it finds more, which no caller notices."""
+
+
 def _said(breakage: griffe.Breakage) -> tuple[str, bool] | None:
     """What a breakage is in words, and whether a call can fail because of it; None for what no caller notices."""
-    import griffe
-
-    kind, old, new = griffe.BreakageKind, breakage.old_value, breakage.new_value
-    match breakage.kind:
-        case kind.OBJECT_REMOVED:
-            return None if "instance-attribute" in breakage.obj.labels else ("is gone", True)
-        case kind.OBJECT_CHANGED_KIND if "attribute" not in (old.value, new.value):
-            return f"is a {new.value} and was a {old.value}", True
-        case kind.PARAMETER_REMOVED:
-            return f"has no parameter `{old.name}` any more", True
-        case kind.PARAMETER_ADDED_REQUIRED:
-            return f"needs the new parameter `{new.name}`", True
-        case kind.PARAMETER_CHANGED_REQUIRED:
-            return f"needs the parameter `{new.name}`, which had a default", True
-        case kind.PARAMETER_CHANGED_KIND:
-            return f"takes `{new.name}` {new.kind.value}, and took it {old.kind.value}", True
-        case kind.PARAMETER_MOVED:
-            return f"has `{new.name}` at another position", True
-        case kind.PARAMETER_CHANGED_DEFAULT:
-            return f"has {new.default} as the default of `{new.name}`, and had {old.default}", False
-        case _:
-            return None
+    kind, old, new = breakage.kind.name, breakage.old_value, breakage.new_value
+    if kind == "OBJECT_REMOVED":
+        return None if "instance-attribute" in breakage.obj.labels else ("is gone", True)
+    if kind == "OBJECT_CHANGED_KIND":
+        return None if "attribute" in (old.value, new.value) else (f"is a {new.value} and was a {old.value}", True)
+    told = _SAID.get(kind)
+    return (told.format(old=old, new=new), kind != "PARAMETER_CHANGED_DEFAULT") if told else None
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
