@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import msgspec
@@ -260,8 +260,3 @@ def functions_named(code: Code, name: str) -> tuple[CppFunction, ...]:
     last = plain.rpartition("::")[2]
     found = [item for item in code.functions.get(last, ()) if item.name == plain or item.name.endswith(f"::{plain}")]
     return tuple(sorted(found, key=lambda item: not item.body))
-
-
-def called_functions(code: Code, names: Iterable[str]) -> tuple[CppFunction, ...]:
-    """Every declaration of some names."""
-    return tuple(item for name in names for item in functions_named(code, name))
