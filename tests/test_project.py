@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from buildkit import only_these, program, write_tree
 from conftest import ROOT
+from outside_tools import allowed_skips
 from own_wheel import installed_from_a_wheel, outside
 
 MAX_LINES = 420
@@ -106,6 +108,21 @@ def test_a_skip_that_nothing_allows_fails_where_all_is_required(tmp_path: Path, 
     for reason in SKIPPED.values():
         assert f": {reason}" in done.stdout
         assert (f"skipped: {reason}" in done.stdout) is (reason in failed)
+
+
+def written(reason: ast.expr | None) -> str:
+    """A text of the source; what is put in is an x."""
+    parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+
+
+def test_every_skip_that_is_allowed_is_there() -> None:
+    reasons = {"no squeue, munged: apt-get install slurm-wlm munge", "zsh is not installed"}
+    for file in (ROOT / "tests").rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".skip", ".skipif")):
+                reasons.add(written(next((key.value for key in call.keywords), call.args[0] if call.args else None)))
+    assert [allowed.pattern for allowed in allowed_skips() if not any(map(allowed.fullmatch, reasons))] == []
 
 
 @pytest.mark.parametrize(("leaves", "code"), [("true", 0), ("touch oom", 1), ("echo x >> README.md", 1)])
