@@ -56,6 +56,16 @@ def test_a_breaking_change_needs_a_new_version(kernel: Path) -> None:
     assert table.startswith("### silu, version 1: 1 breaking change of 1 change\n\n|")
 
 
+def test_a_commit_whose_build_toml_has_to_be_rewritten_is_compared_as_kci_update_would_write_it(kernel: Path) -> None:
+    (kernel / "build.toml").write_text(BUILD.replace("[torch-noarch]\n", "").replace("edition = 5\n", ""))
+    commit(kernel.parents[1])
+    (kernel / "build.toml").write_text(BUILD)
+    write(kernel, "def silu(x): ...\n")
+    done = kci("diff", "--api", "HEAD")
+    assert "silu has no parameter `out` any more" in done.stdout, done.stderr
+    assert "KCI108" not in done.stderr
+
+
 @pytest.mark.rule("KCI452", "KCI453", triggers=False)
 def test_what_is_no_finding(kernel: Path) -> None:
     assert kci("diff", "--api", "HEAD").stdout == "no difference for users\n"

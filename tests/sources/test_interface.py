@@ -133,6 +133,17 @@ def test_schemas_that_take_what_they_took(old: str, new: str) -> None:
     assert [item for item in ops(CPP.replace(old, new)) if item.breaking] == []
 
 
+def test_an_operator_that_only_some_builds_register_otherwise() -> None:
+    """A second registration, of stable ABI for example: it takes no more, it returns something else there."""
+    again = "STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {\n"
+    again += '  ops.def("silu(Tensor! out, Tensor x, float scale=1.0)'
+    (found,) = ops(f'{CPP}{again} -> Tensor");\n}}\n')
+    assert found == Change("ops.silu", "returns Tensor in some builds, and returned ()", True)
+    assert ops(f'{CPP}{again} -> ()");\n}}\n') == []
+    (more,) = ops(f'{CPP}{again.replace("scale=1.0", "scale=1.0, int n=0")} -> ()");\n}}\n')
+    assert more == Change("ops.silu", "takes more than before", False)
+
+
 @pytest.mark.parametrize("text", ["def f(:", "\0"])
 def test_a_package_that_cannot_be_read_is_no_good_news(text: str) -> None:
     with pytest.raises(FindingsError, match="the interface of silu cannot be read"):

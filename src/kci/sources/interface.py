@@ -245,7 +245,24 @@ def _op_changes(old: Mapping[str, set[_Schema | None]], new: Mapping[str, set[_S
         elif old[name] != new[name] and None not in old[name] | new[name]:
             told = [[_why_not(one, other) for other in new[name] if other] for one in old[name] if one]
             lost = [reasons for reasons in told if all(reasons)]
-            yield Change(f"ops.{name}", min(lost[0], key=len) if lost else "takes more than before", bool(lost))
+            if lost:
+                yield Change(f"ops.{name}", min(lost[0], key=len), True)
+            elif other := _otherwise(old[name], new[name]):
+                yield Change(f"ops.{name}", other, True)
+            elif _calls(old[name]) != _calls(new[name]):
+                yield Change(f"ops.{name}", "takes more than before", False)
+
+
+def _calls(schemas: set[_Schema | None]) -> set[tuple[str, ...]]:
+    return {schema.parameters for schema in schemas if schema is not None}
+
+
+def _otherwise(old: set[_Schema | None], new: set[_Schema | None]) -> str:
+    """What a build returns to a call that returned something else in every build; empty if there is no such build."""
+    before = {schema.returns for schema in old if schema is not None}
+    now = {schema.returns for schema in new if schema is not None and schema.parameters in _calls(old)}
+    more = sorted(now - before)
+    return f"returns {more[0]} in some builds, and returned {sorted(before)[0]}" if more and before else ""
 
 
 def _why_not(old: _Schema, new: _Schema) -> str:
