@@ -133,6 +133,12 @@ def test_schemas_that_take_what_they_took(old: str, new: str) -> None:
     assert [item for item in ops(CPP.replace(old, new)) if item.breaking] == []
 
 
+def test_a_name_that_is_imported_on_one_side_is_there_on_both() -> None:
+    imported, own = "from ._ops import ops\n", "class _Ops: ...\nops = _Ops()\n"
+    assert changes(imported, own) == changes(own, imported) == []
+    assert changes("from math import sqrt\n", "def sqrt(x): ...\n") == []
+
+
 def test_an_operator_that_only_some_builds_register_otherwise() -> None:
     """A second registration, of stable ABI for example: it takes no more, it returns something else there."""
     again = "STABLE_TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {\n"

@@ -140,9 +140,11 @@ def _python_changes(old: griffe.Module, new: griffe.Module, package: str) -> Ite
     before, after = _surface(old, package), _surface(new, package)
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
-            yield Change(name, "is gone", True)
+            if name not in new.imports:  # of elsewhere, or of what a build generates
+                yield Change(name, "is gone", True)
         elif name not in before:
-            yield Change(name, "is new", False)
+            if name not in old.imports:
+                yield Change(name, "is new", False)
         elif (one := before[name]) is not None and (other := after[name]) is not None:
             yield from _object_changes(name, one, other)
 
