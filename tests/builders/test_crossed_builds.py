@@ -11,11 +11,12 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from builders.test_native_builds import Binary, check_manylinux
-from buildkit import copy_kernel, quiet, request, warm_cache, with_changes
+from buildkit import copy_kernel, quiet, request, warm_cache, with_changes, write_tree
 from conftest import ROOT
 from kci.builders import build_variant
 from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
+from kci.starter.new_kernel import choose, files_of
 from kci.verify import verify
 
 pytestmark = [
@@ -32,12 +33,18 @@ STABLE = "torch-stable-abi211-cpu-aarch64-linux"
 FULL = "torch213-cxx11-cpu-aarch64-linux"
 CUDA = "torch-stable-abi211-cu130-aarch64-linux"
 TVM_FFI = "tvm-ffi01-cpu-aarch64-linux"
+TVM_FFI_CUDA = "tvm-ffi01-cu130-aarch64-linux"
 
 
 def asked(name: str, kernel: str, place: Path) -> Request:
     place.mkdir(parents=True, exist_ok=True)
     example = ROOT / "examples" / kernel
-    sources = Path(shutil.copytree(example, place / kernel)) if example.is_dir() else copy_kernel(kernel, place)
+    if name == TVM_FFI_CUDA:
+        files = files_of(choose(kernel, framework="tvm-ffi", backends=("cuda",)), standalone=True)
+        files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
+        sources = write_tree(place / kernel, files)
+    else:
+        sources = Path(shutil.copytree(example, place / kernel)) if example.is_dir() else copy_kernel(kernel, place)
     return request(sources, name, place, cache=warm_cache(place))
 
 
@@ -47,7 +54,14 @@ def module(what: Request) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel"), [(STABLE, "twice"), (FULL, "plus-one"), (TVM_FFI, "relu-tvm-ffi"), (CUDA, "bare")]
+    ("name", "kernel"),
+    [
+        (STABLE, "twice"),
+        (FULL, "plus-one"),
+        (TVM_FFI, "relu-tvm-ffi"),
+        (CUDA, "bare"),
+        (TVM_FFI_CUDA, "new-kernel"),
+    ],
 )
 def test_a_crossed_variant_is_for_its_system_and_for_older_ones(name: str, kernel: str, tmp_path: Path) -> None:
     what = asked(name, kernel, tmp_path / "one")
@@ -57,7 +71,7 @@ def test_a_crossed_variant_is_for_its_system_and_for_older_ones(name: str, kerne
         assert ELFFile(file).get_machine_arch() == "AArch64"
     binary = Binary(module(what))
     check_manylinux(binary)
-    library = "libtvm_ffi.so" if name == TVM_FFI else "libtorch_cpu.so"
+    library = "libtvm_ffi.so" if name.startswith("tvm-ffi") else "libtorch_cpu.so"
     assert library in binary.needed
     assert built.inputs is not None
     assert built.inputs.toolchain.startswith("aarch64-linux-gnu-g++"), "the record names the compiler"
@@ -100,12 +114,16 @@ def test_what_is_for_this_processor_alone_is_told(tmp_path: Path) -> None:
         build_variant(with_changes(what, isolation=False), quiet)
 
 
-def test_the_examples_run_as_libraries_of_that_system(tmp_path: Path) -> None:
-    """qemu's loader opens it: every symbol of C and C++ is there, in the libraries of the cross compiler."""
+@pytest.mark.parametrize(("name", "kernel"), [(TVM_FFI, "relu-tvm-ffi"), (TVM_FFI_CUDA, "new-kernel")])
+def test_the_examples_run_as_libraries_of_that_system(name: str, kernel: str, tmp_path: Path) -> None:
+    """qemu's loader opens it: every symbol of C and C++ is there, in the libraries of the cross compiler.
+
+    CUDA's runtime is in the library, so one with a kernel for GPUs opens as well.
+    """
     qemu = shutil.which("qemu-aarch64-static")
     if qemu is None:
         pytest.skip("there is no qemu")
-    what = asked(TVM_FFI, "relu-tvm-ffi", tmp_path)
+    what = asked(name, kernel, tmp_path)
     build_variant(what, quiet)
     (tmp_path / "loads.c").write_text(
         "#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char **given) {\n"

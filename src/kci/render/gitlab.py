@@ -198,6 +198,7 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
     command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
     command += ["--record", f"kci-records/{name}/kci-record.json"]
     tests = [_test(test) for test in own.tests]
+    tested = [word for test in tests for word in ("--tested", test["record"])]
     return {
         "name": name,
         "merge": merge,
@@ -215,13 +216,14 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
         if purpose is Purpose.PUBLISH
         else "",
         "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
-        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
+        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path, *tested]),
     }
 
 
 def _test(test: TestLeg) -> dict[str, Any]:
+    record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
     words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
-    words += ["--leg", test.name, "--record", f"kci-records/{test.kernel}/{test.name}/kci-test.json"]
+    words += ["--leg", test.name, "--record", record]
     words += ["--emulate"] if test.host else []
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
     return {
@@ -229,6 +231,7 @@ def _test(test: TestLeg) -> dict[str, Any]:
         "tags": _tags(test.runner, test.host or test.system),
         "timeout": test.timeout,
         "emulate": bool(test.host),
+        "record": record,
         "script": shlex.join(words) + python,
     }
 
