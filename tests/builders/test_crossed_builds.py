@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,6 +35,8 @@ FULL = "torch213-cxx11-cpu-aarch64-linux"
 CUDA = "torch-stable-abi211-cu130-aarch64-linux"
 TVM_FFI = "tvm-ffi01-cpu-aarch64-linux"
 TVM_FFI_CUDA = "tvm-ffi01-cu130-aarch64-linux"
+
+OF_FRAMEWORKS = re.compile(r"_ZNK?(2at|3c10|5torch|3tvm)|aoti_|torch_|TVMFFI")
 
 
 def asked(name: str, kernel: str, place: Path) -> Request:
@@ -82,6 +85,19 @@ def test_a_crossed_variant_is_for_its_system_and_for_older_ones(name: str, kerne
     warm: list[str] = []
     build_variant(what, warm.append)
     assert not [line for line in warm if "c++ csrc" in line], "objects of the other system are kept too"
+
+
+@pytest.mark.parametrize(("name", "kernel"), [(STABLE, "twice"), (TVM_FFI, "relu-tvm-ffi")])
+def test_it_needs_of_others_what_the_native_variant_needs(name: str, kernel: str, tmp_path: Path) -> None:
+    crossed, native = (asked(each, kernel, tmp_path / each) for each in (name, name.replace("aarch64", "x86_64")))
+    found = []
+    for what in (crossed, native):
+        build_variant(what, quiet)
+        binary = Binary(module(what))
+        libraries = {library for library in binary.needed if not library.startswith("ld-linux")}
+        found.append((libraries, {symbol for symbol in binary.undefined if OF_FRAMEWORKS.match(symbol)}))
+    assert found[0] == found[1]
+    assert found[0][1]
 
 
 def test_a_launcher_changes_no_byte_and_the_systems_share_no_object(

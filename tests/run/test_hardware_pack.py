@@ -8,15 +8,19 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from buildkit import write_tree
+from buildkit import warm_cache, write_tree
 from cli.runner import Result, kci
+from conftest import ROOT
 from kci.ci.run_records import TestRecord
 from kci.files.bounded_json import read_json
 from kci.run import hardware_pack
+from kci.run.kernel_tests import TestState
+from podmankit import IMAGE, podman_for_tests
 from variants import CPU, CUDA, leg_of, make_variant
 
 STABLE = "torch-stable-abi211-cu130-x86_64-linux"
@@ -211,6 +215,50 @@ def test_a_machine_without_torch_says_so(kernel: Path, tmp_path: Path) -> None:
     assert checked.code == 1
     assert "does not say on which machine it was made" in checked.stderr
     assert "No module named 'torch'" in checked.stderr
+
+
+OF_TORCH = ("torch", "torchgen", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec")
+"""What the Python of a machine with torch has, and nothing that loads kernels."""
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from podman_for_tests(tmp_path, monkeypatch)
+
+
+@pytest.mark.engine
+@pytest.mark.torch
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.usefixtures("podman")
+def test_what_is_packed_passes_in_an_empty_container_without_a_network(torch_python: Path, tmp_path: Path) -> None:
+    """The day on a GPU machine, with the CPU in its place: load, tests, and the record comes back."""
+    if f"{sys.version_info.major}.{sys.version_info.minor}" != "3.11":
+        pytest.skip("the Python of the image is 3.11, and this torch is for another one")
+    kernel, variant = ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"
+    built, cache = tmp_path / "build", warm_cache(tmp_path)
+    made = kci("build", kernel, "--variant", variant, "--output", built, "--cache", cache)
+    assert made.code == 0, made.stderr
+    words = ("--tree", built / variant, "--pack", tmp_path / "day.tar", "--for-python", "3.11", "--cache", cache)
+    assert kci("test", kernel, *words).code == 0
+    there = tmp_path / "there"
+    with tarfile.open(tmp_path / "day.tar") as archive:
+        archive.extractall(there, filter="data")
+    libraries = torch_python.parent.parent / "lib" / "python3.11" / "site-packages"
+    given = [*OF_TORCH, "typing_extensions.py", *(path.name for path in libraries.glob("torch-*.dist-info"))]
+    mounts = [f"--volume={libraries / name}:/given/site-packages/{name}:ro" for name in given]
+    run = ["podman", "run", "--rm", "--network=none", "--env=PYTHONPATH=/given/site-packages", *mounts]
+    run += [f"--volume={there}:/there", IMAGE, "python3", "/there/kci-hardware/run.py"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_json(there / "kci-hardware" / "record.json", TestRecord)
+    assert (record.passed, record.tested) == (True, (variant,))
+    assert record.machine is not None
+    assert (record.machine.backend, record.machine.driver) == ("cpu", "")
+    (one,) = record.variants
+    assert (one.state, one.failed) == (TestState.PASSED, 0)
+    checked = kci("test", kernel, "--tree", built / variant, "--check", there / "kci-hardware" / "record.json")
+    assert checked.code == 0, checked.stdout + checked.stderr
 
 
 def test_the_hash_of_each_file_is_in_the_archive(there: Path) -> None:
