@@ -35,6 +35,12 @@ def test_the_result_is_copied_with_its_metadata(tmp_path: Path, monkeypatch: pyt
     assert {path.stat().st_mode & 0o777 for path in asked.output.iterdir()} == {0o644}
 
 
+def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(tmp_path: Path) -> None:
+    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+    assert "--cores" not in nix.command(asked)
+    assert nix.command(with_changes(asked, jobs=4))[-2:] == ["--cores", "4"]
+
+
 def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     only_these(monkeypatch, tmp_path)

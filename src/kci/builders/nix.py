@@ -13,7 +13,8 @@ from kci.processes.process import Log, run, shown
 def command(request: Request) -> list[str]:
     """The command that builds the variant; it prints the path of the result."""
     flake = f".#redistributable.{request.variant.name}"
-    return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths"]
+    cores = ["--cores", str(request.options.jobs)] if request.options.jobs else []
+    return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths", *cores]
 
 
 def build(request: Request, log: Log) -> Built:

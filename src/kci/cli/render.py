@@ -13,6 +13,7 @@ from kci.cli._workspace import KERNELS, opened
 from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.files.cache import default_cache
 from kci.render.committed import default_branch
 from kci.render.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
 from kci.render.own_parts import template_start
@@ -129,6 +130,7 @@ def command(
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
         use_actions=before.without_actions is None if without_actions is None else not without_actions,
+        remember=default_cache() / "inputs",
     )
     return _answer(rendered, check, diff, force)
 

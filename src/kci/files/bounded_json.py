@@ -74,6 +74,17 @@ def open_plain(path: Path) -> IO[bytes]:
     return os.fdopen(handle, "rb")
 
 
+def read_plain(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file that somebody else has put there.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no plain file (see `open_plain`), or too large.
+    """
+    with open_plain(path) as file:
+        return _bounded(file, limit)
+
+
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
     """JSON of a shape that msgspec knows.
 
@@ -104,8 +115,7 @@ def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Sha
         OSError: it cannot be read.
         ValueError: it is no plain file (see `open_plain`), too large, or see `decode_json`.
     """
-    with open_plain(path) as file:
-        return decode_json(_bounded(file, limit), shape)
+    return decode_json(read_plain(path, limit), shape)
 
 
 def require_schema(number: int, known: int) -> None:

@@ -153,12 +153,16 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         FindingsError, and nothing is written, if somebody wrote one of them by hand (KCI402), or without force if
         somebody has edited one (KCI406) or moved a pin of one back (KCI407).
         """
+        self.require_own(force=force)
+        write_files(self.root, self.files)
+        remove_files(self.root, self.left)
+
+    def require_own(self, *, force: bool = False) -> None:
+        """Refuse as `write` does."""
         kept = ("KCI402",) if force else ("KCI402", "KCI406", "KCI407")
         refused = [item for item in self.diagnostics if item.rule in kept]
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
-        write_files(self.root, self.files)
-        remove_files(self.root, self.left)
 
 
 def render_workflows(
@@ -170,6 +174,7 @@ def render_workflows(
     branch: str = "main",
     by_commit: bool | None = None,
     use_actions: bool = True,
+    remember: Path | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -182,6 +187,7 @@ def render_workflows(
         by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
             where no committed file names a commit.
         use_actions: whether the files use kci's own actions, or run kci's wheel without any.
+        remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
         UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
@@ -194,7 +200,7 @@ def render_workflows(
     if mode is Mode.STATIC and len(workspace.kernels) > 1:
         message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
         raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
-    bounds = check_bounds(require_sound(workspace), split=mode is Mode.RUNTIME)
+    bounds = check_bounds(require_sound(workspace, remember), split=mode is Mode.RUNTIME)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 _MOST_NODES = 500_000
 """No file that GitHub takes has more, unless its aliases repeat themselves."""
+_MOST_LEVELS = 100
+"""The library in C takes a level of the stack for each, and ends the process where there is none left."""
 
 
 def load_workflow(text: str) -> Any:
@@ -21,6 +23,7 @@ def load_workflow(text: str) -> Any:
     import yaml
 
     try:
+        _require_shallow(text)
         loader = _loader()(text)
         try:
             node = loader.get_single_node()
@@ -31,6 +34,17 @@ def load_workflow(text: str) -> Any:
             loader.dispose()
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
+
+
+def _require_shallow(text: str) -> None:
+    """Refuse a text that is nested more deeply than anybody means (ValueError); YAMLError if it is not YAML."""
+    import yaml
+
+    level = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > _MOST_LEVELS:
+            raise ValueError("it is nested too deeply")
 
 
 def _size(node: Any, known: dict[int, int]) -> int:

@@ -1,1 +1,1 @@
-"""New kernels: from kci's templates, from an existing setup.py, or from a kernel-builder repository."""
+"""New kernels: from templates, a setup.py or a kernel-builder repository; and a repository with CI of its own."""

@@ -235,9 +235,14 @@ def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
     return dict(zip(bare, found, strict=True)) if build.torch is not None else {}
 
 
-def require_sound(workspace: Workspace) -> Workspace:
-    """The kernels without backends that may lack a component; FindingsError with all errors that `check` finds."""
-    _, reduced, faulty = without_faulty(workspace, Choice(), SourceTrees())
+def require_sound(workspace: Workspace, remember: Path | None = None) -> Workspace:
+    """The kernels without backends that may lack a component; FindingsError with all errors that `check` finds.
+
+    In the folder `remember`, facts about files are kept from run to run; without it every file is read.
+    """
+    trees = SourceTrees(remember)
+    _, reduced, faulty = without_faulty(workspace, Choice(), trees)
+    trees.save()
     # A finding without a place is a suppressed one.
     if wrong := [found for item in faulty for found in item.diagnostics if found.path]:
         raise FindingsError(wrong[0].message, hint="`kci check` lists all findings", diagnostics=wrong)
