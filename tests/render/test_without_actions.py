@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
+import os
+import ssl
+import subprocess
+import threading
 import zipfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,3 +182,72 @@ def add_kernel(root: Path) -> None:
     general = 'name = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
     (root / "kernel" / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
     (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
+
+
+class HttpsServer(http.server.SimpleHTTPRequestHandler):
+    """Gives files of a folder; `/moved` leads to the same name without TLS."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/moved/"):
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/{NAME}")  # type: ignore[attr-defined]
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def https(tmp_path: Path) -> Iterator[str]:
+    """The address of a folder with a wheel; its certificate is `tmp_path / "cert.pem"`."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    said = (
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=DNS:localhost",
+    )
+    command = ["openssl", "req", "-x509", *said, "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    (tmp_path / "served").mkdir()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    handler = partial(HttpsServer, directory=str(tmp_path / "served"))
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.programs
+def test_a_wheel_at_an_https_address_is_fetched_and_held_to_its_digest(tmp_path: Path, https: str) -> None:
+    digest = hashlib.sha256(written(tmp_path / "served", "kci/actions/run.sh")).hexdigest()
+
+    def fetched(address: str, sha256: str, *, trusted: bool = True) -> subprocess.CompletedProcess[str]:
+        wheel = chosen_wheel(Actions(wheel=f"{address}/{NAME}", sha256=sha256), tmp_path)
+        (step,) = [step for step in steps_of(STEP % '"true"', wheel) if step.get("name") == "Unpack kci"]
+        env = {"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path / "temp"), **step["env"]}
+        env |= {"CURL_CA_BUNDLE": str(tmp_path / "cert.pem")} if trusted else {}
+        script = step["run"].replace("--retry 3", "--retry 0")
+        (tmp_path / "temp").mkdir(exist_ok=True)
+        return subprocess.run(
+            ["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    there = fetched(https, digest)
+    assert there.returncode == 0, there.stderr
+    (unpacked,) = (tmp_path / "temp").rglob("kci/actions/run.sh")
+    other = fetched(https, SHA)
+    assert (other.returncode, "is not the wheel that was rendered for" in other.stdout) == (1, True)
+    assert not unpacked.exists(), "what an earlier step has unpacked is not run"
+    assert fetched(https, digest, trusted=False).returncode != 0
+    assert fetched(f"{https}/moved", digest).returncode != 0, "not without TLS"
+    assert fetched(f"{https}/nowhere", digest).returncode != 0
