@@ -496,7 +496,8 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 
 def test_names_cannot_write_into_the_report(repository: Path) -> None:
     evil = 'on: push\njobs:\n  a:\n    steps:\n    - name: "| <b> |\\n# head [l](http://e) @team"\n      run: x'
-    for name in ("a\n| x | `z` <img src=q> @team [l](http:e).yml", "b\nc.yml"):
+    evil += "\n    - run: cosign sign-blob"
+    for name in ("A\n[evil]\nx = 1\n.yml", "a\n| x | `z` <img src=q> @team [l](http:e).yml", "b\nc.yml"):
         (repository / ".github" / "workflows" / name).write_text(evil)
     report = kci("adopt", "--dry-run", "-v", "--format", "markdown").stdout
     assert "<b>" not in report
@@ -504,6 +505,8 @@ def test_names_cannot_write_into_the_report(repository: Path) -> None:
     assert "@team" not in report
     assert "<img" not in report
     assert "\n# head" not in report
+    assert kci("adopt").code == 0
+    assert "evil" not in tomllib.loads((repository / "kci.toml").read_text())
     assert any(".github/workflows/b" in line and "c.yml" in line for line in report.splitlines())
 
 

@@ -26,6 +26,7 @@ def adoption_tables(adoption: Adoption) -> list[AnswerTable]:
         _docs(adoption),
         _settings(adoption),
         _not_taken(adoption),
+        _by_hand(adoption),
         *([_steps(adoption)] if options().verbose else []),
     ]
     return [table for table in tables if table.rows]
@@ -171,6 +172,20 @@ def _settings(adoption: Adoption) -> AnswerTable:
 
 def _not_taken(adoption: Adoption) -> AnswerTable:
     return AnswerTable("Not taken over", ("what", "why"), adoption.found.not_taken, Layout(wrap="why", cut=("what",)))
+
+
+def _by_hand(adoption: Adoption) -> AnswerTable:
+    """What no file can do; where a kernel is published, its repository has to trust the workflow first."""
+    told = [f"{item.message}: {item.hint}" for item in adoption.rendered.told]
+    publishes = [_TRUST] if ".github/workflows/kci-publish.yml" in adoption.files else []
+    rows = tuple((line,) for line in (*told, *publishes, *adoption.by_hand))
+    return AnswerTable("By hand, before the first run", ("do",), rows, Layout(wrap="do"))
+
+
+_TRUST = (
+    "On the Hub: name .github/workflows/kci-publish.yml and its environment as a trusted publisher of each kernel's "
+    "repository. On GitHub: make the environment that [publish] of kci.toml names, with reviewers."
+)
 
 
 def _steps(adoption: Adoption) -> AnswerTable:

@@ -240,7 +240,7 @@ _HEAD = """\
 _ORDER = ("overlay", "runners", "test", "limits", "nix", "engines", "schedule", "publish", "signing", "lint")
 
 
-def settings_text(values: Iterable[Value]) -> str:
+def kci_toml_text(values: Iterable[Value]) -> str:
     """The text of a kci.toml with these values."""
     tables: dict[tuple[str, ...], list[Value]] = {}
     for value in values:

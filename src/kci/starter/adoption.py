@@ -22,9 +22,9 @@ from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.variants import Variant
 from kci.plan.plan import Leg, Plan
 from kci.render.committed import default_branch, remove_files, write_files
-from kci.render.repository import RenderedFiles, recorded, render_workflows
+from kci.render.repository import RenderedFiles, recorded, render_workflows, settings_text
 from kci.render.workflow import Mode
-from kci.starter.adopted_settings import FoundValues, Value, accepted, find_values, parse_settings, settings_text
+from kci.starter.adopted_settings import FoundValues, Value, accepted, find_values, kci_toml_text, parse_settings
 from kci.starter.existing_ci import ExistingCi, ExistingWorkflow, read_existing
 from kci.starter.known_ci import KnownPart
 from kci.workspace.check import without_faulty
@@ -76,6 +76,8 @@ class Adoption(msgspec.Struct, frozen=True):
     """Of the legs that have a price, by currency: at least, and at most."""
     accepted: tuple[Value, ...]
     """Errors of `kci check` that kci.toml takes as they are."""
+    by_hand: tuple[str, ...]
+    """Settings on GitHub that no file can make."""
     unread: tuple[FaultyKernel, ...]
     rendered: RenderedFiles
 
@@ -109,16 +111,16 @@ def adopt(root: Path) -> Adoption:
     taken: list[Value] = []
     missing: tuple[Value, ...] = ()
     if settings_file is None:
-        text = settings_text(found.values)
+        text = kci_toml_text(found.values)
         parse_settings(text)
         _, _, faulty = without_faulty(_with(workspace, text), Choice(), SourceTrees(remember))
         taken = accepted((_directory(item, root), error) for item in faulty for error in _errors(item))
-        text = settings_text([*found.values, *taken])
+        text = kci_toml_text([*found.values, *taken])
         workspace = _with(workspace, text)
     else:
         text = settings_file.read_text(encoding="utf-8")
         missing = tuple(value for value in found.values if not _has(workspace, value))
-    sized = _with(workspace, settings_text([*found.values, *taken, *_sizes(found)])) if not settings_file else workspace
+    sized = _with(workspace, kci_toml_text([*found.values, *taken, *_sizes(found)])) if not settings_file else workspace
     before = recorded(root)
     rendered = render_workflows(
         workspace,
@@ -145,6 +147,7 @@ def adopt(root: Path) -> Adoption:
         plan=plan,
         costs=(_costs(fast.legs, 0.5), _costs(plan.legs, 2)),
         accepted=tuple(taken),
+        by_hand=tuple(settings_text(workspace.settings.settings)),
         unread=workspace.unread,
         rendered=rendered,
     )
