@@ -14,10 +14,10 @@ from kci.config.values import SYSTEMS, Version
 from kci.errors import FindingsError, UsageError
 
 
-def test_the_default_edition_is_the_references_table_of_september() -> None:
+def test_the_default_edition_is_the_references_table_of_september_and_what_wheels_say_of_torch_215() -> None:
     """The table of docs/format.md#later, row by row and in its order."""
     catalog = load_catalog()
-    assert (catalog.name, catalog.as_of) == (DEFAULT_EDITION, "2026-09-17")
+    assert (catalog.name, catalog.as_of) == (DEFAULT_EDITION, "2026-11-23")
     linux, unix = ("x86_64-linux", "aarch64-linux"), ("aarch64-darwin", "x86_64-linux", "aarch64-linux")
     table: list[tuple[str, str, str | None, tuple[str, ...], bool, str | None]] = [
         ("2.11", "cpu", None, linux[:1], False, None),
@@ -38,7 +38,9 @@ def test_the_default_edition_is_the_references_table_of_september() -> None:
         ("2.14", "rocm", "7.2", linux[:1], True, None),
         ("2.14", "rocm", "7.14", linux[:1], True, None),
         ("2.14", "xpu", "2026.1.0", linux[:1], True, None),
-        ("2.15", "cuda", "13.4", linux, False, None),
+        ("2.15", "cpu", None, unix, False, None),
+        ("2.15", "cuda", "13.2", linux, False, None),
+        ("2.15", "metal", None, unix[:1], False, None),
     ]
     expected = [
         (torch, backend, compute, system, bundled, tvm_ffi)
@@ -181,7 +183,7 @@ def test_an_unknown_edition_is_wrong_usage() -> None:
         load_catalog("2020-01-01")
 
 
-def test_outside_of_the_default_range_are_the_torch_before_it_and_the_nightly() -> None:
+def test_outside_of_the_default_range_are_the_torch_before_it_and_the_one_after() -> None:
     rows, _ = outside_range(load_catalog())
     assert {(row.torch.text, row.edition) for row in rows} == {
         ("2.11", DEFAULT_EDITION),
@@ -189,5 +191,7 @@ def test_outside_of_the_default_range_are_the_torch_before_it_and_the_nightly() 
         ("2.15", DEFAULT_EDITION),
     }
     assert {(row.backend, row.compute and row.compute.text) for row in rows if row.torch.text == "2.15"} == {
-        ("cuda", "13.4")
+        ("cpu", None),
+        ("cuda", "13.2"),
+        ("metal", None),
     }

@@ -39,11 +39,13 @@ depends = ["torch"]
 src = ["a.cpp"]
 """
 DAY = "2026-11-22"
+BEFORE = 'catalog = "2026-09-17"'
+"""The edition that the pages are newer than."""
 
 
 def settings(level: str, *more: str, catalog: str = "") -> str:
     lines = [f'pull-requests = "{level}"', 'indexes = ["pages/index.html"]', *more]
-    return "\n".join([catalog, "# mine", "[schedule.moves]", *lines, ""])
+    return "\n".join([catalog or BEFORE, "# mine", "[schedule.moves]", *lines, ""])
 
 
 def repository(folder: Path, level: str = "kernels", *, names: list[str] = NEW, **kernels: str) -> Path:
@@ -75,7 +77,7 @@ def test_the_edition_alone(tmp_path: Path) -> None:
     assert (pull.branch, pull.title) == (EDITION_BRANCH, "Toolchains: torch 2.14, 2.15")
     files = {file.path: file.text for file in pull.files}
     assert tomllib.loads(files["kci.toml"])["catalog"] == CATALOG_FILE
-    assert files["kci.toml"].endswith(settings("edition"))
+    assert files["kci.toml"].endswith(settings("edition", catalog=f'catalog = "{CATALOG_FILE}"'))
     made = interpret_edition(parse_document(files[CATALOG_FILE].encode(), CATALOG_FILE))
     assert {row.torch.text for row in made.rows if row.bundled} == {"2.14", "2.15"}
     assert "relu: 3 come, 3 go, 0 change" in pull.body

@@ -1,9 +1,13 @@
-"""The pages from which the next edition is made, files or addresses that are asked now; the torch wheels they list."""
+"""The pages from which the next edition is made, files or addresses that are asked now; the torch wheels they list.
+
+Most have the flavour in the names of wheels, `+cu132`. PyPI has one build of a release for each system, and only its
+metadata say for which CUDA; about other flavours such an index says nothing.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -52,7 +56,7 @@ def read_listing(place: str, root: Path = Path()) -> bytes:
 
 
 _WHEEL = re.compile(
-    r"\btorch-(?P<minor>[0-9]{1,4}\.[0-9]{1,4})(?:\.[0-9]{1,4}){0,2}(?P<pre>(?:a|b|rc)[0-9]{1,4}|\.dev[0-9]{1,12})?"
+    r"\btorch-(?P<release>(?P<minor>[0-9]{1,4}\.[0-9]{1,4})(?:\.[0-9]{1,4}){0,2})(?P<pre>(?:a|b|rc)[0-9]{1,4}|\.dev[0-9]{1,12})?"
     r"(?:\+(?P<flavour>[a-z0-9.]{1,30}))?-cp[0-9]{2,4}-[a-z0-9]{2,20}-(?P<platform>[a-z0-9_.]{3,80})\.whl"
 )
 _SYSTEMS = (
@@ -73,16 +77,31 @@ class Wheel(NamedTuple):
     """Whether it is a release, and no nightly or release candidate."""
     backend: Backend
     compute: Version | None
-    """None where the name does not say it: XPU wheels have no version."""
+    """None where nothing says it: XPU wheels have no version."""
     system: str
+    named: bool = True
+    """Whether the name says what it is for; False for an index's own build of a release, of which the metadata may."""
 
 
-def read_indexes(places: Iterable[str | Path], root: Path = Path()) -> set[Wheel]:
+RELEASES = 2
+"""How many releases of torch users get."""
+
+OwnBuild = Callable[[str, str, str], tuple[Backend, Version | None]]
+"""What an index's own build of a release is for: of the index's page, the release and the system."""
+
+
+def not_asked(_place: str, _release: str, _system: str) -> tuple[Backend, Version | None]:
+    """Some CUDA: what is known before the metadata are read."""
+    return Backend.CUDA, None
+
+
+def read_indexes(places: Iterable[str | Path], root: Path = Path(), own_build: OwnBuild = not_asked) -> set[Wheel]:
     """The wheels in some listings.
 
     Args:
         places: addresses, or files.
         root: what names of files are relative to.
+        own_build: is asked about the newest releases on Linux.
 
     Raises:
         FindingsError: one cannot be read, or lists no wheel of torch.
@@ -90,7 +109,12 @@ def read_indexes(places: Iterable[str | Path], root: Path = Path()) -> set[Wheel
     found: set[Wheel] = set()
     for place in places:
         text = unquote(read_listing(str(place), root).decode("utf-8", "replace"))
-        wheels = {wheel for match in _WHEEL.finditer(text) for wheel in _wheels(match)}
+        matches = list(_WHEEL.finditer(text))
+        wheels = {wheel for match in matches for wheel in _wheels(match)}
+        wheels |= {
+            Wheel(torch, True, *own_build(str(place), release, system), system, named=False)
+            for torch, release, system in _own_builds(matches)
+        }
         if not wheels:
             hint = "name the index's page for torch, such as https://download.pytorch.org/whl/cu132/torch/"
             raise FindingsError(f"{place} lists no wheel of torch that kci knows", hint=hint)
@@ -98,9 +122,26 @@ def read_indexes(places: Iterable[str | Path], root: Path = Path()) -> set[Wheel
     return found
 
 
+def _system(platform: str) -> str | None:
+    return next((name for os, cpu, name in _SYSTEMS if os in platform and platform.endswith(cpu)), None)
+
+
+def _own_builds(found: Sequence[re.Match[str]]) -> Iterator[tuple[Version, str, str]]:
+    """The newest patch release of each of the newest minor versions that have a build without a flavour for Linux."""
+    finals = [match for match in found if match["pre"] is None]
+    offered = sorted({Version.parse(match["minor"]) for match in finals})[-RELEASES:]
+    newest: dict[tuple[Version, str], Version] = {}
+    for match in finals:
+        system, torch = _system(match["platform"]), Version.parse(match["minor"])
+        if match["flavour"] is None and torch in offered and system is not None and system.endswith("-linux"):
+            release = Version.parse(match["release"])
+            newest[torch, system] = max(release, newest.get((torch, system), release))
+    for (torch, system), release in sorted(newest.items()):
+        yield torch, release.text, system
+
+
 def _wheels(found: re.Match[str]) -> Iterable[Wheel]:
-    platform, flavour = found["platform"], found["flavour"] or ""
-    system = next((name for os, cpu, name in _SYSTEMS if os in platform and platform.endswith(cpu)), None)
+    flavour, system = found["flavour"] or "", _system(found["platform"])
     if system is None:
         return
     torch, final = Version.parse(found["minor"]), found["pre"] is None

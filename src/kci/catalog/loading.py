@@ -16,7 +16,7 @@ from kci.config.settings import RowTable
 from kci.errors import UsageError
 from kci.files.dated_data import Dated, shipped
 
-DEFAULT_EDITION = "2026-09-17"
+DEFAULT_EDITION = "2026-11-23"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
 
 
@@ -144,7 +144,7 @@ class Freshness(msgspec.Struct, frozen=True):
     most: int
     """The days after which it is old."""
     newer: tuple[str, ...]
-    """Editions that come with kci and are newer, the newest last."""
+    """Editions that come with kci and are newer, and not of a day after today; the newest last."""
 
     @property
     def outdated(self) -> bool:
@@ -161,7 +161,7 @@ def freshness(catalog: Catalog, today: date, most: int | None = None) -> Freshne
         most: the days after which it is old; by default what kci's data say.
     """
     as_of = date.fromisoformat(catalog.as_of)
-    newer = tuple(name for name in editions() if load_catalog(name).as_of > catalog.as_of)
+    newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
     return Freshness(
         catalog.name, catalog.as_of, (today - as_of).days, _freshness_data().days if most is None else most, newer
     )

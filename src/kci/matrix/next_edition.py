@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 import tomlkit
 
-from kci.catalog.listings import Wheel
+from kci.catalog.listings import RELEASES, Wheel
 from kci.catalog.rows import Catalog, Row
 from kci.config.document import refuse
 from kci.config.values import SYSTEMS, Backend, Version
@@ -26,9 +26,6 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import Kind, parse_variant_name
-
-RELEASES = 2
-"""How many releases of torch users get."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -67,14 +64,17 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
     if published:
         bundled = [row for row in published if row.torch in offered]
     else:
-        bundled = list(_from_wheels(current, listed, offered, unknown))
+        bundled = _existing(current, listed, offered, unknown)
         unknown.append("Without the reference's table: which of these toolkits it builds is not known.")
     rows = {row[:4]: row for row in bundled}
+    later = {wheel.torch for wheel in listed if wheel.final and wheel.torch > finals[-1]}
+    outside = [row._replace(bundled=False) for row in _existing(current, listed, later, unknown)]
     for wheel in sorted(listed, key=str):
-        key = (wheel.torch, wheel.backend, wheel.compute, wheel.system)
-        next_one = wheel.torch > finals[-1] and wheel.backend in (Backend.CUDA, Backend.ROCM)
-        if next_one and key not in rows and wheel.system in _systems(current, wheel.backend):
-            rows[key] = Published(*key, bundled=False)
+        nightly = not wheel.final and wheel.torch > finals[-1] and wheel.backend in (Backend.CUDA, Backend.ROCM)
+        if nightly and wheel.system in _systems(current, wheel.backend):
+            outside.append(Published(wheel.torch, wheel.backend, wheel.compute, wheel.system, bundled=False))
+    for one in outside:
+        rows.setdefault(one[:4], one)
     for row in current.rows:  # kept back for users of an older torch, and built on demand
         if not row.bundled and row.torch < finals[-RELEASES:][0]:
             kept = Published(row.torch, row.backend, row.compute, row.system, bundled=False)
@@ -83,31 +83,79 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
     return Proposal(tuple(in_table_order(_with_tvm_ffi(current, final, unknown))), tuple(unknown))
 
 
-def _with_tvm_ffi(current: Catalog, rows: Sequence[Published], unknown: list[str]) -> list[Published]:
-    """The rows, and each toolkit that had a tvm-ffi has it still: its variants do not depend on the torch of the row.
+def _unlisted(
+    current: Catalog, torch: Version, systems: set[str], found: Sequence[Published], unknown: list[str]
+) -> list[Published]:
+    """The rows for systems of which an index has one build of the release: it says nothing about all others.
 
-    Wheels and table do not say which row has one, so each one that moves or ends is told.
+    What the edition in force has of that release stays. For a new one, that there is a build for the CPU is taken over
+    from the release before; a person has to find out about other toolkits.
+    """
+    known = [row for row in current.rows if row.system in systems]
+    stay = [row for row in known if row.torch == torch and row.bundled]
+    if stay:
+        return [Published(torch, row.backend, row.compute, row.system) for row in stay]
+    before = max((row.torch for row in known if row.bundled and row.torch < torch), default=None)
+    made: list[Published] = []
+    open_: dict[str, None] = {}
+    for row in known:
+        key = (torch, row.backend, row.compute, row.system)
+        if key in {item[:4] for item in found} or not (row.torch == torch or (row.torch == before and row.bundled)):
+            continue
+        if row.backend is Backend.CPU:
+            made.append(Published(*key))
+            unknown.append(f"cpu of torch {torch} on {row.system}: taken over from torch {before}, no index lists it.")
+        else:
+            open_[" ".join(str(part) for part in (row.backend, row.compute) if part)] = None
+    if open_:
+        one = f"torch {torch} with {', '.join(open_)}: an index with one build for a system does not tell."
+        unknown.append(f"{one} Add rows for those that exist.")
+    return made
+
+
+def _with_tvm_ffi(current: Catalog, rows: Sequence[Published], unknown: list[str]) -> list[Published]:
+    """The rows, and what had a tvm-ffi has it still: its variants do not depend on the torch of the row.
+
+    It stays with its toolkit; where that is gone, the newest one of the backend has it, if none has. Wheels and table
+    do not say which row has one, so each one that moves or ends is told.
     """
     made = list(rows)
     for old in sorted(current.rows, key=lambda row: str(row.key)):
-        same = [at for at, row in enumerate(made) if row[1:4] == old.key[1:]]
-        if old.tvm_ffi is None or any(made[at].tvm_ffi for at in same):
+        if old.tvm_ffi is None:
+            continue
+        near = [at for at, row in enumerate(made) if (row.backend, row.system) == (old.backend, old.system)]
+        same = [at for at in near if made[at].compute == old.compute]
+        if any(made[at].tvm_ffi for at in same):
             continue
         of = " ".join(str(part) for part in (old.backend, old.compute) if part)
         gone = f"tvm-ffi {old.tvm_ffi} of {of} on {old.system}: its row, with torch {old.torch}, is gone"
-        if same:
-            at = max(same, key=lambda at: (made[at].bundled, made[at].torch))
-            made[at] = made[at]._replace(tvm_ffi=old.tvm_ffi)
-            unknown.append(f"{gone}; that with torch {made[at].torch} has it here. Does the reference build it there?")
+        if not near:
+            unknown.append(f"{gone}, and so is its backend there: its variants end. Add a row by hand to keep them.")
+        elif not same and any(made[at].tvm_ffi for at in near):
+            unknown.append(f"{gone}, and no other has that toolkit: its variants end. Those of other toolkits stay.")
         else:
-            unknown.append(f"{gone}, and no other has that toolkit: its variants end. Add a row by hand to keep them.")
+            at = max(same or near, key=lambda at: (made[at].bundled, made[at].torch, made[at].compute or ()))
+            new = " ".join(str(part) for part in (f"torch {made[at].torch}", *([] if same else [made[at].compute])))
+            made[at] = made[at]._replace(tvm_ffi=old.tvm_ffi)
+            unknown.append(f"{gone}; that with {new} has it here. Does the reference build it there?")
     return made
+
+
+def _existing(current: Catalog, listed: set[Wheel], offered: set[Version], unknown: list[str]) -> list[Published]:
+    """The toolkits that there are for some releases."""
+    certain = {wheel for wheel in listed if wheel.compute is not None or wheel.backend is not Backend.CUDA}
+    found = list(_from_wheels(current, certain, offered, unknown))
+    for torch in sorted(offered):
+        on = {wheel.system for wheel in listed if wheel.torch == torch and wheel.system.endswith("-linux")}
+        named = {wheel.system for wheel in certain if wheel.torch == torch and wheel.named}
+        found += _unlisted(current, torch, on - named, found, unknown)
+    return found
 
 
 def _from_wheels(
     current: Catalog, wheels: set[Wheel], offered: set[Version], unknown: list[str]
 ) -> Iterable[Published]:
-    for torch, final, backend, compute, system in sorted(wheels, key=str):
+    for torch, final, backend, compute, system, _ in sorted(wheels, key=str):
         if not final or torch not in offered or system not in _systems(current, backend):
             continue
         if backend is not Backend.XPU:

@@ -192,12 +192,15 @@ class _Choice:
         return [(item, make_variant(self.build, item, self.archs)) for item in stable + full]
 
     def collapse(self, candidates: list[Row]) -> list[Row]:
-        """Keep the newest torch for each system, backend and compute version."""
+        """Keep the newest torch for each system, backend and compute version; one that users get, where there is one.
+
+        A nightly in the catalog is newer than every release, and must not take the release's place.
+        """
         newest: dict[tuple[str, str], Row] = {}
         for item in candidates:
             compute = item.compute.text if item.compute else ""
             group = (item.system, f"{item.backend}-{compute}")
-            if group not in newest or item.torch > newest[group].torch:
+            if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
         chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -15,6 +16,7 @@ from kci.config.document import parse_document
 from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.matrix.next_edition import propose, published_table
+from kci.moves.wheel_metadata import own_build
 from kci.plan.budget import estimate
 from kci.plan.plan import Estimate, Leg
 from kci.plurals import count
@@ -52,7 +54,7 @@ def next_catalog(
     """
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = published_table(read_listing(table, root), table, known) if table is not None else []
-    proposal = propose(workspace.catalog, read_indexes(indexes, root), published)
+    proposal = propose(workspace.catalog, read_indexes(indexes, root, partial(own_build, root)), published)
     places = [*indexes, *([table] if table else [])]
     shown = [place if "://" in place else PurePosixPath(Path(place).as_posix()).name for place in places]
     before = workspace.catalog

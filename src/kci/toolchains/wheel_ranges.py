@@ -158,7 +158,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
                 _write(into, str(chosen[info.filename]), archive.read(info))
         return file.downloaded
     except _UNREADABLE as error:
-        message = f"cannot take headers out of {wheel.name}: {error}"
+        message = f"cannot take files out of {wheel.name}: {error}"
         full = room_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
         raise MissingToolError(message, hint=full or "check the network, and that it serves byte ranges") from error
 
