@@ -18,7 +18,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.files.cache import default_cache
 from kci.files.git import run_git
-from kci.inputs.kernel_inputs import SourceTrees
+from kci.inputs.source_tree import SourceTrees
 from kci.matrix.variants import Variant
 from kci.plan.plan import Leg, Plan
 from kci.render.committed import default_branch, remove_files, write_files
