@@ -158,10 +158,10 @@ class Trials:
                 found,
                 key=lambda test: (stem not in test.partition("::")[0], not test.startswith(near), self.seconds[test]),
             )
-        if len(found) < FEW and (
-            rest := [test for test in self.seconds if (test.startswith(near) and test not in found) or not found]
-        ):
-            yield rest
+        if len(found) < FEW:
+            rest = self.seconds.keys() - found
+            room = [test for test in rest if test.startswith(near)]
+            yield sorted(room or rest, key=lambda test: (stem not in test.partition("::")[0], self.seconds[test]))
 
     def _executed(self) -> tuple[dict[str, float], dict[str, list[str]]]:
         """How long each test takes, and the tests that execute a function."""

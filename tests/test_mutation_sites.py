@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from textwrap import dedent
 
 import pytest
@@ -73,3 +74,19 @@ def test_every_change_of_real_code_is_another_program(file: str) -> None:
     source = (ROOT / "src" / "kci" / file).read_text(encoding="utf-8")
     programs = {ast.dump(ast.parse(text)) for text in (source, *changed(source))}
     assert len(programs) == len(changed(source)) + 1
+
+
+def test_what_no_test_executes_is_tried_with_the_tests_of_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process runs is not noted; all tests of the project would take an hour for each such change."""
+    monkeypatch.setitem(sys.modules, "mutation_sites", SITES)
+    trials = object.__new__(load_script("mutate_random").Trials)
+    trials.seconds = {
+        "tests/plan/a.py::a": 1.0,
+        "tests/run/b.py::slow": 9.0,
+        "tests/run/b.py::b": 2.0,
+        "tests/run/c.py::c": 3.0,
+    }
+    trials.functions = {"run/c.py:known": ["tests/plan/a.py::a"]}
+    room = ["tests/run/c.py::c", "tests/run/b.py::b", "tests/run/b.py::slow"]
+    assert list(trials.tests("run/c.py", SITES.Site("unknown", 1, 0, 1, ""))) == [room]
+    assert list(trials.tests("run/c.py", SITES.Site("known", 1, 0, 1, ""))) == [["tests/plan/a.py::a"], room]
