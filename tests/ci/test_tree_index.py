@@ -25,6 +25,7 @@ from kci.ci.tree_index import (
     INDEX_FILE,
     KEPT_DAYS,
     OBJECTS_DAYS,
+    ObjectsPlace,
     RunUploads,
     TreeIndex,
     TreePlace,
@@ -35,6 +36,7 @@ from kci.ci.tree_index import (
     today,
 )
 from kci.errors import FindingsError
+from kci.files.bounded_json import decode_json
 from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.object_work import ObjectCost
@@ -299,3 +301,11 @@ def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: 
     assert ["everything is built" in line for line in said] == [True] * 3
     write_record(tmp_path / "good", TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6))
     assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}
+
+
+@pytest.mark.parametrize("lie", [{"run": "41 --repo a/b"}, {"run": ""}, {"run": "\u0661"}, {"artifact": "tree.aa.1"}])
+def test_an_index_can_name_objects_of_a_run_only(lie: dict[str, str]) -> None:
+    good = {"run": "41", "artifact": "objects.aa.cpu-1", "day": 5}
+    assert decode_json(json.dumps(good).encode(), ObjectsPlace).run == "41"
+    with pytest.raises(ValueError, match="no objects"):
+        decode_json(json.dumps(good | lie).encode(), ObjectsPlace)
