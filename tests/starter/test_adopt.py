@@ -202,12 +202,14 @@ def test_each_kernel_has_its_variants_before_and_after_and_minutes_as_a_range(re
 def test_a_workflow_that_somebody_else_starts_stays_with_them(repository: Path) -> None:
     (repository / ".github/workflows/bot.yaml").write_text(BOT)
     (repository / ".github/scripts/ask_bot.py").write_text("import start\n\nstart.main()\n")
+    (repository / ".github/workflows/make-matrix.py").write_text(MATRIX + 'LIMITS = "build-concurrency.json"\n')
     commit(repository)
     workflows = rows(kci("adopt", "--dry-run", "--format", "markdown").stdout, "Workflows")
     held = "kci does all of it; it can go with .github/workflows/bot.yaml, which starts it"
     assert workflows[".github/workflows/build.yaml"][-1] == held
     assert kci("adopt", "--remove").code == 0
     assert (repository / ".github/workflows/build.yaml").exists()
+    assert (repository / "build-concurrency.json").exists(), "what stays reads it"
     assert not (repository / ".github/workflows/build-mac.yaml").exists()
 
 
@@ -251,6 +253,7 @@ def test_nothing_is_removed_unless_asked_and_only_what_git_has(repository: Path)
     assert {path.name for path in build.parent.glob("*.y*ml")} == {
         "odd.yml", "kci.yml", "kci-kernel.yml", "kci-compat.yml", "kci-publish.yml"
     }  # fmt: skip
+    assert not (repository / "build-concurrency.json").exists()
 
 
 def test_apply_makes_one_commit_on_a_branch_and_touches_nothing_else(repository: Path) -> None:

@@ -26,7 +26,7 @@ from kci.render.repository import RenderedFiles, recorded, render_workflows, set
 from kci.render.workflow import Mode
 from kci.starter.adopted_settings import FoundValues, Value, accepted, find_values, kci_toml_text, parse_settings
 from kci.starter.existing_ci import ExistingCi, ExistingWorkflow, read_existing
-from kci.starter.known_ci import KnownPart
+from kci.starter.known_ci import Becomes, KnownPart
 from kci.workspace.check import without_faulty
 from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Choice, Workspace, open_workspace
@@ -89,7 +89,14 @@ class Adoption(msgspec.Struct, frozen=True):
     @property
     def removable(self) -> list[str]:
         """The files that may go."""
-        replaced = [path for path, row in self.ci.files if row.becomes == "kci" and not self.has_settings]
+        stays = [fate.workflow for fate in self.fates if not fate.may_go]
+        needed = {path for workflow in stays for path in (workflow.path, *_reach(workflow, self.ci))}
+        replaced = [
+            path
+            for path, row in self.ci.files
+            if row.becomes is Becomes.KCI and not self.has_settings
+            if not any(_names(self.ci.texts.get(file, ""), Path(path)) for file in needed)
+        ]
         return [fate.workflow.path for fate in self.fates if fate.may_go] + replaced
 
 
