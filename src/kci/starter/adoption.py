@@ -94,7 +94,7 @@ class Adoption(msgspec.Struct, frozen=True):
         replaced = [
             path
             for path, row in self.ci.files
-            if row.becomes is Becomes.KCI and not self.has_settings
+            if row.becomes is Becomes.KCI and not any(value.place.startswith(path) for value in self.missing)
             if not any(_names(self.ci.texts.get(file, ""), Path(path)) for file in needed)
         ]
         return [fate.workflow.path for fate in self.fates if fate.may_go] + replaced
