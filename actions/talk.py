@@ -8,20 +8,20 @@ from pathlib import Path
 
 from common import fail, required_input, run_action, runner_temp, show, text_input
 from kci.ci.pull_comment import comment_of
-from kci.ci.pull_talk import PullTalk, github_api, require_number
+from kci.ci.pull_requests import PullRequests, github_api, require_number
 
 
 def main() -> None:
     """Do what `about` says."""
     repository, about = os.environ["GITHUB_REPOSITORY"], required_input("about")
-    pulls = PullTalk(github_api(repository), required_input("author"))
+    pulls = PullRequests(github_api(repository), required_input("author"))
     if about == "comment":
         keep_comment(repository, pulls)
     else:
         fail(f"the input `about` cannot be {about[:40]!r}", 2)
 
 
-def keep_comment(repository: str, pulls: PullTalk) -> None:
+def keep_comment(repository: str, pulls: PullRequests) -> None:
     """Say what a run came to in each pull request whose newest commit it is of."""
     run = pulls.run(require_number(text_input("run"), "run"))
     if not run.of_pull_request:

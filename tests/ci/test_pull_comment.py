@@ -17,7 +17,7 @@ import pytest
 from act.harness import STAND_INS
 from ci.test_gate import CPU, CUDA, FAILURE, planned, record
 from kci.ci.pull_comment import comment_of
-from kci.ci.pull_talk import BOT, STAGED, PullTalk, require_number
+from kci.ci.pull_requests import BOT, STAGED, PullRequests, require_number
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestedVariant, TestRecord, write_record
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import tree_under_test
@@ -53,7 +53,7 @@ class World:
         }  # fmt: skip
         pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}, "merged_at": None}
         self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}
-        self.pulls = PullTalk(GitHubApi(HERE, "may it?", self.answer))
+        self.pulls = PullRequests(GitHubApi(HERE, "may it?", self.answer))
 
     def answer(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
         method, address = command[3], command[4].removeprefix(f"repos/{HERE}/")
@@ -269,7 +269,7 @@ def test_another_workflow_of_the_same_name_does_not_count(world: World, change: 
         ("pull-requests", lambda pulls: pulls.keep_comment(7, body_of(41))),
     ],
 )  # fmt: skip
-def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullTalk], object]) -> None:
+def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullRequests], object]) -> None:
     world.may = {**WRITES, lacking: "none"}
     with pytest.raises(FindingsError, match="not accessible") as caught:
         ask(world.pulls)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kci.ci.gate import GateRow, judge
-from kci.ci.pull_talk import PullRequestState, WorkflowRun
+from kci.ci.pull_requests import PullRequestState, WorkflowRun
 from kci.ci.run_records import TestRecord
 from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.errors import FindingsError
@@ -111,8 +111,7 @@ def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRo
     if not rows:
         return
     yield from ("", "<details><summary>What did not happen, and how to see it on your own machine</summary>", "")
-    paths = {test.kernel: test.path for test in uploads.plan.tests}
-    paths |= {leg.kernel: leg.path for leg in uploads.plan.legs}
+    paths = {leg.kernel: leg.path for leg in (*uploads.plan.tests, *uploads.plan.legs)}
     for row in rows[:_FAILURES]:
         yield f"- {_code(row.kernel)} {_code(row.variant) if row.variant else ''} {_code(row.error)}"
         if replay := _replay(row, paths.get(row.kernel, "")):

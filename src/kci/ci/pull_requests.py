@@ -125,7 +125,7 @@ class _Runs(msgspec.Struct, frozen=True):
     workflow_runs: list[WorkflowRun]
 
 
-class PullTalk:
+class PullRequests:
     """The pull requests of a repository; every method raises FindingsError where GitHub refuses or does not answer."""
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:
@@ -177,7 +177,7 @@ class PullTalk:
                 return
 
     def own_comments(self, number: int) -> list[Comment]:
-        """The comments of a pull request that kci keeps, the oldest first: one, unless two jobs made one each."""
+        """The comments of a pull request that kci keeps, the oldest first. There is one, unless two jobs made one each."""
         own = []
         for page in range(1, _PAGES + 1):
             found = self._api.told(list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}")
