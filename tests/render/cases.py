@@ -110,7 +110,7 @@ lint:
 CASES = [
     Case(
         "forks",
-        Inputs(names=("relu",), forks="dispatch", comment=True, moves=True, compiled=True, part_jobs=1, finish=True),
+        Inputs(names=("relu",), forks="dispatch", moves=True, compiled=True, part_jobs=1, finish=True),
         _pinned(),
     ),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
@@ -153,7 +153,6 @@ CASES = [
             part_jobs=1,
             finish=True,
             forks="dispatch",
-            comment=True,
             moves=True,
             publish=PublishJobs("hub", ("v*",), attest=True, sign=True),
             installer="pip",

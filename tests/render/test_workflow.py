@@ -17,7 +17,6 @@ from kci.files import templates
 from kci.render import workflow
 from kci.render.pins import shipped_pins
 from kci.render.workflow import (
-    COMMENT_FILE,
     COMPAT_FILE,
     KERNEL_FILE,
     PUBLISH_FILE,
@@ -144,9 +143,6 @@ MAY_WRITE = {
 }
 """The jobs of the scheduled workflow that may write, and what."""
 
-TALKING = {COMMENT_FILE: {"comment": {"pull-requests"}}}
-"""The same of the files that pull requests are talked about in, whose jobs run no code of any kernel."""
-
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_security_baseline(case: Case) -> None:
@@ -159,9 +155,7 @@ def test_security_baseline(case: Case) -> None:
             # publishes proves who it is, and it builds nothing.
             allowed = {"attestations", "id-token"} if "environment" in job else set()
             allowed |= {"statuses"} if case.inputs.forks == "dispatch" else set()
-            for file, rights in {COMPAT_FILE: MAY_WRITE, **TALKING}.items():
-                allowed = rights.get(name, set()) if path == file else allowed
-            assert written <= allowed
+            assert written <= (MAY_WRITE.get(name, set()) if path == COMPAT_FILE else allowed)
             assert "secrets" not in json.dumps(job)
             for step in job.get("steps", []):
                 assert "${{" not in step.get("run", "")
@@ -365,21 +359,3 @@ def test_quotes_and_yaml_signs_in_values_stay_values() -> None:
     assert release[True]["push"]["branches"] == [odd]
     assert release["jobs"]["plan"]["steps"][1]["with"]["kernels"] == odd
     assert release["jobs"]["build"]["strategy"]["matrix"]["include"][0]["path"] == odd
-
-
-def test_what_talks_about_pull_requests_is_off_by_default_and_checks_out_nothing() -> None:
-    assert not set(TALKING) & case_of("runtime").files().keys()
-    files = case_of("forks").files()
-    for path, jobs in TALKING.items():
-        talking = parsed(files[path])["jobs"]
-        for name in jobs:
-            own = [step["uses"].partition("@")[0] for step in talking[name]["steps"]]
-            assert own == ["kci/build/talk"], "no checkout, no script, no artifact on the disk"
-    comment = parsed(files[COMMENT_FILE])
-    assert comment[True] == {
-        "workflow_run": {"workflows": [parsed(files[RELEASE_FILE])["name"]], "types": ["completed"]}
-    }
-    (job,) = comment["jobs"].values()
-    assert job["if"] == "${{ github.event.workflow_run.event == 'pull_request' }}"
-    assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
-    assert job["concurrency"] == {"group": "kci-comment", "cancel-in-progress": False, "queue": "max"}

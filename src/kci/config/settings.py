@@ -173,8 +173,6 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
-    comment: bool = False
-    """Whether each pull request has a comment that says what its runs come to."""
 
 
 class Tell(Table, frozen=True):

@@ -28,8 +28,7 @@ COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
-COMMENT_FILE = ".github/workflows/kci-comment.yml"
-FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
+FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
@@ -87,8 +86,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What a pull request and the merge queue build."""
     forks: str = str(Forks.HOSTED)
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
-    comment: bool = False
-    """Whether pull requests have a comment with the state of their runs."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -196,8 +193,6 @@ def render(
                                  "publish": inputs.publish}  # fmt: skip
     if inputs.forks == Forks.DISPATCH:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
-    if inputs.comment:
-        templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     with overriding(template_environment(), own) as jinja:
         rendered = {
             path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
