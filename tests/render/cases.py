@@ -110,7 +110,16 @@ lint:
 CASES = [
     Case(
         "forks",
-        Inputs(names=("relu",), forks="dispatch", moves=True, compiled=True, part_jobs=1, finish=True),
+        Inputs(
+            names=("relu",),
+            forks="dispatch",
+            comment=True,
+            commands=True,
+            moves=True,
+            compiled=True,
+            part_jobs=1,
+            finish=True,
+        ),
         _pinned(),
     ),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
@@ -153,6 +162,8 @@ CASES = [
             part_jobs=1,
             finish=True,
             forks="dispatch",
+            comment=True,
+            commands=True,
             moves=True,
             publish=PublishJobs("hub", ("v*",), attest=True, sign=True),
             installer="pip",
@@ -187,6 +198,7 @@ CASES = [
             callers=1,
             tested=True,
             crossed=True,
+            commands=True,
             publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),
@@ -195,6 +207,7 @@ CASES = [
         "published-alone",
         Inputs(
             names=("relu",),
+            commands=True,
             tested=True,
             compiled=True,
             part_jobs=2,

@@ -17,6 +17,9 @@ from kci.files import templates
 from kci.render import workflow
 from kci.render.pins import shipped_pins
 from kci.render.workflow import (
+    COMMANDS_FILE,
+    COMMENT_FILE,
+    COMMIT_FILE,
     COMPAT_FILE,
     KERNEL_FILE,
     PUBLISH_FILE,
@@ -143,6 +146,12 @@ MAY_WRITE = {
 }
 """The jobs of the scheduled workflow that may write, and what."""
 
+TALKING = {
+    COMMENT_FILE: {"comment": {"pull-requests"}},
+    COMMANDS_FILE: {"command": {"actions", "pull-requests"}},
+}
+"""The same of the files that pull requests are talked about in, whose jobs run no code of any kernel."""
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_security_baseline(case: Case) -> None:
@@ -154,8 +163,10 @@ def test_security_baseline(case: Case) -> None:
             # A commit status, by jobs that check out nothing of what they judge, or before they do. Only the job that
             # publishes proves who it is, and it builds nothing.
             allowed = {"attestations", "id-token"} if "environment" in job else set()
-            allowed |= {"statuses"} if case.inputs.forks == "dispatch" else set()
-            assert written <= (MAY_WRITE.get(name, set()) if path == COMPAT_FILE else allowed)
+            allowed |= {"statuses"} if case.inputs.forks == "dispatch" or path == COMMIT_FILE else set()
+            for file, rights in {COMPAT_FILE: MAY_WRITE, **TALKING}.items():
+                allowed = rights.get(name, set()) if path == file else allowed
+            assert written <= allowed
             assert "secrets" not in json.dumps(job)
             for step in job.get("steps", []):
                 assert "${{" not in step.get("run", "")
@@ -359,3 +370,55 @@ def test_quotes_and_yaml_signs_in_values_stay_values() -> None:
     assert release[True]["push"]["branches"] == [odd]
     assert release["jobs"]["plan"]["steps"][1]["with"]["kernels"] == odd
     assert release["jobs"]["build"]["strategy"]["matrix"]["include"][0]["path"] == odd
+
+
+def test_what_talks_about_pull_requests_is_off_by_default_and_checks_out_nothing() -> None:
+    assert not set(TALKING) & case_of("runtime").files().keys()
+    files = case_of("forks").files()
+    for path, jobs in TALKING.items():
+        talking = parsed(files[path])["jobs"]
+        for name in jobs:
+            own = [step["uses"].partition("@")[0] for step in talking[name]["steps"]]
+            assert own == ["kci/build/talk"], "no checkout, no script, no artifact on the disk"
+    comment = parsed(files[COMMENT_FILE])
+    assert comment[True] == {
+        "workflow_run": {"workflows": [parsed(files[RELEASE_FILE])["name"]], "types": ["completed"]}
+    }
+    (job,) = comment["jobs"].values()
+    assert job["if"] == "${{ github.event.workflow_run.event == 'pull_request' }}"
+    assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
+    assert job["concurrency"] == {"group": "kci-comment", "cancel-in-progress": False, "queue": "max"}
+
+
+def test_only_new_comments_in_pull_requests_can_be_commands_and_a_full_commit_is_built() -> None:
+    for name in ("forks", "published"):
+        files = case_of(name).files()
+        commands = parsed(files[COMMANDS_FILE])
+        assert commands[True] == {"issue_comment": {"types": ["created"]}}
+        (job,) = commands["jobs"].values()
+        assert job["if"].startswith(
+            "${{ github.event.issue.pull_request && startsWith(github.event.comment.body, '/kci')"
+        )
+        assert "user.type == 'User'" in job["if"]
+        assert job["permissions"] == {"actions": "write", "pull-requests": "write"}
+        commit = parsed(files[COMMIT_FILE])
+        jobs = commit["jobs"]
+        assert set(commit[True]) == {"workflow_dispatch"}
+        assert commit[True]["workflow_dispatch"]["inputs"]["commit"]["required"] is True
+        assert "0-9a-f]{40}" in jobs["plan"]["steps"][0]["run"]
+        assert jobs["plan"]["environment"] == "kci-own-machines"
+        refs = [
+            step["with"].get("ref")
+            for job in (jobs["plan"], jobs.get("build"), jobs.get("test"))
+            if job
+            for step in job["steps"]
+            if step.get("uses", "").startswith("actions/checkout@")
+        ]
+        assert refs
+        assert set(refs) == {"${{ inputs.commit }}"}
+        if "kernels" in jobs:
+            assert jobs["kernels"]["with"]["ref"] == "${{ inputs.commit }}"
+    called = parsed(case_of("published").files()[KERNEL_FILE])["jobs"]
+    for name in ("build", "test"):
+        (checkout,) = [step for step in called[name]["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert checkout["with"]["ref"] == "${{ inputs.ref }}"

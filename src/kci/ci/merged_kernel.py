@@ -9,6 +9,7 @@ from kci.ci.run_records import KernelRecord, ci_run, read_failures, read_objects
 from kci.config.suppression import SuppressedFinding, apply_to_tree
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, first_error
+from kci.files.walk import size_of
 from kci.tree.artifacts import find_sources
 from kci.tree.manifest import Manifest
 from kci.tree.planned import Planned
@@ -66,6 +67,7 @@ def kernel_record(
         objects=read_objects(artifacts, kernel),
         error=error,
         manifest=manifest if manifest and not error else None,
+        sizes={name: size_of(into / name) for name in present} if manifest else {},
     )
 
 

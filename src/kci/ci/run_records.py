@@ -105,6 +105,8 @@ class KernelRecord(_Record, frozen=True):
     """Why no good tree was made, apart from missing variants."""
     manifest: Manifest | None = None
     """The tree's, if there is one."""
+    sizes: Annotated[dict[Text, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=2000)] = {}
+    """The bytes of each variant in the tree."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -173,6 +173,10 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    comment: bool = False
+    """Whether each pull request has a comment that says what its runs come to."""
+    commands: bool = False
+    """Whether comments of people who may write to the repository are commands."""
 
 
 class Tell(Table, frozen=True):

@@ -224,6 +224,8 @@ def render_workflows(
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
+        comment=chosen.pull_request.comment,
+        commands=chosen.pull_request.commands,
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,

@@ -28,7 +28,12 @@ COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
-FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE)
+COMMENT_FILE = ".github/workflows/kci-comment.yml"
+COMMANDS_FILE = ".github/workflows/kci-commands.yml"
+COMMIT_FILE = ".github/workflows/kci-commit.yml"
+FILES = (
+    RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE, COMMANDS_FILE, COMMIT_FILE,
+)  # fmt: skip
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
@@ -86,6 +91,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """What a pull request and the merge queue build."""
     forks: str = str(Forks.HOSTED)
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    comment: bool = False
+    """Whether pull requests have a comment with the state of their runs."""
+    commands: bool = False
+    """Whether comments in pull requests can be commands."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -175,6 +184,9 @@ def render(
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
+        "by_ref": inputs.forks == Forks.DISPATCH or inputs.commands,
+        "by_command": False,
+        "publishes": inputs.publish is not None,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "publish": None,
         "point": own.mark,
@@ -193,6 +205,11 @@ def render(
                                  "publish": inputs.publish}  # fmt: skip
     if inputs.forks == Forks.DISPATCH:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
+    if inputs.comment:
+        templates |= {COMMENT_FILE: "github/comment.yml.j2"}
+    if inputs.commands:
+        templates |= {COMMANDS_FILE: "github/commands.yml.j2", COMMIT_FILE: "github/own_machines.yml.j2"}
+        special[COMMIT_FILE] = {"by_command": True}
     with overriding(template_environment(), own) as jinja:
         rendered = {
             path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
