@@ -9,7 +9,7 @@ import pytest
 
 from ci.test_gate import CUDA, planned
 from ci.test_pull_comment import SHA, World
-from kci.ci.comment_commands import Command, CommandSetup, Said, obey, parse_command
+from kci.ci.comment_commands import CommandSetup, PullCommand, Said, obey, parse_command
 from kci.ci.run_records import PLAN_FILE
 from kci.errors import FindingsError, UsageError
 from kci.plan.plan import LeftOut
@@ -42,14 +42,14 @@ def reactions(world: World) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("/kci", Command("help")),
-        ("/kci help", Command("help")),
-        ("/kci test", Command("test")),
-        ("/kci build", Command("build")),
-        ("/kci build relu rms-norm\r\n\r\nthanks", Command("build", ("relu", "rms-norm"))),
-        ("/kci  build relu[cuda,cpu] norm[cpu,cuda] ", Command("build", ("relu", "norm"), ("cpu", "cuda"))),
-        ("/kci publish relu", Command("publish", ("relu",))),
-        ("/kci explain torch-cpu", Command("explain", variant="torch-cpu")),
+        ("/kci", PullCommand("help")),
+        ("/kci help", PullCommand("help")),
+        ("/kci test", PullCommand("test")),
+        ("/kci build", PullCommand("build")),
+        ("/kci build relu rms-norm\r\n\r\nthanks", PullCommand("build", ("relu", "rms-norm"))),
+        ("/kci  build relu[cuda,cpu] norm[cpu,cuda] ", PullCommand("build", ("relu", "norm"), ("cpu", "cuda"))),
+        ("/kci publish relu", PullCommand("publish", ("relu",))),
+        ("/kci explain torch-cpu", PullCommand("explain", variant="torch-cpu")),
         ("> /kci build", None),
         ("```\n/kci build\n```", None),
         ("    /kci build", None),
@@ -62,7 +62,7 @@ def reactions(world: World) -> list[str]:
         ("", None),
     ],
 )
-def test_a_command_is_the_first_line_and_nothing_else_is_one(text: str, command: Command | None) -> None:
+def test_a_command_is_the_first_line_and_nothing_else_is_one(text: str, command: PullCommand | None) -> None:
     assert parse_command(text) == command
 
 

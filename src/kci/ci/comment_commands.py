@@ -51,7 +51,7 @@ class Said(msgspec.Struct, frozen=True):
     """When, in UTC."""
 
 
-class Command(msgspec.Struct, frozen=True):
+class PullCommand(msgspec.Struct, frozen=True):
     """What a comment asks for."""
 
     verb: str
@@ -69,7 +69,7 @@ class CommandSetup(msgspec.Struct, frozen=True):
     publishes: bool
 
 
-def parse_command(text: str) -> Command | None:
+def parse_command(text: str) -> PullCommand | None:
     """The command that a comment begins with; None for any other comment. UsageError for one that means nothing."""
     line = text.replace("\r\n", "\n").partition("\n")[0]
     if not re.match(r"/kci(?![\w/-])", line):
@@ -79,15 +79,15 @@ def parse_command(text: str) -> Command | None:
         raise UsageError("that is no command")
     verb, words = found[1] or "help", (found[2] or "").split()
     if verb in ("help", "test") and not words:
-        return Command(verb)
+        return PullCommand(verb)
     if verb == "explain" and len(words) == 1 and is_variant_name(words[0]):
-        return Command(verb, variant=words[0])
+        return PullCommand(verb, variant=words[0])
     if verb in ("build", "publish") and (words or verb == "build"):
         named = [_KERNEL.fullmatch(word) for word in words]
         scopes = {tuple(sorted(set(item[2].split(",")))) if item[2] else () for item in named if item}
         if None not in named and len(scopes) <= 1 and (verb == "build" or scopes == {()}):
             kernels = tuple(dict.fromkeys(item[1] for item in named if item))
-            return Command(verb, kernels, next(iter(scopes), ()))
+            return PullCommand(verb, kernels, next(iter(scopes), ()))
         if len(scopes) > 1:
             raise UsageError("the kernels of one command are for the same backends: say a command for each")
     raise UsageError(f"`{verb}` is not said like this")
@@ -102,7 +102,7 @@ def obey(said: Said, pulls: PullTalk, setup: CommandSetup) -> str:
         command = parse_command(said.text)
         problem = ""
     except UsageError as error:
-        command, problem = Command("help"), error.message
+        command, problem = PullCommand("help"), error.message
     if command is None:
         return "it is no command"
     if pulls.permission(said.by) not in ("admin", "write"):
@@ -124,7 +124,7 @@ def obey(said: Said, pulls: PullTalk, setup: CommandSetup) -> str:
     return answer.partition("\n")[0]
 
 
-def _carried_out(command: Command, said: Said, pulls: PullTalk, setup: CommandSetup) -> str:
+def _carried_out(command: PullCommand, said: Said, pulls: PullTalk, setup: CommandSetup) -> str:
     """The answer. UsageError for what cannot be done now."""
     if command.verb == "help":
         return HELP
