@@ -29,7 +29,7 @@ class Talk:
     def __init__(self, folder: Path, shared: Path, settings: str) -> None:
         self.folder = folder
         self.repository = folder / "repository"
-        self.kernel = add_kernel(self.repository)
+        self.kernel = add_kernel(self.repository, backends=("cpu",))
         (self.repository / "kci.toml").write_text(settings)
         commit_all(self.repository)
         render(self.repository)
