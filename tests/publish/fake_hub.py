@@ -234,6 +234,13 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             asked = {"pullRequests": shown} if query.get("include_prs") else {}
             return 200, {"branches": refs, "tags": [], "converts": [], **asked}
+        if what == "commits":
+            listed = [
+                {"id": name, "authors": [], "date": "2026-01-01T00:00:00.000Z", "title": "", "message": ""}
+                for name in reversed(list(repository.commits))
+                if commit in list(repository.commits)[list(repository.commits).index(name) :]
+            ]
+            return 200, listed
         if what == "tree":
             return self._tree(repository, commit, match[4] or "", query)
         if what in (None, "revision"):

@@ -40,6 +40,7 @@ COMMANDS = {
     "render": "write the workflow files",
     "build": "build variants",
     "test": "load built variants and run the kernel's tests",
+    "bench": "run the kernel's benchmarks, and compare builds",
     "pack": "make the artifact of a built variant",
     "merge": "merge artifacts into one tree",
     "verify": "verify a tree, variant or kernel",

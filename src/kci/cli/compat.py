@@ -25,9 +25,10 @@ from kci.moves.staleness import behind, newest_commit
 from kci.plan.settings_lints import replaced_settings
 from kci.plurals import count
 from kci.tree.manifest import read_published
+from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, append, each_run, gather, read_results
+from kci.watch.history import RecordedRun, add_files, append, each_run, gather, read_results
 from kci.watch.history_places import HistoryBranch, HistoryDataset, address_of
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
@@ -131,16 +132,18 @@ def record(
         raise UsageError("a history has one place", hint="give one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
+    benches = results_of_benches(results, problems.append)
     if branch is not None:
-        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs, benches)
     elif dataset is not None:
-        new = HistoryDataset(dataset).record(runs)
+        new = HistoryDataset(dataset).record(runs, benches)
     else:
         assert history is not None  # noqa: S101  - counted above
         with writing(history):
-            new = len(append(history, runs))
+            new = len(append(history, runs)) + len(add_files(history, map(bench_file, benches)))
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
+    of += f", {count(len(benches), 'record')} of benchmarks" if benches else ""
     click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
@@ -192,7 +195,8 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
 def report(history: Path, output: str, into: Path | None, title: str) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
-    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
+    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into. Benchmarks that the
+    history has are on a page of their own there.
 
     Examples:
         # write one page
@@ -204,6 +208,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    benches = benches_of(history, problems.append)
     print_diagnostics(problems)
     if output == "json":
         states = {str(state): grid.count(state) for state in CellState}
@@ -212,7 +217,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         click.echo(markdown_report(grid, title), nl=False)
     elif into is not None:
         with writing(into):
-            pages = write_site(grid, into, title)
+            pages = write_site(grid, into, title, benches)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")

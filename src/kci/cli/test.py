@@ -24,8 +24,10 @@ from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.matrix.names import this_system
 from kci.plan.github import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
+from kci.run.benchmarks import torch_device, with_benchmarks
 from kci.run.hardware_pack import PYTHONS
 from kci.run.kernel_tests import (
+    Loader,
     TestReport,
     TestState,
     lacking,
@@ -33,7 +35,6 @@ from kci.run.kernel_tests import (
     run_kernel_tests,
     variants_of,
     why_not,
-    with_benchmarks,
 )
 from kci.toolchains.emulation import require_emulated
 from kci.toolchains.toolchain_data import toolchains
@@ -175,8 +176,12 @@ def command(
                 python=python,
                 emulated=emulated,
             )
-            if benchmark:
-                report = with_benchmarks(report, directory, sources, python or Path(sys.executable), progress_log())
+            if benchmark and environment is not None:
+                loader, device = (
+                    Loader(python or Path(sys.executable), (), ()),
+                    torch_device(directory.name, environment),
+                )
+                report = with_benchmarks(report, directory, sources, loader, device, progress_log(), cache)
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:

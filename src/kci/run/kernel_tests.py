@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
@@ -23,7 +23,6 @@ from msgspec import Meta
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
-from kci.files.bounded_json import read_record
 from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Log, guarded, run, silent
@@ -37,7 +36,6 @@ from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
-_ITERATIONS = 50
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
 _TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
@@ -222,90 +220,70 @@ def run_kernel_tests(
     if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
         said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
-    alone = isolation and python is None
-    pip: Sequence[str] = ()
-    by = ""
-    if alone:
-        if name.backend != "cpu":
-            hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
-            raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
-        if emulated:
-            foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
-            log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
-            python, pip, by = foreign.python, foreign.pip, foreign.by
-        else:
-            python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
-    python = python or Path(sys.executable)
-    pip = pip or pip_install(python)
-    packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends] if alone else []
-    declared = [package.package for package in packages if package is not None]
-    declared += _triton(variant_dir, name, torch) if alone else []
-    own = _packages(declared, pip, cache, log)
+    loader = loader_for(
+        variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python, emulated=emulated
+    )
+    python, by = loader.python, loader.emulated
+    own = loader.install(cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
         # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
         shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
-        environment = _environment(tree, (), metadata) | _python_path(own)
+        environment = loader_environment(tree, (), metadata) | python_path(own)
         loaded = guarded([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
         if loaded.code != 0 or _LOADED not in loaded.output:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail(), emulated=by)
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where, emulated=by)
-        own = _packages([*declared, *extra], pip, cache, log)
+        own = loader.install(cache, log, extra)
         tested = _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
         return msgspec.structs.replace(tested, emulated=by)
 
 
-def with_benchmarks(report: TestReport, variant_dir: Path, sources: Path | None, python: Path, log: Log) -> TestReport:
-    """A report with the kernel's benchmarks, run as `kernels benchmark` does; it fails if they fail.
+class Loader(NamedTuple):
+    """A Python that can load a variant, and what it needs beside torch."""
 
-    Their `verify_` methods compare the variant's numbers with torch's. A kernel without benchmarks has none.
-    """
-    if report.state is not TestState.PASSED or sources is None:
-        return report
-    if not any((sources / "benchmarks").glob("benchmark*.py")):
-        log(f"{report.kernel} has no benchmarks")
-        return report
-    log(f"running the benchmarks of {report.kernel}")
-    with tempfile.TemporaryDirectory(prefix="kci-benchmark-") as folder:
-        place, answer = Path(folder) / "kernel", Path(folder) / "answer.json"
-        shutil.copytree(variant_dir, place / "build" / variant_dir.name)
-        shutil.copytree(sources / "benchmarks", place / "benchmarks")
-        command = [str(python), "-c", "from kernels.cli import main; main()", "benchmark", str(place)]
-        command += ["--iterations", str(_ITERATIONS), "--output", str(answer)]
-        environment = _environment(place, (), read_metadata(variant_dir / FILE_NAME))
-        done = guarded(command, silent, cwd=Path(folder), env=environment)
-        try:
-            results = read_record(answer, _Benchmarked).results
-        except (OSError, ValueError):
-            results = ()
-    if done.code != 0 or not results:
-        return msgspec.structs.replace(
-            report, state=TestState.FAILED, output=done.tail() or "the benchmarks said nothing"
-        )
-    found = tuple(
-        Workload(item.workload, item.timing.mean_ms, item.timing.min_ms, item.timing.iterations, item.verified)
-        for item in results
-    )
-    return msgspec.structs.replace(report, workloads=found)
+    python: Path
+    pip: Sequence[str]
+    declared: Sequence[str]
+    """The packages that the variant declares, where kci installs them."""
+    emulated: str = ""
+
+    def install(self, cache: Path, log: Log, extra: Sequence[str] = ()) -> Path | None:
+        """A folder with the packages that are declared, and more. MissingToolError: one cannot be installed."""
+        return _packages([*self.declared, *extra], self.pip, cache, log)
 
 
-class _Timing(msgspec.Struct, frozen=True):
-    mean_ms: float
-    min_ms: float
-    iterations: int
-
-
-class _Timed(msgspec.Struct, frozen=True):
-    workload: str
-    timing: _Timing = msgspec.field(name="timingResults")
-    verified: bool | None = None
-
-
-class _Benchmarked(msgspec.Struct, frozen=True):
-    results: tuple[_Timed, ...]
+def loader_for(
+    variant_dir: Path,
+    metadata: Metadata,
+    log: Log,
+    *,
+    cache: Path,
+    isolation: bool,
+    torch: str | None,
+    python: Path | None,
+    emulated: str = "",
+) -> Loader:
+    """The Python that loads a variant; the arguments are those of `run_kernel_tests`, and so are the errors."""
+    name = parse_variant_name(variant_dir.name)
+    if not isolation or python is not None:
+        python = python or Path(sys.executable)
+        return Loader(python, pip_install(python), ())
+    if name.backend != "cpu":
+        hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
+        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
+    packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
+    declared = [package.package for package in packages if package is not None]
+    declared += _triton(variant_dir, name, torch)
+    if emulated:
+        foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
+        log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
+        return Loader(foreign.python, foreign.pip, declared, foreign.by)
+    python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
+    return Loader(python, pip_install(python), declared)
 
 
 def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
@@ -358,7 +336,8 @@ def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) 
     return folder
 
 
-def _python_path(*folders: Path | None) -> dict[str, str]:
+def python_path(*folders: Path | None) -> dict[str, str]:
+    """The variable that lets a Python import from folders."""
     found = [str(folder) for folder in folders if folder is not None]
     return {"PYTHONPATH": os.pathsep.join(found)} if found else {}
 
@@ -375,8 +354,8 @@ def _tested(
     packages = folder / "packages"
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
-    environment = _environment(tree, repositories(sources, metadata.name), metadata)
-    done = guarded(command, silent, cwd=sources, env=environment | _python_path(packages, own))
+    environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
+    done = guarded(command, silent, cwd=sources, env=environment | python_path(packages, own))
     passed, failed, skipped = _counts(report)
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED
@@ -386,7 +365,7 @@ def _tested(
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
 
-def _environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
+def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
     """This environment, with the build under the names that tests know it by, and nothing to be fetched."""
     made = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
     made |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}

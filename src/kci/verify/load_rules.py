@@ -64,8 +64,9 @@ elif backend == "xpu":
     said["driver"] = asked(lambda: torch.xpu.get_device_properties(0).driver_version)
 elif backend == "metal":
     said["device"] = asked(lambda: "Apple GPU, " + platform.mac_ver()[0])
-else:
-    said["device"] = asked(processor, platform.processor) or platform.machine()
+said["cpu"] = asked(processor, platform.processor) or platform.machine()
+said.setdefault("device", said["cpu"])
+said["threads"] = torch.get_num_threads()
 print("MARK" + json.dumps({**said, "torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
     "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
 """.replace("MARK", _MARK)
@@ -106,6 +107,10 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
     kernels: str = ""
     """The version of the loader."""
     python: str = ""
+    cpu: str = ""
+    """The processor, whatever it computes on."""
+    threads: int = 0
+    """So many does torch compute with on the CPU."""
 
 
 class _LoadAnswer(msgspec.Struct, frozen=True):

@@ -29,6 +29,9 @@ MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
 """Of a run in the name of its file, so that names sort as runs do."""
 
+BENCH_SUFFIX = ".bench.json"
+"""Of a record of benchmarks among the results of a run; see `kci.watch.bench_history`."""
+
 SKEW = timedelta(days=1)
 """How far in the future a result may say that it was made."""
 
@@ -160,7 +163,7 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
     latest = (now or datetime.now(UTC)) + SKEW
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
     for path in (path for some in files for path in some):
-        if path.is_dir():
+        if path.is_dir() or path.name.endswith(BENCH_SUFFIX):
             continue
         try:
             result = read_record(path, LegResult)
@@ -229,11 +232,16 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
 
     OSError if one cannot be written; those before it are there.
     """
+    return add_files(history, map(run_file, runs))
+
+
+def add_files(history: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
+    """Write files with their names and contents into a history; see `append`."""
     written = []
     history.mkdir(parents=True, exist_ok=True)
-    for run in runs:
-        name, raw = run_file(run)
+    for name, raw in files:
         if not (history / name).exists():
+            (history / name).parent.mkdir(exist_ok=True)
             write_atomic(history / name, raw)
             written.append(history / name)
     return written

@@ -15,7 +15,9 @@ from typing import Any
 from kci.errors import FindingsError, UnsafeError
 from kci.files.git import last_line, remote_git, run_git
 from kci.hub.client import ask_hub, hub_client
-from kci.watch.history import RecordedRun, append, run_file
+from kci.watch.bench_history import FOLDER as BENCHMARKS
+from kci.watch.bench_history import BenchRecord, bench_file
+from kci.watch.history import RecordedRun, add_files, run_file
 
 FOLDER = "history"
 """Where the history is there."""
@@ -48,23 +50,28 @@ class HistoryBranch:
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
-        if (into / FOLDER).is_symlink():
-            raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", hint="make it a folder there")
+        for folder in (FOLDER, f"{FOLDER}/{BENCHMARKS}"):
+            if (into / folder).is_symlink():
+                raise UnsafeError(f"{folder} on the branch {self.branch} is a link", hint="make it a folder there")
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 
-    def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs; returns the number of new files. FindingsError if the repository cannot be read or written."""
+    def record(self, runs: Sequence[RecordedRun], benches: Sequence[BenchRecord] = ()) -> int:
+        """Append runs and records of benchmarks; returns the number of new files.
+
+        FindingsError if the repository cannot be read or written.
+        """
+        files = [*map(run_file, runs), *map(bench_file, benches)]
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
         refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
             for number in range(_TRIES):
                 clone = Path(folder) / str(number)
-                written = append(self.fetch(clone), runs)
+                written = add_files(self.fetch(clone), files)
                 if not written:
                     return 0
                 self._git(clone, "add", "--", FOLDER)
-                self._git(clone, *who, "commit", "--quiet", f"--message={_message(runs)}")
+                self._git(clone, *who, "commit", "--quiet", f"--message={_message(runs, benches)}")
                 try:
                     self._git(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
                 except FindingsError as error:
@@ -92,13 +99,13 @@ class HistoryDataset:
         self.repo_id = repo_id
         self._client = client or hub_client()
 
-    def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs, in one commit; returns the number of new files.
+    def record(self, runs: Sequence[RecordedRun], benches: Sequence[BenchRecord] = ()) -> int:
+        """Append runs and records of benchmarks, in one commit; returns the number of new files.
 
         FindingsError if the dataset cannot be read or written.
         """
         there = set(self._ask(lambda: self._client.list_repo_files(self.repo_id, repo_type="dataset")))
-        files = {f"{FOLDER}/{name}": raw for name, raw in map(run_file, runs)}
+        files = {f"{FOLDER}/{name}": raw for name, raw in [*map(run_file, runs), *map(bench_file, benches)]}
         new = {path: raw for path, raw in sorted(files.items()) if path not in there}
         if new:
             from huggingface_hub import CommitOperationAdd
@@ -106,7 +113,7 @@ class HistoryDataset:
             added = [CommitOperationAdd(path, raw) for path, raw in new.items()]
             self._ask(
                 lambda: self._client.create_commit(
-                    self.repo_id, operations=added, commit_message=_message(runs), repo_type="dataset"
+                    self.repo_id, operations=added, commit_message=_message(runs, benches), repo_type="dataset"
                 )
             )
         return len(new)
@@ -116,8 +123,9 @@ class HistoryDataset:
         return ask_hub(question, f"the dataset {self.repo_id} takes no commit", hint)
 
 
-def _message(runs: Sequence[RecordedRun]) -> str:
-    return f"Results of run {', '.join(sorted({str(run.run) for run in runs}))}"
+def _message(runs: Sequence[RecordedRun], benches: Sequence[BenchRecord]) -> str:
+    of = [f"run {run}" for run in sorted({str(run.run) for run in runs})]
+    return f"Results of {', '.join([*of, *sorted({f'benchmarks of {one.kci.kernel}' for one in benches})])}"
 
 
 def address_of(directory: Path, remote: str) -> str:
