@@ -122,10 +122,11 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
 def test_a_leg_that_takes_longer_than_its_job_may_is_said(repository: Path, tmp_path: Path) -> None:
     (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
     planned, rendered = kci("plan"), kci("render")
-    assert (planned.code, rendered.code) == (0, 0)
+    assert (planned.code, rendered.code) == (1, 1)
     for said in (planned, rendered):
-        assert said.stderr.count("warning[KCI335]") == 1
-        assert "is estimated to take 2 minutes on ubuntu-24.04, and its job ends after 1" in said.stderr
+        assert said.stderr.count("error[KCI335]") == 1
+        assert "is estimated to take 2 min on ubuntu-24.04, and its job ends after 1" in said.stderr
+    assert not (repository / ".github" / "workflows" / "kci.yml").exists()
     legs = json.loads(kci("plan", "--format", "json").stdout)["legs"]
     took = [{"kernel": leg["kernel"], "variant": name, "seconds": 600} for leg in legs for name in leg["variants"]]
     (tmp_path / "durations.json").write_text(json.dumps({"schema": 1, "durations": took}))

@@ -6,6 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,7 +115,7 @@ def test_other_plans_are_not_made_without_need() -> None:
 @pytest.mark.rule("KCI309", triggers=True)
 def test_too_much_money_fails() -> None:
     made = plan([leg("a", minutes=100, rate=0.05)])
-    with pytest.raises(FindingsError, match=r"about 5\.00 USD, and 4\.99 are allowed"):
+    with pytest.raises(FindingsError, match=r"up to 5\.00 USD, and 4\.99 are allowed"):
         check_budget(made, estimate(made.legs), max_cost=4.99)
     with pytest.raises(FindingsError):
         check_budget(made, estimate(made.legs), max_cost=float("nan"))
@@ -196,11 +197,11 @@ def test_a_leg_that_fits_is_not_worth_a_word() -> None:
 
 
 @pytest.mark.rule("KCI335", triggers=True)
-def test_an_estimate_beyond_the_time_limit_is_a_warning_with_numbers_and_ways_out() -> None:
+def test_an_estimate_beyond_the_time_limit_is_an_error_with_numbers_and_ways_out() -> None:
     late = [leg(CU130, "slow", minutes=minutes, timeout=350, backend="cuda") for minutes in (400, 1178, 500)]
     (found,) = check_time([leg(), *late])
-    said = f"slow {CU130} is estimated to take 1178 minutes on ubuntu-24.04, and its job ends after 350"
-    assert (found.rule, found.severity) == ("KCI335", Severity.WARNING)
+    said = f"slow {CU130} is estimated to take 1178 min on ubuntu-24.04, and its job ends after 350"
+    assert (found.rule, found.severity) == ("KCI335", Severity.ERROR)
     assert found.message == f"{said}; so it is with 2 other legs of the kernel"
     assert "[runners]" in found.hint
     assert "fewer architectures" in found.hint
@@ -209,6 +210,21 @@ def test_an_estimate_beyond_the_time_limit_is_a_warning_with_numbers_and_ways_ou
     (own,) = check_time([leg(minutes=1178, timeout=350, pool=Pool("own", 2), variants=("a", "b"))])
     assert "raise `timeout-minutes` in [[limits]]" in own.hint
     assert "`group`" in own.hint
+
+
+def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> None:
+    guessed = leg("a", minutes=100, at_least=30, at_most=300, timeout=200, rate=0.01)
+    made = plan([guessed, leg("b", minutes=10, measured=True, rate=0.01)])
+    known = estimate(made.legs)
+    assert (known.at_least, known.minutes, known.at_most) == (40, 110, 310)
+    assert (known.costs, known.costs_at_most) == ({"USD": 1.1}, {"USD": 3.1})
+    with pytest.raises(FindingsError, match=r"up to 3\.10 USD, and 3\.00 are allowed"):
+        check_budget(made, known, max_cost=3)
+    assert check_budget(made, known, max_cost=3.1) == []
+    assert [item.takes_text for item in made.legs] == ["30 to 300 min", "10 min"]
+    assert check_time(made.legs) == [], "the middle of the range is below the limit"
+    (late,) = check_time([msgspec.structs.replace(guessed, timeout=90)])
+    assert "is estimated to take 30 to 300 min on" in late.message
 
 
 @pytest.mark.rule("KCI337", triggers=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from kci.matrix.selection import select
 from kci.matrix.variants import Matrix, Variant
 from kci.plan.durations import Duration, Durations
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.measured_objects import measured_like
 from kci.plan.object_work import ObjectWork, Work, shares, work_data, work_of, works
 from planning import matrix
 
@@ -232,3 +234,51 @@ def test_the_shares_do_not_depend_on_the_order_of_the_sources() -> None:
     made = Work(Kind.FULL, objects).shares(4)
     assert Work(Kind.FULL, objects[::-1]).shares(4) == made
     assert sorted(each.source for share in made for each in share.objects) == [each.source for each in objects]
+
+
+@pytest.mark.parametrize(
+    ("source", "stable", "device", "seconds", "memory"),
+    [
+        ("x/flash_fwd_hdim64_fp16_split_sm90.cu", True, True, 179 * 2, 7),
+        ("x/flash_fwd_hdim64_fp16_split_sm90.cu", False, True, 179 * 2, 7),
+        ("csrc/cuda/hopper_fmha/source_3.cu", False, True, 285 * 2, 9),
+    ],
+)
+def test_a_source_that_is_called_like_a_measured_one_takes_as_long(
+    source: str, stable: bool, device: bool, seconds: float, memory: int
+) -> None:
+    known = measured_like(source, stable=stable, device=device)
+    assert known is not None
+    assert (known.seconds(2), known.memory) == (seconds, memory)
+
+
+def test_what_is_called_otherwise_is_counted_and_its_range_is_wider(catalog: Catalog) -> None:
+    assert measured_like("csrc/my_own.cu", stable=False, device=True) is None
+    assert measured_like("flash_fwd_hdim64_sm90.cpp", stable=False, device=False) is None
+    wanted = variants(catalog)[CUDA]
+    capabilities = 'cuda-capabilities = ["9.0"]'
+    counted = build(1, capabilities)
+    like = msgspec.structs.replace(
+        counted,
+        kernel={**counted.kernel, "a": msgspec.structs.replace(counted.kernel["a"], src=["flash_fwd_x_sm90.cu"])},
+    )
+    found = [work_of(each, wanted) for each in (counted, like)]
+    assert [sum(item.measured for item in each.objects) for each in found] == [0, 1]
+    (low, high), (least, most) = (each.ends for each in found)
+    assert low < least < 1 < most < high
+    recorded = Work(Kind.FULL, tuple(ObjectWork(item.source, 9.0, recorded=True) for item in found[0].objects))
+    assert least < recorded.ends[0] < 1 < recorded.ends[1] < most
+
+
+def test_a_leg_says_the_range_that_is_left_by_what_is_known(catalog: Catalog) -> None:
+    wanted = variants(catalog)[CUDA]
+    of = matrix({"some": [wanted]})
+    known = {("some", CUDA): work_of(build(60), wanted)}
+    other = "torch212-cxx11-cu130-x86_64-linux"
+
+    def width(works: dict[tuple[str, str], Work], *took: Duration) -> float:
+        (leg,) = make_plan(of, options=PlanOptions(works=works), durations=Durations(took)).legs
+        return leg.ends[1] / leg.ends[0]
+
+    assert width({}) > width(known) > width(known, Duration("some", other, 900.0)) > 1.5
+    assert width(known, Duration("some", CUDA, 900.0)) == 1, "its own record is no range"

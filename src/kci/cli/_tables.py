@@ -14,7 +14,7 @@ from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import estimate, money
-from kci.plan.plan import Estimate, LeftOut, Leg, Plan
+from kci.plan.plan import Estimate, LeftOut, Plan
 from kci.plurals import count
 from kci.tree.manifest import Manifest
 
@@ -58,7 +58,7 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
             f"{leg.runner_text} (crossed)" if leg.built_on else leg.runner_text,
             leg.image or "-",
             f"{leg.timeout} min",
-            f"{'' if leg.measured else '~'}{leg.minutes} min{_compiled(leg)}",
+            leg.takes_text + ("" if leg.compiles is None else f", compiles {count(leg.compiles, 'object')}"),
         )
         for leg in plan.legs
     )
@@ -66,10 +66,6 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
     layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
     headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
     return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, made))
-
-
-def _compiled(leg: Leg) -> str:
-    return "" if leg.compiles is None else f", compiles {count(leg.compiles, 'object')}"
 
 
 def plan_sentence(plan: Plan, made: Estimate) -> str:
@@ -85,9 +81,10 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
     recorded = sum(leg.recorded for leg in plan.legs)
     known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
-    minutes = f"about {count(made.minutes, 'runner minute')}{known}"
+    few = "" if made.at_least == made.at_most else f"{made.at_least} to "
+    minutes = f"{few}{count(made.at_most, 'runner minute')}{known}"
     return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {money(made.costs)} at "
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {'up to ' if few else ''}{money(made.costs_at_most)} at "
         f"the prices of {made.prices_as_of}{free}; {count(made.wall_minutes, 'wall-clock minute')} in "
         f"{count(made.waves, 'wave')}{''.join(ways)}"
     )
@@ -102,8 +99,9 @@ def backends_table(plan: Plan) -> AnswerTable:
     for backend in sorted(built | skipped | left):
         legs = [leg for leg in plan.legs if leg.backend == backend]
         counts = (built[backend], skipped[backend], left[backend], len(legs))
-        costs = estimate(legs).costs
-        takes = f"{sum(leg.minutes for leg in legs)} min"
+        costs = estimate(legs).costs_at_most
+        least, most = (sum(leg.ends[end] for leg in legs) for end in (0, 1))
+        takes = f"{most} min" if least == most else f"{least} to {most} min"
         rows.append((backend, *map(str, counts), takes, money(costs) if costs else "-"))
     headers = ("backend", "variants", "skipped", "left out", "legs", "takes", "costs")
     return AnswerTable("Backends", headers, tuple(rows))

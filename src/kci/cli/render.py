@@ -137,7 +137,7 @@ def command(
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
     found = rendered.diagnostics
-    always = [item for item in found if item.rule in ("KCI335", "KCI405", "KCI408", "KCI420")]
+    always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
         print_diagnostics(found if check else always)

@@ -33,8 +33,11 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
     return Estimate(
         legs=len(legs),
         minutes=sum(leg.minutes for leg in legs),
+        at_least=sum(leg.ends[0] for leg in legs),
+        at_most=sum(leg.ends[1] for leg in legs),
         measured=sum(leg.measured for leg in legs),
         costs=_costs(legs),
+        costs_at_most=_costs(legs, at_most=True),
         prices_as_of=str(default_prices().as_of),
         unpriced=sum(leg.rate is None for leg in legs),
         waves=waves,
@@ -64,11 +67,11 @@ def _priced(leg: Leg, runner: Runner | None) -> Leg:
     return msgspec.structs.replace(leg, rate=rate, currency=currency)
 
 
-def _costs(legs: Iterable[Leg]) -> dict[str, float]:
+def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for leg in legs:
         if leg.rate is not None:
-            found.setdefault(leg.currency, []).append(leg.minutes * leg.rate)
+            found.setdefault(leg.currency, []).append((leg.ends[1] if at_most else leg.minutes) * leg.rate)
     return {currency: round(math.fsum(found[currency]), 3) for currency in sorted(found)}
 
 
@@ -134,8 +137,8 @@ def check_budget(
     over = []
     if max_jobs is not None and made.legs > max_jobs:
         over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
-    if _too_dear(made.costs, max_cost):
-        over.append(f"about {money(made.costs)}, and {max_cost:.2f} are allowed")
+    if _too_dear(made.costs_at_most, max_cost):
+        over.append(f"up to {money(made.costs_at_most)}, and {max_cost:.2f} are allowed")
     if over:
         narrower = [
             Alternative(f"--{key} {value}", [leg for leg in plan.legs if getattr(leg, key) == value])
@@ -160,7 +163,7 @@ def check_budget(
 def check_time(legs: Iterable[Leg]) -> list[Diagnostic]:
     """Legs that take longer than their jobs may: by an estimate (KCI335), or as recorded (KCI337). One for each kernel.
 
-    What is estimated is a warning: templates can take many times as long as the count of sources says, or less.
+    An estimate is above the limit if the middle of its range is.
     """
     late: dict[tuple[str, bool], list[Leg]] = {}
     for leg in legs:
@@ -172,11 +175,8 @@ def check_time(legs: Iterable[Leg]) -> list[Diagnostic]:
 def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     worst = max(legs, key=lambda leg: (leg.minutes - leg.timeout, leg.name))
     more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
-    took = "took" if worst.measured else "is estimated to take"
-    message = (
-        f"{kernel} {worst.name} {took} {worst.minutes} minutes on {worst.runner_text}, and its job ends after "
-        f"{worst.timeout}{more}"
-    )
+    took = f"took {worst.minutes} minutes" if worst.measured else f"is estimated to take {worst.takes_text}"
+    message = f"{kernel} {worst.name} {took} on {worst.runner_text}, and its job ends after {worst.timeout}{more}"
     ways = ["name a machine with more cores under [runners] in kci.toml"]
     ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
     ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
@@ -190,7 +190,7 @@ def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: floa
     """The three largest ways to plan that stay within the budget."""
     fits = []
     for option, legs in others:
-        costs = _costs(legs)
+        costs = _costs(legs, at_most=True)
         if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
             variants = sum(len(leg.variants) for leg in legs)
             fits.append((-variants, len(legs), option, money(costs)))

@@ -63,6 +63,10 @@ class Durations:
             for found in (exact, alike, of_kernel, of_backend)
         )
 
+    def knows(self, kernel: str, backend: str) -> bool:
+        """Whether a variant of a kernel for a backend was recorded."""
+        return (kernel, backend) in self._alike
+
     def minutes(
         self, kernel: str, variant: str, backend: str, estimate: float | None = None
     ) -> tuple[int, bool] | None:

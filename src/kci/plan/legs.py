@@ -16,10 +16,10 @@ from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.machines import UNKNOWN_BUILD, most_minutes, pool_of, price_of
-from kci.plan.object_work import Work
+from kci.plan.object_work import Work, work_data
 from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, Split
 from kci.plan.sharding import assign, shards
-from kci.plan.splitting import Placed, Room, split_kernel, whole_leg
+from kci.plan.splitting import Placed, Room, of_minutes, split_kernel, whole_leg
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
@@ -152,6 +152,7 @@ def make_plan(
                 durations=durations,
                 estimate=estimates.get((kernel.name, name)),
                 recorded=(kernel.name, name) in known_objects,
+                ends=rooms[kernel.name, name].work.ends if (kernel.name, name) in rooms else None,
             )
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
@@ -208,7 +209,7 @@ def _without_kept(placed: Placed, rooms: dict[tuple[str, str], Room], kernel: st
     whole = rooms[key]
     rooms[key] = whole._replace(work=whole.work.of(again))
     minutes = max(1, math.ceil(placed.leg.minutes * rooms[key].seconds() / whole.seconds()))
-    leg = msgspec.structs.replace(placed.leg, minutes=minutes, compiles=len(rooms[key].work.objects))
+    leg = of_minutes(placed.leg, minutes, compiles=len(rooms[key].work.objects))
     return placed._replace(leg=leg)
 
 
@@ -225,11 +226,13 @@ def place(
     durations: Durations = NO_DURATIONS,
     estimate: float | None = None,
     recorded: bool = False,
+    ends: tuple[float, float] | None = None,
 ) -> Placed | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Without `container` it is built on the runner itself. `estimate` is the seconds that compiling it takes, by what
-    there is to compile, and `recorded` whether all of that took so long in an earlier run.
+    there is to compile, `ends` the least and the most of that as multiples of it, and `recorded` whether all of it took
+    so long in an earlier run.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
@@ -254,6 +257,12 @@ def place(
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)
+    known = work_data().range
+    if found is None:
+        ends = known.unknown
+    elif durations.knows(kernel, variant.backend):
+        ends = known.kernel
+    least, most = (1.0, 1.0) if noarch else ends or known.unknown
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -269,6 +278,8 @@ def place(
         timeout=limit.timeout_minutes or build.timeout,
         minutes=minutes,
         measured=measured,
+        at_least=None if measured else max(1, math.floor(minutes * least)),
+        at_most=None if measured else math.ceil(minutes * most),
         pool=pool_of(runner),
         rate=rate,
         currency=currency,

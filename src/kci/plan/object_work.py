@@ -24,6 +24,7 @@ from kci.inputs.kernel_inputs import BINDING, active
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
+from kci.plan.measured_objects import measured_like
 
 _TORCH = ("torch/", "ATen/", "c10/", "caffe2/", "pybind11/")
 """The headers that come with torch begin so."""
@@ -54,6 +55,14 @@ class ObjectWork(msgspec.Struct, frozen=True):
     """Whether it may read headers of torch."""
     recorded: bool = False
     """Whether it took that in an earlier run."""
+    measured: bool = False
+    """Whether a source like it was measured; see `kci.plan.measured_objects`."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What it takes at least and at most, as multiples of `seconds`."""
+        known = work_data().range
+        return known.recorded if self.recorded else known.measured if self.measured else known.counted
 
     def as_recorded(self, costs: Costs, usual: int) -> ObjectWork:
         """The same with what it took in an earlier run, if that is known."""
@@ -81,6 +90,16 @@ class Work(msgspec.Struct, frozen=True):
         return work_data().fixed + math.fsum(
             seconds / (max(1, min(at_once, memory // gib)) if gib else at_once) for gib, seconds in waiting.items()
         )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What it takes at least and at most, as multiples of `seconds`."""
+        whole = work_data().fixed + math.fsum(each.seconds for each in self.objects)
+        least, most = (
+            (work_data().fixed + math.fsum(each.seconds * each.ends[end] for each in self.objects)) / whole
+            for end in (0, 1)
+        )
+        return least, most
 
     @property
     def memory(self) -> int:
@@ -139,6 +158,14 @@ class _Heavy(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     memory: int
 
 
+class _Range(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    recorded: tuple[float, float]
+    measured: tuple[float, float]
+    kernel: tuple[float, float]
+    counted: tuple[float, float]
+    unknown: tuple[float, float]
+
+
 class _Splitting(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     fits: float
     aim: float
@@ -152,6 +179,7 @@ class _WorkData(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True, 
     full: _EachTakes
     stable_abi: _EachTakes
     cutlass: _Heavy
+    range: _Range
     parts: _Splitting
 
 
@@ -195,7 +223,10 @@ def _objects(
             continue
         names = headers.of(label, source) if headers is not None else None
         torch = names is None or any(name.startswith(_TORCH) for name in names)
-        if not (archs and source.lower().endswith(HIP_ENDINGS)):
+        device = bool(archs and source.lower().endswith(HIP_ENDINGS))
+        if known := measured_like(source, stable=kind is Kind.STABLE_ABI, device=device):
+            yield source, ObjectWork(source, known.seconds(archs), known.memory, torch, measured=True)
+        elif not device:
             yield source, ObjectWork(source, each.cxx, torch=torch)
         elif heavy if names is None else any(name.startswith(data.cutlass.headers) for name in names):
             seconds = each.device + archs * data.cutlass.per_arch

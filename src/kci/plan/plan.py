@@ -114,8 +114,23 @@ class Leg(msgspec.Struct, frozen=True):
     """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
     recorded: bool = False
     """Whether `minutes` comes from the seconds that all its objects took in an earlier run."""
+    at_least: int | None = None
+    """The minutes that it takes in the best case; None if `minutes` was recorded."""
+    at_most: int | None = None
+    """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
     compiles: int | None = None
     """How many of its objects `minutes` counts, where the others are those of `objects_run`; None if it counts all."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The minutes that it takes at least and at most."""
+        return self.at_least or self.minutes, self.at_most or self.minutes
+
+    @property
+    def takes_text(self) -> str:
+        """What it takes, for a person to read: `12 min`, or `4 to 30 min` where that is an estimate."""
+        least, most = self.ends
+        return f"{least} min" if least == most else f"{least} to {most} min"
 
     @property
     def runner_text(self) -> str:
@@ -288,10 +303,15 @@ class Estimate(msgspec.Struct, frozen=True):
     legs: int
     minutes: int
     """Of all machines together."""
+    at_least: int
+    at_most: int
+    """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
     measured: int
     """Legs whose minutes come from earlier runs."""
     costs: dict[str, float]
     """By currency, of the legs that have a price."""
+    costs_at_most: dict[str, float]
+    """The same for `at_most`; this is what `--max-cost` bounds."""
     prices_as_of: str
     unpriced: int
     """Legs on runners without a known price."""

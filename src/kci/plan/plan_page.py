@@ -21,8 +21,8 @@ def plan_page(plan: Plan, made: Estimate) -> str:
     rows = []
     begins = zip(starts(plan.legs), plan.legs, strict=True)
     for start, leg in sorted(begins, key=lambda item: (item[0], item[1].kernel, item[1].name)):
-        cost = money({leg.currency: leg.minutes * leg.rate}) if leg.rate is not None else "unknown"
-        takes = f"{'' if leg.measured else '~'}{leg.minutes} min"
+        cost = money({leg.currency: leg.ends[1] * leg.rate}) if leg.rate is not None else "unknown"
+        takes = leg.takes_text
         facts = (leg.kernel, str(leg.backend), leg.system)
         keys = {
             "kernel": facts[0],
@@ -66,7 +66,7 @@ def mermaid(plan: Plan) -> str:
     number = 0
     for at, (kernel, legs) in enumerate(sorted(by_kernel.items())):
         lines += [f"  subgraph k{at}[{_quoted(kernel)}]", f"    m{at}[[merge]]"]
-        each = [f"{leg.name}<br>{leg.runner_text}, {leg.minutes} min" for leg in legs]
+        each = [f"{leg.name}<br>{leg.runner_text}, {leg.takes_text}" for leg in legs]
         for text in each if single else _groups(legs):
             lines += [f"    l{number}[{_quoted(text)}] --> m{at}"]
             number += 1

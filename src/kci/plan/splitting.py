@@ -48,9 +48,20 @@ class Room(NamedTuple):
         return max(1, min(self.cores, int(self.memory // self.work.memory) if self.work.memory else self.cores))
 
 
+def of_minutes(leg: Leg, minutes: int, setup: int = 0, compiles: int | None = None) -> Leg:
+    """A leg that takes so many minutes beside those of setting up, and as much less or more as an estimated one may."""
+    least, most = (max(1, round(minutes * end / leg.minutes)) + setup for end in leg.ends)
+    known = leg.at_most is None
+    return msgspec.structs.replace(
+        leg, minutes=setup + minutes, compiles=compiles, at_least=None if known else min(least, setup + minutes),
+        at_most=None if known else max(most, setup + minutes),
+    )  # fmt: skip
+
+
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
     """The leg that builds some variants, one after the other."""
     legs = [item.leg for item in placed]
+    measured = all(leg.measured for leg in legs)
     return msgspec.structs.replace(
         legs[0],
         path=kernel.path,
@@ -59,7 +70,9 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
         name=name,
         timeout=min(sum(leg.timeout for leg in legs), placed[0].most),
         minutes=placed[0].setup + sum(leg.minutes for leg in legs),
-        measured=all(leg.measured for leg in legs),
+        at_least=None if measured else placed[0].setup + sum(leg.ends[0] for leg in legs),
+        at_most=None if measured else placed[0].setup + sum(leg.ends[1] for leg in legs),
+        measured=measured,
         recorded=all(leg.recorded for leg in legs),
         compiles=sum(leg.compiles or 0 for leg in legs) if all(leg.compiles is not None for leg in legs) else None,
         artifact=upload_name(kernel.name, name),
@@ -87,6 +100,13 @@ class _Candidate(NamedTuple):
         share = self.room._replace(work=work).seconds() / self.room.seconds()
         return max(1, math.ceil(self.placed.leg.minutes * share)) if work.objects else 0
 
+    def taking(self, minutes: int) -> Leg:
+        """The leg of its variant, if compiling takes so many minutes."""
+        sized = of_minutes(self.placed.leg, minutes, self.placed.setup)
+        return msgspec.structs.replace(
+            self.whole, minutes=sized.minutes, at_least=sized.at_least, at_most=sized.at_most
+        )
+
     def parts(self, work: Work, *, linking: int = 0) -> int:
         """How many parts compile some of its work; 1 if it fits into a job, beside so many minutes."""
         limits, setup, minutes = work_data().parts, self.placed.setup, self.minutes(work)
@@ -100,10 +120,9 @@ class _Candidate(NamedTuple):
         """The part legs that compile some of its work."""
         return [
             msgspec.structs.replace(
-                self.whole,
+                self.taking(self.minutes(share)),
                 name=f"{self.whole.name}.part{number}of{parts}",
                 variants=(),
-                minutes=self.placed.setup + self.minutes(share),
                 artifact=objects_name(self.whole.kernel, f"{self.whole.name}.part{number}of{parts}"),
                 part=number,
                 parts=parts,
@@ -116,9 +135,8 @@ class _Candidate(NamedTuple):
     def link(self, parts: Sequence[Leg], own: int, work: Work | None = None) -> Leg:
         """The leg that links what some parts, `own` of them its own, have compiled, and compiles this work itself."""
         rest = self.minutes(work) if work is not None else 0
-        minutes = self.placed.setup + work_data().parts.link + rest
         return msgspec.structs.replace(
-            self.whole, minutes=minutes, parts=own, takes=tuple(part.name for part in parts),
+            self.taking(work_data().parts.link + rest), parts=own, takes=tuple(part.name for part in parts),
             memory=self.memory if work is not None and work.memory else None,
         )  # fmt: skip
 

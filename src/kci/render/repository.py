@@ -89,8 +89,8 @@ def grown(count: int) -> int:
 def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
-    What no run would get past is KCI419; what will get there as the repository grows is KCI420, what may end too late
-    KCI335.
+    What no run would get past is KCI419, and what would end too late KCI335; what will get there as the repository
+    grows is KCI420.
     """
     settings, several = workspace.settings.settings, len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
@@ -108,7 +108,7 @@ def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
             told = _tight(plan, several)
             bounds.warnings.extend(finding("KCI420", f"{what}: {text}", hint=hint) for text in told)
     legs = {(leg.kernel, leg.name): leg for plan in bounds.plans.values() for leg in plan.legs}
-    bounds.warnings.extend(check_time(legs.values()))
+    bounds.refused.extend(check_time(legs.values()))
     return bounds
 
 
@@ -258,7 +258,9 @@ def render_workflows(
     problems = [*bounds.refused, *check_workflows(used, own=own.repository)]
     problems += () if use_actions else check_workflows(files)
     if problems:
-        raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
+        late = all(item.rule == "KCI335" for item in problems)
+        what = "jobs would end before their legs are done" if late else "GitHub would not take these workflow files"
+        raise FindingsError(what, diagnostics=problems)
     if unused := unused_pins(chosen.actions.pins, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
     # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
