@@ -96,8 +96,8 @@ class Work(msgspec.Struct, frozen=True):
         """What it takes at least and at most, as multiples of `seconds`."""
         whole = work_data().fixed + math.fsum(each.seconds for each in self.objects)
         least, most = (
-            (work_data().fixed + math.fsum(each.seconds * each.ends[end] for each in self.objects)) / whole
-            for end in (0, 1)
+            (work_data().fixed * often + math.fsum(each.seconds * each.ends[end] for each in self.objects)) / whole
+            for end, often in enumerate(work_data().range.measured)
         )
         return least, most
 
@@ -217,7 +217,7 @@ def _objects(
     kind: Kind, label: str, sources: Iterable[str], archs: int, heavy: str, headers: HeaderNames | None
 ) -> Iterable[tuple[str, ObjectWork]]:
     data = work_data()
-    each = data.stable_abi if kind is Kind.STABLE_ABI else data.full
+    each = data.full if kind is Kind.FULL else data.stable_abi
     for source in sources:
         if source.lower().endswith(HEADER_ENDINGS):
             continue
