@@ -3,8 +3,14 @@
   const form = document.getElementById("filter"), text = document.getElementById("text");
   const selects = [...form.querySelectorAll("select")];
   const sections = [...document.querySelectorAll("main section")];
-  const rows = sections.map((section) => [...section.querySelectorAll("tbody tr")]);
-  const words = rows.map((some) => some.map((row) => row.textContent.toLowerCase()));
+  // What is chosen from: the rows of a table, and of a grid what its cells have.
+  const rows = sections.map((section) => [...section.querySelectorAll(".grid tbody li, table:not(.grid) tbody tr")]);
+  const words = rows.map((some, at) => some.map((row) => {
+    const about = row.querySelector("a"), line = row.closest("tr").cells[0].textContent;
+    const reason = about && document.getElementById(about.hash.slice(1));
+    return [sections[at].querySelector("h2"), row, reason].map((one) => (one ? one.textContent : line)).join(" ").toLowerCase() + line;
+  }));
+  const folds = [...document.querySelectorAll("details")], open = folds.map((fold) => fold.open);
 
   const filter = () => {
     const wanted = text.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -16,12 +22,17 @@
         row.hidden = !(fits && wanted.every((word) => words[at][number].includes(word)));
         here += !row.hidden;
       });
+      section.querySelectorAll(".grid tbody tr").forEach((row) => { row.hidden = !row.querySelector("li:not([hidden])"); });
       section.hidden = here === 0 && rows[at].length > 0;
       shown += here;
       all += rows[at].length;
     });
-    document.getElementById("shown").value = `${shown} of ${all} rows`;
+    const asked = wanted.length > 0 || selects.some((select) => select.value);
+    folds.forEach((fold, at) => { fold.open = open[at] || (asked && shown <= 200); });
+    document.getElementById("shown").value = `${shown} of ${all} shown`;
   };
+
+  addEventListener("hashchange", () => { const place = document.querySelector("article:target"); if (place) place.focus(); });
 
   form.hidden = false;
   form.addEventListener("input", filter);
@@ -30,6 +41,8 @@
     if (event.key === "/" && !["INPUT", "SELECT"].includes(document.activeElement.tagName)) {
       event.preventDefault();
       text.focus();
+    } else if (event.key === "Escape" && document.querySelector("article:target")) {
+      location.hash = document.querySelector("article:target .close").hash;
     } else if (event.key === "Escape") {
       form.reset();
       filter();

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.runner import kci
 from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
+from kci.matrix.grid_page import matrix_page
 from kci.matrix.selection import compute_matrix
-from kci.matrix.table_page import PageRow, PageSection, matrix_page, table_page
+from kci.matrix.table_page import PageRow, PageSection, table_page
 from kci.plan.budget import estimate, simulate, starts
 from kci.plan.legs import make_plan
 from kci.plan.plan_page import mermaid, plan_page
-from watch.browser import Browser, chromium_path
+from watch.browser import Browser
 
 EXAMPLES = ROOT / "examples"
 EDITION = ("--catalog", "2026-08-20")
@@ -38,8 +41,8 @@ class Rows(HTMLParser):
         if tag == "tr":
             self.rows.append([])
             self.keys.append({name: value or "" for name, value in attrs})
-        self._open = tag in ("td", "th")
-        if self._open:
+        if tag in ("td", "th"):
+            self._open = True
             self.rows[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
@@ -50,21 +53,39 @@ class Rows(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_every_candidate_is_on_the_page_with_its_reason_and_line(catalog: Catalog) -> None:
+def test_every_candidate_is_in_a_cell_and_its_reason_is_said_once(catalog: Catalog) -> None:
     matrix = compute_matrix([torch_kernel(["cpu", "cuda"])], catalog, explain=True)
-    page = Rows(matrix_page(matrix))
+    text = matrix_page(matrix)
+    page = Rows(text)
     (kernel,) = matrix.kernels
-    names = [row[0] for row in page.rows]
-    assert {variant.name for variant in kernel.variants} <= set(names)
-    assert len(page.rows) == 1 + len(kernel.variants) + len(kernel.dropped)
-    dropped = [row for row in page.rows if row[1].startswith("✗")]
-    assert {row[1].split()[1] for row in dropped} == {item.rule for item in kernel.dropped}
-    assert "cpu torch 2.11" in {row[0] for row in dropped}
-    assert all(row[7] for row in page.rows[1:])
-    assert any(re.fullmatch(r"catalog/2026-08-20\.toml:\d+", row[8]) for row in page.rows)
-    assert page.links == []
-    cuda = next(keys for keys in page.keys if keys.get("data-backend") == "cuda" and keys.get("data-arch"))
-    assert "8.0" in cuda["data-arch"].split()
+    heads, *rows = page.rows
+    assert heads == ["compute", "torch 2.11", "torch 2.12", "torch 2.13"]
+    cells = {(row[0], head): cell for row in rows for head, cell in zip(heads[1:], row[1:], strict=True)}
+    for variant in kernel.variants:
+        cell = cells[f"{variant.backend} {variant.compute or ''}".strip(), f"torch {variant.torch}"]
+        assert "✓" in cell
+        assert variant.system in cell
+        assert set(variant.archs or ()) <= set(cell.split())
+        assert f"<code>{variant.name}</code>" in text
+    for item in kernel.dropped:
+        cell = cells[f"{item.backend} {item.compute or ''}".strip(), f"torch {item.torch}"]
+        assert item.rule in cell
+        assert item.system in cell
+    for reason in {item.reason for item in (*kernel.dropped, *kernel.kept)}:
+        assert html.unescape(text).count(f"<p>{reason}</p>") == len(
+            {item.rule for item in kernel.dropped if item.reason == reason} or {""}
+        ), reason
+    assert re.search(r"<p>catalog/2026-08-20\.toml:\d+", text)
+    assert all(link.startswith("#") and f'id="{link[1:]}"' in text for link in page.links)
+
+
+def test_three_hundred_kernels_are_a_page_that_opens(catalog: Catalog) -> None:
+    (kernel,) = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog, explain=True).kernels
+    many = tuple(msgspec.structs.replace(kernel, name=f"kernel-{number}") for number in range(300))
+    text = matrix_page(msgspec.structs.replace(compute_matrix([], catalog), kernels=many))
+    assert len(text) < 4_000_000
+    assert text.count("<details>") == 300, "closed, until one is asked for"
+    assert len(re.findall(r"td:nth-child\(2\)::before", text)) == 1, "what stands before a cell is said once for all"
 
 
 def test_what_a_file_says_is_text_on_the_page() -> None:
@@ -106,14 +127,14 @@ def test_a_name_cannot_become_markup() -> None:
 
 @pytest.mark.programs
 @pytest.mark.slow
-@pytest.mark.skipif(chromium_path() is None, reason="chromium is not installed (apt-get install chromium)")
 @pytest.mark.parametrize("command", ["matrix", "plan"])
 def test_the_page_in_a_browser(command: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(kci(command, EXAMPLES / "relu", EXAMPLES / "rms-norm", *EDITION, "--format", "html").stdout)
     with Browser(tmp_path / "profile") as browser:
         browser.open(file)
-        rows = "[...document.querySelectorAll('tbody tr')].filter((row) => row.offsetParent !== null)"
+        what = "li" if command == "matrix" else "tr"
+        rows = f"[...document.querySelectorAll('tbody {what}')].filter((row) => row.offsetParent !== null)"
         everything = browser.do(f"{rows}.length")
         assert everything > 20
         choose = "const one = document.querySelector('select[data-key=backend]'); one.value = 'cuda';"
@@ -121,9 +142,19 @@ def test_the_page_in_a_browser(command: str, tmp_path: Path) -> None:
         shown = browser.do(f"{rows}.map((row) => row.dataset.backend)")
         assert set(shown) == {"cuda"}
         assert 0 < len(shown) < everything
-        browser.open(file, width=360, height=740, dark=True)
-        assert browser.do("document.documentElement.scrollWidth") <= 360
+        for width, dark in ((1280, False), (1280, True), (400, False), (400, True)):
+            browser.open(file, width=width, dark=dark)
+            assert browser.do("document.documentElement.scrollWidth") <= width
+            right = (
+                "Math.max(...[...document.querySelectorAll('tbody td')].map(td => td.getBoundingClientRect().right))"
+            )
+            assert width > 400 or browser.do(right) <= 400, "every column is there without scrolling"
+            assert browser.axe() == []
         assert browser.do("[...document.querySelectorAll('input, select')].every((one) => one.labels.length === 1)")
         browser.open(file, script=False)
+        if command == "matrix":
+            assert browser.do("document.querySelector('article').offsetParent") is None
+            browser.click("tbody li a")
+            browser.until("document.querySelector('article:target')")
         assert browser.console == []
         assert [url for url in browser.requests if not url.startswith(("file:", "about:"))] == []

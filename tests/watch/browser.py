@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from outside_tools import missing, npm_packages
+
 SECONDS, TRIES = 60, 10_000
 
 
@@ -24,8 +26,7 @@ class Browser:
     """One page in one browser."""
 
     def __init__(self, profile: Path) -> None:
-        program = chromium_path()
-        assert program, "chromium is not installed"
+        program = chromium_path() or missing("chromium is not installed (apt-get install chromium)")
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
@@ -107,6 +108,14 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         """What is visible, as PNG."""
         path.write_bytes(base64.b64decode(self._send("Page.captureScreenshot")["data"]))
+
+    def axe(self) -> list[str]:
+        """What axe-core finds on the page: nothing on one that everybody can read."""
+        package = npm_packages("axe-core", "axe-core@4.14.1") / "node_modules" / "axe-core" / "axe.min.js"
+        self.do(package.read_text(encoding="utf-8") + ";0")
+        shown = "v.id + ': ' + v.nodes.slice(0, 3).map(n => n.target + ' ' + n.failureSummary).join('; ')"
+        found: list[str] = self.do(f"axe.run().then(answer => answer.violations.map(v => {shown}))")
+        return found
 
     def _send(self, method: str, **parameters: Any) -> Any:
         self._number += 1

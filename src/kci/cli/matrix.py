@@ -64,7 +64,7 @@ def command(
     matrix = workspace.matrix(choice, explain=explain or output == "html")
     match output:
         case "html":
-            from kci.matrix.table_page import matrix_page
+            from kci.matrix.grid_page import matrix_page
 
             click.echo(matrix_page(matrix), nl=False)
         case "names":

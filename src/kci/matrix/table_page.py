@@ -1,4 +1,4 @@
-"""A page with tables that can be filtered, and that of `kci matrix --format html`: every candidate, and what decided.
+"""A page with tables and grids that can be filtered; on a narrow screen each row is a card.
 
 It is one file of HTML that loads nothing, and can be read without its script.
 
@@ -7,14 +7,13 @@ Every text is escaped by the template engine, and a policy in the page forbids e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kci.files.templates import html_environment, integrity, template_folder
 from kci.matrix.archs import natural
-from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plurals import count
 from kci.version import __version__
 
 
@@ -30,24 +29,57 @@ class PageRow(msgspec.Struct, frozen=True):
     """Where a bar begins, and how long it is, in hundredths."""
 
 
+class Chip(msgspec.Struct, frozen=True):
+    """One thing that a cell of a grid has."""
+
+    text: str
+    note: str
+    """What stands beside it."""
+    about: int
+    """The number of what it opens."""
+    keys: Mapping[str, str]
+    mark: str = ""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a chip opens: said once, for however many chips."""
+
+    title: str
+    lines: tuple[str, ...]
+    items: tuple[str, ...]
+
+
 class PageSection(msgspec.Struct, frozen=True):
-    """One table with its title."""
+    """One table with its title; or a grid, whose cells have chips."""
 
     title: str
     heads: tuple[str, ...]
-    rows: tuple[PageRow, ...]
+    rows: tuple[PageRow, ...] = ()
     lines: tuple[str, ...] = ()
+    grid: tuple[tuple[str, tuple[tuple[Chip, ...], ...]], ...] = ()
+    """Rows: a label, and the chips of each cell."""
+    abouts: tuple[About, ...] = ()
+
+    @property
+    def keys(self) -> list[Mapping[str, str]]:
+        """What its rows and chips can be filtered by."""
+        return [row.keys for row in self.rows] + [chip.keys for _, row in self.grid for cell in row for chip in cell]
+
+
+MOST_OPEN = 8
+"""Of so many sections each is open from the beginning."""
 
 
 def table_page(title: str, subtitle: str, sections: Sequence[PageSection], filters: Mapping[str, str]) -> str:
     """The page. `filters` are keys of the rows, and what they are called; one with a single value is left out."""
     choices = []
     for key, label in filters.items():
-        values = {value for section in sections for row in section.rows for value in row.keys.get(key, "").split()}
+        values = {value for section in sections for keys in section.keys for value in keys.get(key, "").split()}
         if len(values) > 1:
             choices.append({"key": key, "label": label, "options": sorted(values, key=natural)})
     folder = template_folder()
     style = "".join((folder / place / "page.css").read_text(encoding="utf-8") for place in ("report", "picture"))
+    style += _labels(sections)
     script = (folder / "picture" / "page.js").read_text(encoding="utf-8")
     template = html_environment().get_template("picture/page.html.j2")
     return template.render(
@@ -55,6 +87,7 @@ def table_page(title: str, subtitle: str, sections: Sequence[PageSection], filte
         subtitle=subtitle,
         sections=sections,
         choices=choices,
+        folded=len(sections) > MOST_OPEN,
         style=style,
         style_hash=integrity(style),
         script=script,
@@ -63,51 +96,16 @@ def table_page(title: str, subtitle: str, sections: Sequence[PageSection], filte
     )
 
 
-_HEADS = ("candidate", "decision", "backend", "torch", "compute", "system", "archs", "why", "place")
-_FILTERS = {"decision": "Decision", "backend": "Backend", "torch": "torch", "system": "System", "arch": "Arch"}
+_PLAIN = re.compile(r"[\w .-]{1,40}")
 
 
-def matrix_page(matrix: Matrix) -> str:
-    """The page of a matrix that was computed with `explain`."""
-    kept = sum(len(kernel.variants) for kernel in matrix.kernels)
-    dropped = sum(len(kernel.dropped) for kernel in matrix.kernels)
-    names = ", ".join(kernel.name for kernel in matrix.kernels[:4]) + (" and more" if len(matrix.kernels) > 4 else "")
-    sections = [
-        PageSection(
-            f"{kernel.name} v{kernel.version}",
-            _HEADS,
-            tuple(_rows(kernel)),
-            (f"{kernel.path}: {len(kernel.variants)} kept, {len(kernel.dropped)} dropped",),
-        )
-        for kernel in matrix.kernels
-    ]
-    about = f"{count(kept, 'candidate')} kept and {dropped} dropped"
-    subtitle = f"{about}, in the tier {matrix.tier} of the catalog {matrix.catalog_name}, as of {matrix.catalog_as_of}."
-    return table_page(f"Variants of {names}", subtitle, sections, _FILTERS)
-
-
-def _rows(kernel: KernelMatrix) -> Iterator[PageRow]:
-    for variant, why in zip(kernel.variants, kernel.kept, strict=True):
-        archs = sorted(variant.archs or (), key=natural)
-        facts = (str(variant.backend), variant.torch or "", variant.compute or "", variant.system)
-        yield PageRow(
-            (variant.name, "✓ kept", *facts, " ".join(archs), why.reason, _place(why.path, why.line)),
-            {**_keys("kept", facts), "arch": " ".join(archs)},
-            "kept",
-        )
-    for item in kernel.dropped:
-        facts = (str(item.backend), item.torch or "", item.compute or "", item.system)
-        name = " ".join(part for part in (facts[0], facts[2], f"torch {facts[1]}" if facts[1] else "") if part)
-        yield PageRow(
-            (name, f"✗ {item.rule}", *facts, "", item.reason, _place(item.path, item.line)),
-            _keys("dropped", facts),
-            "dropped",
-        )
-
-
-def _keys(decision: str, facts: tuple[str, str, str, str]) -> dict[str, str]:
-    return {"decision": decision, "backend": facts[0], "torch": facts[1], "system": facts[3]}
-
-
-def _place(path: str, line: int) -> str:
-    return f"{path}:{line}" if path and line else path
+def _labels(sections: Sequence[PageSection]) -> str:
+    """On a narrow screen, what stands before each cell: the heads, once for all sections that have the same."""
+    rules = []
+    for heads in dict.fromkeys(section.heads for section in sections):
+        ids = [at for at, section in enumerate(sections, 1) if section.heads == heads]
+        where = ".stack" if len(ids) == len(sections) else f"#t{ids[0]}"
+        for at, head in enumerate(heads[1:], 2):
+            if _PLAIN.fullmatch(head):
+                rules.append(f'{where} td:nth-child({at})::before{{content:"{head} "}}')
+    return f"@media (max-width:40rem){{{''.join(rules)}}}\n" if rules else ""
