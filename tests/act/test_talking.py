@@ -1,0 +1,130 @@
+"""What kci says in pull requests and does when it is told there, by act, with GitHub's API as jobs may use it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from act.harness import Run, act_path, commit_all, copy_actions, installed, pull_request
+from act.test_workflow import RELEASE, Runner, add_kernel, break_package, place, render
+from conftest import read_yaml
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+COMMENT = ".github/workflows/kci-comment.yml"
+FORK = {"full_name": "stranger/kernels", "owner": {"login": "stranger"}}
+
+
+class Talk:
+    """A repository with a pull request of a fork, and what GitHub knows of it."""
+
+    def __init__(self, folder: Path, shared: Path, settings: str) -> None:
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.kernel = add_kernel(self.repository, backends=("cpu",))
+        (self.repository / "kci.toml").write_text(settings)
+        commit_all(self.repository)
+        render(self.repository)
+        self.state = folder / "github.json"
+        self.runner = Runner(
+            copy_actions(folder / "checkout"), {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
+        )
+        self.known: dict[str, Any] = {"issues": [], "requests": [], "runs": [], "pulls": [], "artifacts": {}}
+        self.count = 40
+
+    def propose(self, base: str) -> Run:
+        """A run for the newest commit of the pull request, which GitHub then tells about."""
+        self.count += 1
+        payload = pull_request(self.repository, base, by=FORK["full_name"])
+        run = self.runner.run(
+            self.repository, RELEASE, "pull_request", place(self.folder, f"run-{self.count}"), **payload
+        )
+        sha = payload["pull_request"]["head"]["sha"]
+        known = self.told() if self.state.exists() else self.known
+        known["runs"].append(
+            {
+                "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha, "head_branch": "topic",
+                "head_repository": FORK, "run_attempt": 1, "conclusion": "success" if run.ok else "failure",
+                "created_at": f"2026-11-23T07:{self.count}:00Z",
+            }
+        )  # fmt: skip
+        known["pulls"] = [{"number": 7, "state": "open", "head": {"sha": sha, "repo": FORK}, "merged_at": None}]
+        known["artifacts"][str(self.count)] = str(run.artifacts)
+        self.state.write_text(json.dumps(known))
+        return run
+
+    def told(self) -> dict[str, Any]:
+        return json.loads(self.state.read_text())
+
+    def comments(self) -> list[str]:
+        return [item["body"] for item in self.told().get("comments", ())]
+
+    def run(self, workflow: str, event: str, name: str, **payload: Any) -> Run:
+        return self.runner.run(self.repository, workflow, event, place(self.folder, name), **payload)
+
+
+def head(repository: Path) -> str:
+    import subprocess
+
+    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_pull_request_of_a_fork_has_one_comment_that_is_kept(tmp_path: Path, shared_by_workers: Path) -> None:
+    """Its run cannot write it; another one does, that runs nothing of the pull request."""
+    talk = Talk(tmp_path, shared_by_workers, "[pull-request]\ncomment = true\n")
+    base, good = head(talk.repository), (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").read_text()
+    break_package(talk.kernel)
+    commit_all(talk.repository)
+    broken = talk.propose(base)
+    assert not broken.ok
+    told = {"id": talk.count, "event": "pull_request"}
+    run = talk.run(COMMENT, "workflow_run", "comment-1", workflow_run=told)
+    assert run.jobs == {"comment": "success"}, run.log
+    (body,) = talk.comments()
+    assert body.startswith("<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: 1 of what was planned did not happen")
+    assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto -- some-kernel" in body
+    assert talk.told()["comments"][0]["user"]["login"] == "github-actions[bot]"
+
+    (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").write_text(good + "# more\n")
+    commit_all(talk.repository)
+    repaired = talk.propose(base)
+    assert repaired.ok, repaired.log
+    run = talk.run(COMMENT, "workflow_run", "comment-2", workflow_run=told | {"id": talk.count})
+    assert run.ok, run.log
+    (body,) = talk.comments()
+    assert "### kci: all that was planned is there, in 1 kernel\n" in body
+    assert "| `some-kernel` | `torch-cpu` | " in body
+    assert " kB | built |" in body
+
+    older = talk.run(COMMENT, "workflow_run", "comment-3", workflow_run=told | {"id": 41})
+    assert "no open pull request is at" in older.log
+    assert talk.comments() == [body]
+    pushed = talk.run(COMMENT, "workflow_run", "comment-4", workflow_run={"id": 1, "event": "push"})
+    assert pushed.jobs == {}
+
+
+def test_a_token_that_may_not_write_changes_nothing_and_says_so(tmp_path: Path, shared_by_workers: Path) -> None:
+    talk = Talk(tmp_path, shared_by_workers, "[pull-request]\ncomment = true\n")
+    base = head(talk.repository)
+    (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
+    commit_all(talk.repository)
+    assert talk.propose(base).ok
+    file = talk.repository / COMMENT
+    text = file.read_text()
+    assert read_yaml(text)["jobs"]["comment"]["permissions"]["pull-requests"] == "write"
+    file.write_text(text.replace("pull-requests: write", "pull-requests: read"))
+    told = {"id": talk.count, "event": "pull_request"}
+    run = talk.run(COMMENT, "workflow_run", "comment", workflow_run=told)
+    assert run.jobs == {"comment": "failure"}, run.log
+    assert "Resource not accessible by integration" in run.log
+    assert "pull-requests: write" in run.log
+    assert talk.comments() == []
