@@ -81,7 +81,7 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
     summary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [finding("KCI112", "x" * 200, path=f"{number}.py") for number in range(10_000)]
-    monkeypatch.setattr("kci.verify_path", lambda _: found)
+    monkeypatch.setattr("kci.ci.merged_kernel.verify", lambda _: found)
     assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("### Verification\n\n")

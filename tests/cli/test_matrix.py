@@ -218,7 +218,7 @@ def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
 
 def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
     answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
-    assert answer["catalog"] == {"name": "2026-09-17+kci.toml", "as_of": "2026-09-17"}
+    assert answer["catalog"] == {"name": "2026-11-23+kci.toml", "as_of": "2026-11-23"}
 
 
 def test_catalog_commands(monorepo: Path) -> None:

@@ -28,11 +28,14 @@ def get_local_kernel(path):
 """
 
 
+TORCH = '__version__ = "2.13.0+cpu"\nclass version: cuda = None\ndef get_num_threads(): return 1\n'
+
+
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """A Python with a loader and a torch that are stand-ins; it runs isolated, so they come by a .pth-like wrapper."""
     site = tmp_path / "site"
-    for package, text in (("kernels", LOADER), ("torch", '__version__ = "2.13.0+cpu"\nclass version: cuda = None\n')):
+    for package, text in (("kernels", LOADER), ("torch", TORCH)):
         (site / package).mkdir(parents=True)
         (site / package / "__init__.py").write_text(text)
     wrapper = tmp_path / "python"

@@ -16,7 +16,7 @@ from kci.config.reader import BUILD_TOML
 from kci.files.full_disk import writing
 from kci.files.replace import write_atomic
 from kci.run.bench_numbers import LEAST_ROUNDS, NOTABLE
-from kci.run.benchmarks import Effort, Measured, bench_record, run_benchmarks, torch_device
+from kci.run.benchmarks import BenchOutcome, Effort, bench_record, run_benchmarks, torch_device
 from kci.run.kernel_tests import lacking, loader_for, nothing_run, variants_of
 from kci.run.published_builds import HUB, other_build, published_tree
 from kci.tree.metadata import FILE_NAME, read_metadata
@@ -158,7 +158,7 @@ def _keep(records: Sequence[BenchRecord], folder: Path | None, history: Path | N
             add_files(history, map(bench_file, records))
 
 
-def _tell(variant: str, measured: Measured) -> bool:
+def _tell(variant: str, measured: BenchOutcome) -> bool:
     """Say which workloads have no time; whether there are some."""
     for error in measured.errors:
         click.echo(f"{variant}: {error}", err=True)

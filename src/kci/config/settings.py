@@ -34,7 +34,6 @@ class Machine(Table, frozen=True):
     labels: tuple[str, ...] | None = None
     """The labels of `runs-on`; all have to match."""
     group: str | None = None
-    """The runner group."""
     cpus: Unsigned | None = None
     memory_gb: Unsigned | None = None
     price: float | None = None
@@ -143,7 +142,6 @@ class PlanTable(Table, frozen=True):
     """How variants are shared out among jobs."""
 
     group: Grouping = Grouping.VARIANT
-    """What one job builds."""
 
 
 OBJECTS_GB = 20
@@ -174,9 +172,9 @@ class PullRequest(Table, frozen=True):
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
-    """Whether each pull request has a comment that says what its runs come to."""
+    """Whether a comment says what the runs come to."""
     commands: bool = False
-    """Whether comments of people who may write to the repository are commands."""
+    """Whether comments of people who may write are commands."""
 
 
 class Tell(Table, frozen=True):

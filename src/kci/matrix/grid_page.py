@@ -19,7 +19,7 @@ _FILTERS = {"decision": "Decision", "backend": "Backend", "torch": "torch", "sys
 _ANY = "any"
 
 
-class _Candidate(NamedTuple):
+class _Shown(NamedTuple):
     row: str
     torch: str
     system: str
@@ -46,19 +46,17 @@ def matrix_page(matrix: Matrix) -> str:
     return table_page(f"Variants of {names}", subtitle, sections, _FILTERS)
 
 
-def _candidates(kernel: KernelMatrix) -> Iterator[_Candidate]:
+def _candidates(kernel: KernelMatrix) -> Iterator[_Shown]:
     for variant, why in zip(kernel.variants, kernel.kept, strict=True):
         backend, place = str(variant.backend), (why.path, why.line)
         row, torch = f"{backend} {variant.compute or ''}".strip(), variant.torch or _ANY
         archs = tuple(sorted(variant.archs or (), key=natural))
-        yield _Candidate(
-            row, torch, variant.system, backend, "", why.reason, place, variant.name, _what(variant), archs
-        )
+        yield _Shown(row, torch, variant.system, backend, "", why.reason, place, variant.name, _what(variant), archs)
     for item in kernel.dropped:
         backend, torch = str(item.backend), item.torch or _ANY
         row = f"{backend} {item.compute or ''}".strip()
         name = " ".join(part for part in (row, f"torch {item.torch}" if item.torch else "", item.system) if part)
-        yield _Candidate(row, torch, item.system, backend, item.rule, item.reason, (item.path, item.line), name, "", ())
+        yield _Shown(row, torch, item.system, backend, item.rule, item.reason, (item.path, item.line), name, "", ())
 
 
 def _what(variant: Variant) -> str:
@@ -73,12 +71,12 @@ def _what(variant: Variant) -> str:
             return ""
 
 
-def _section(kernel: KernelMatrix, items: Sequence[_Candidate], torches: Sequence[str]) -> PageSection:
-    by_reason: dict[tuple[str, str], list[_Candidate]] = {}
+def _section(kernel: KernelMatrix, items: Sequence[_Shown], torches: Sequence[str]) -> PageSection:
+    by_reason: dict[tuple[str, str], list[_Shown]] = {}
     for item in items:
         by_reason.setdefault((item.rule, item.reason), []).append(item)
     numbers = {reason: number for number, reason in enumerate(by_reason)}
-    cells: dict[tuple[str, str], dict[tuple[str, str, str, tuple[str, ...]], list[_Candidate]]] = {}
+    cells: dict[tuple[str, str], dict[tuple[str, str, str, tuple[str, ...]], list[_Shown]]] = {}
     for item in items:
         cell = cells.setdefault((item.row, item.torch), {})
         cell.setdefault((item.rule, item.reason, item.what, item.archs), []).append(item)
@@ -110,7 +108,7 @@ def _section(kernel: KernelMatrix, items: Sequence[_Candidate], torches: Sequenc
     return PageSection(f"{kernel.name} v{kernel.version}", heads, lines=(line,), grid=grid, abouts=abouts)
 
 
-def _chip(same: Sequence[_Candidate], number: int) -> Chip:
+def _chip(same: Sequence[_Shown], number: int) -> Chip:
     first = same[0]
     decision = "dropped" if first.rule else "kept"
     systems = [item.system for item in same if item.system]

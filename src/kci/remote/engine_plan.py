@@ -239,6 +239,8 @@ def group_tests(matrix: Matrix, built: Iterable[Leg], timeouts: Mapping[tuple[st
             backend=need.backend,
             system=system,
             minutes=TEST_MINUTES,
+            at_least=None,
+            at_most=None,
             timeout=timeouts.get((kernel, need.backend)) or TEST_TIMEOUT,
         )
         found.append(SentLeg(leg, need))

@@ -72,7 +72,7 @@ class Effort(msgspec.Struct, frozen=True):
     """Seconds for all of a variant's benchmarks."""
 
 
-class Measured(msgspec.Struct, frozen=True):
+class BenchOutcome(msgspec.Struct, frozen=True):
     """What came of a variant's benchmarks."""
 
     workloads: tuple[WorkloadRecord, ...]
@@ -110,7 +110,7 @@ def run_benchmarks(
     cache: Path,
     effort: Effort,
     extra: Sequence[str] = (),
-) -> Measured:
+) -> BenchOutcome:
     """Run the benchmarks of a kernel on a variant, and on another build of it at the same time.
 
     Args:
@@ -148,7 +148,7 @@ def run_benchmarks(
         raise _failed(metadata.name, found.error, done)
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in scripts)).hexdigest()
     good = {name: rounds for name, rounds in found.workloads.items() if not _errors(rounds, _OURS)}
-    return Measured(
+    return BenchOutcome(
         tuple(_workload(name, rounds) for name, rounds in good.items()),
         tuple(f"{name}: {_errors(rounds, _OURS)}" for name, rounds in found.workloads.items() if name not in good),
         {name: error for name, rounds in good.items() if (error := _errors(rounds, _OTHER))},
@@ -207,7 +207,7 @@ def torch_device(variant: str, environment: LoaderEnvironment) -> str:
 
 
 def bench_record(
-    measured: Measured,
+    measured: BenchOutcome,
     variant_dir: Path,
     environment: LoaderEnvironment,
     effort: Effort,
