@@ -41,13 +41,14 @@ _SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)
 
 def signed_files(tree: Path) -> dict[str, str]:
     """The files that an attestation of a tree is about: all but signatures."""
-    found = {}
-    for name, digest in file_hashes(tree).items():
-        parts = name.split("/")
-        signature = len(parts) == 2 and parts[1] == SIGNATURE
-        if name not in _SIGNATURES and not is_bytecode(name) and not signature:
-            found[name] = digest
-    return found
+    return {name: digest for name, digest in file_hashes(tree).items() if is_signed(name)}
+
+
+def is_signed(name: str) -> bool:
+    """Whether an attestation of a tree is about a file, by its name in the tree."""
+    parts = name.split("/")
+    signature = len(parts) == 2 and parts[1] == SIGNATURE
+    return name not in _SIGNATURES and not is_bytecode(name) and not signature
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
@@ -163,8 +164,13 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
-    """What lies in a tree, or is asked for, and a statement says otherwise."""
+def tree_differences(
+    tree: Path, statement: Statement, context: SigningContext, files: Mapping[str, str] | None = None
+) -> list[str]:
+    """What lies in a tree, or is asked for, and a statement says otherwise.
+
+    `files` are the digests of its files where they lie elsewhere; the tree then has its manifest.
+    """
     manifest = read_manifest(tree)
     predicate = statement.predicate
     found = context.disagreements(predicate)
@@ -174,7 +180,7 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
             f"it is about {said[0]} version {said[1]}, the tree is {manifest.kernel} version {manifest.version}"
         )
     signed = {item.name: item.digest.get("sha256") for item in statement.subject}
-    there = signed_files(tree)
+    there = signed_files(tree) if files is None else files
     for name in sorted(signed.keys() | there.keys()):
         if name not in there:
             found.append(f"{name} was signed and is not there")

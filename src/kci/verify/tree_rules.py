@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -229,20 +229,26 @@ def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
             yield from _signed_otherwise(tree, shown, name, claimed_statement, SigningContext())
 
 
-def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningContext) -> Iterator[Diagnostic]:
-    """The rules about a tree's attestation: who may sign it, and what it has to name."""
+def check_signatures(
+    tree: Path, shown: str, signers: Signers, context: SigningContext, files: Mapping[str, str] | None = None
+) -> Iterator[Diagnostic]:
+    """The rules about a tree's attestation: who may sign it, and what it has to name; `files` as `tree_differences`."""
     with_key = bool(signers.keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
     name = ATTESTATION_NAME if with_key else BUNDLE_NAME
     if not (tree / name).exists():
         yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
         return
-    yield from _signed_otherwise(
-        tree, shown, name, partial(opened, signers=signers, context=context, with_key=with_key), context
-    )
+    read = partial(opened, signers=signers, context=context, with_key=with_key)
+    yield from _signed_otherwise(tree, shown, name, read, context, files)
 
 
 def _signed_otherwise(
-    tree: Path, shown: str, name: str, read: Callable[[bytes], Statement], context: SigningContext
+    tree: Path,
+    shown: str,
+    name: str,
+    read: Callable[[bytes], Statement],
+    context: SigningContext,
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[Diagnostic]:
     where = f"{shown}/{name}"
     try:
@@ -251,7 +257,7 @@ def _signed_otherwise(
         yield finding("KCI791", f"the attestation does not count: {error}", path=where)
         return
     try:
-        wrong = tree_differences(tree, statement, context)
+        wrong = tree_differences(tree, statement, context, files)
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
         return
