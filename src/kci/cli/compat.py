@@ -31,8 +31,8 @@ from kci.publish.branch_changes import version_of
 from kci.publish.hub import HubKernel
 from kci.publish.publish_tree import target_of
 from kci.tree.manifest import read_published
-from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.verify.tree_rules import check_signatures
+from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
 from kci.watch.history import RecordedRun, add_files, append, each_run, gather, read_results
