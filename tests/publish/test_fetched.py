@@ -27,7 +27,17 @@ def commands() -> list[list[str]]:
     page = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(on:\n.*?)```", page, re.DOTALL)
     steps = read_yaml(text)["jobs"]["published"]["steps"]
-    return [shlex.split(step["run"].replace("acme/relu", REPO)) for step in steps if "run" in step]
+    return [shlex.split(step["run"]) for step in steps if "run" in step]
+
+
+FETCH = ["hf", "download", REPO, "--repo-type", "kernel", "--revision", "v1", "--local-dir", "fetched"]
+
+
+def test_the_page_checks_with_a_command_that_there_is() -> None:
+    install, check = commands()
+    assert install[:2] == ["pip", "install"]
+    assert check == ["kci", "compat", "signatures"]
+    assert kci(*check[1:], "--help").code == 0
 
 
 @pytest.mark.slow  # the Hub's own program starts twice
@@ -35,8 +45,6 @@ def test_a_published_tree_is_fetched_and_verified(
     hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    install, fetch, verify = commands()
-    assert install[:2] == ["pip", "install"]
     private, public = pem_key(tmp_path)
     tree = make_tree(tmp_path)
     assert kci("sign", str(tree), "--key", private).code == 0
@@ -46,10 +54,10 @@ def test_a_published_tree_is_fetched_and_verified(
 
     def fetched_and_verified() -> tuple[int, str]:
         done = subprocess.run(
-            [program(fetch[0]), *fetch[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            [program(FETCH[0]), *FETCH[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        said = kci(*verify[1:])
+        said = kci("verify", "fetched/build", "--signatures")
         return said.code, said.stderr
 
     assert fetched_and_verified()[0] == 0

@@ -18,7 +18,15 @@ from kci.errors import MissingToolError
 from kci.files.cache import default_cache, work_dir
 from kci.files.lock import locked
 from kci.toolchains import environment
-from kci.toolchains.environment import COMPLETE, Environment, isolated, own, read_torch_version, same_version
+from kci.toolchains.environment import (
+    COMPLETE,
+    Environment,
+    isolated,
+    own,
+    read_torch_version,
+    same_version,
+    tvm_ffi_environment,
+)
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.wheel_ranges import find_wheel
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
@@ -204,6 +212,15 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     environment = isolated(tmp_path, "2.13", "cpu")
     environment.ensure(environment.python, said.append)
     assert any("is for CUDA 13.0: kci builds with it, and cannot test with it" in line for line in said), said
+
+
+@pytest.mark.slow
+def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by(tmp_path / "wheels", monkeypatch)
+    make_wheel(tmp_path / "wheels", "apache_tvm_ffi", toolchains().tvm_ffi["0.1"], {"tvm_ffi/__init__.py": ""})
+    environment = tvm_ffi_environment(tmp_path, "0.1")
+    environment.ensure(environment.python, lambda _line: None)
+    assert environment.complete
 
 
 # --- what is really there ---

@@ -359,9 +359,11 @@ def needed_to_compile(path: str) -> str | None:
 
 def _check_flavour(environment: Environment, log: Log) -> None:
     # one from the default index may be for another toolkit, and must not be cached under this name
+    if environment.requirement or (environment.flavour == "cpu" and environment.headers_only):
+        return
     found = read_torch_version(environment)
     if environment.flavour == "cpu":
-        if found.cuda and not environment.headers_only:  # PyPI's own build stands in for it
+        if found.cuda:  # PyPI's own build stands in for it
             log(f"note: {NO_TESTS.format(torch=found.release, built_for=found.built_for)}")
         return
     known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
