@@ -252,8 +252,8 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
 
 
 NO_TESTS = (
-    "torch {torch} of pip's default index is for {built_for}: kci builds with it, and cannot test with it, since it does "
-    "not import without the libraries of {built_for}"
+    "torch {torch} of pip's default index is for {built_for}: kci builds with it, and cannot test with it, since it "
+    "does not import without the libraries of {built_for}"
 )
 """What a person should know before a build, not after it."""
 
