@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
 ]
 
-VERIFIES = "kci.verify_path(merge.into)"
+VERIFIES = "verify_merged(merge.into, trees, merge.planned, suppressed.append)"
 SMALL = (4, 3, 8)
 """Few legs, for the runs of every day."""
 RELEASE = ".github/workflows/kci.yml"

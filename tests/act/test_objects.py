@@ -243,31 +243,34 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     assert kept.keys() == {f".part{number}of4" for number in range(1, 5)}
     assert sum(kept.values()) == objects
 
+    # Of a change of one line the plan knows that two objects are compiled: there are no more parts than these.
+    two = [f"parts rms-norm {VARIANT}.part{number}of2" for number in (1, 2)]
+    few = dict.fromkeys([*two, f"link rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
     # A pull request of a fork: of what it says main takes nothing.
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
     project.git("branch", "base", "HEAD~1")
     fork = project.run("pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels"))
-    assert fork.jobs == jobs, fork.log
+    assert fork.jobs == few, fork.log
     assert project.made().total() == 1 + NAMED
     fork = fork._replace(event="pull_request")
 
     # What a part has lost the link compiles.
     (project.kernel / "lost").touch()
-    project.source(4).write_text("int small4() { return 44; }\n")
+    for number in range(4, 34):
+        project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
     assert second.jobs["kci"] == "success", second.log
     assert ".part2of4" not in kept_by(second)
-    assert project.made().total() == 2 + NAMED, "what the fork has compiled is compiled once more"
+    assert project.made().total() == 31 + NAMED, "what the fork has compiled is compiled once more"
     assert used(second)[2] == ("41", "43")
 
     # Nothing is lost by it, and a change of a line compiles one object.
     (project.kernel / "lost").unlink()
     project.source(5).write_text("int small5() { return 55; }\n")
     third = project.run("push", first, fork, second)
-    assert third.jobs == jobs, third.log
+    assert third.jobs == few, third.log
     assert project.made().total() == 1 + NAMED
-    assert used(third)[:2] == (objects, 0)
     assert "from recorded seconds" in third.log
 
 

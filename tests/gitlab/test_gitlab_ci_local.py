@@ -208,6 +208,7 @@ echo "$@" >> {said}
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.usefixtures("cross_compilers")
+@pytest.mark.skipif(not os.environ.get("KCI_MANY"), reason="an emulated torch takes minutes: KCI_MANY=1 runs it")
 def test_a_crossed_leg_is_tested_by_emulation(program: list[str], tmp_path: Path) -> None:
     """With a stand-in for apt-get: what the lines install is shown in tests/toolchains/test_apt_steps.py."""
     for tool in ("aarch64-linux-gnu-g++", "qemu-aarch64-static"):
