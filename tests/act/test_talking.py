@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_actions, installed, pull_request
+from act.harness import Run, act_path, commit_all, copy_whole_actions, installed, pull_request
 from act.test_workflow import RELEASE, Runner, add_kernel, break_package, place, render
 from conftest import read_yaml
 
@@ -35,7 +35,7 @@ class Talk:
         render(self.repository)
         self.state = folder / "github.json"
         self.runner = Runner(
-            copy_actions(folder / "checkout"), {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
+            copy_whole_actions(folder / "checkout"), {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
         )
         self.known: dict[str, Any] = {"issues": [], "requests": [], "runs": [], "pulls": [], "artifacts": {}}
         self.count = 40
@@ -94,6 +94,7 @@ def test_a_pull_request_of_a_fork_has_one_comment_that_is_kept(tmp_path: Path, s
     assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto -- some-kernel" in body
     assert talk.told()["comments"][0]["user"]["login"] == "github-actions[bot]"
 
+    (talk.kernel / "torch-ext" / "some_kernel" / "gone.py").unlink()
     (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").write_text(good + "# more\n")
     commit_all(talk.repository)
     repaired = talk.propose(base)

@@ -39,7 +39,7 @@ def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
     state["requests"].append(f"{method} {path}")
     asked = {key: value[0] for key, value in parse_qs(query).items()}
     below = path.removeprefix("repos/example/kernels/")
-    if "KCI_ACT_WORKFLOW" in os.environ and github_talk.knows(method, below):
+    if "pulls" in state and github_talk.knows(method, below):  # the repository of a test that is about talking
         try:
             answer = github_talk.answered(state, method, below, asked, sent, github_talk.of_job())
         except github_talk.Refused as error:
