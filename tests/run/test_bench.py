@@ -93,8 +93,10 @@ def test_the_same_numbers_give_the_same_answer() -> None:
 
 
 def test_a_build_that_takes_three_times_as_long_is_told_from_one_that_does_not(tmp_path: Path) -> None:
-    """A ratio that no disturbance of one round turns: a round that disagrees leaves no verdict, as it should. How small a
-    change is found is benchmarks/bench_noise.py."""
+    """A ratio that no disturbance of one round turns: a round that disagrees leaves no verdict, as it should.
+
+    How small a change is found is benchmarks/bench_noise.py.
+    """
     kernel, python = kernel_with(tmp_path / "kernel"), python_for_benchmarks(tmp_path)
     old, same, slow = (tree_that_takes(tmp_path / name, steps) for name, steps in
                        (("old", STEPS), ("same", STEPS), ("slow", STEPS * 3)))  # fmt: skip
