@@ -51,6 +51,9 @@ def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytes
     assert list(caught.value.diagnostics) == [TOO_NEW]
     assert not (tmp_path / "x.tar").exists()
     assert made.directory.is_dir()
+    by_hand = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "by-hand")
+    assert (by_hand.code, by_hand.stdout) == (1, f"{tmp_path / 'by-hand' / 'torch-cpu'}\n"), by_hand
+    assert TOO_NEW.rule in by_hand.stderr
 
 
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from kci.ci.run_records import VariantFailure, ci_run, write_failure
 from kci.cli import PATH, Command, FileName, completed
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
+from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
 from kci.tree.leg_record import artifact_name
@@ -122,8 +123,10 @@ def command(
     failures: Path | None,
     dry_run: bool,
     **said: Any,
-) -> None:
+) -> int:
     """Build variants of KERNEL, one after the other. Prints the directory of each.
+
+    Exits with 1 if one does not meet the requirements; its directory stays, since it may still serve on this machine.
 
     Examples:
         # build one variant
@@ -148,6 +151,7 @@ def command(
     objects_to = how.objects_to or (artifact if part else None)
     begun = time.monotonic()
     failed: list[KciError] = []
+    code = 0
     for variant in variants:
         spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
         left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
@@ -175,10 +179,12 @@ def command(
                 continue
             print_diagnostics(built.findings)
             click.echo(str(built.directory))
+            code |= any(item.severity is Severity.ERROR for item in built.findings)
     for other in failed[1:]:
         print_error(other)
     if failed:
         raise failed[0]
+    return code
 
 
 def _failure(request: LegRequest, error: KciError) -> VariantFailure:
