@@ -200,7 +200,9 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
 
 
 _ALL_THE_TIME = 0.9
-"""An object that had this part of a build's time would not be done in another one of the same time."""
+_TO_BEGIN = 3.0
+"""An object that had this part of a build's time, but for the seconds that ninja takes to begin on a busy machine, would not be
+done in another one of the same time."""
 
 
 def out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
@@ -210,7 +212,7 @@ def out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: flo
     if done == len(objects.found) and longest:
         had = objects.lost[longest]
         said = f"{recipe.needs[longest].what} had {had / 60:.1f} minutes, and was not done"
-        if had >= _ALL_THE_TIME * seconds and all(left.values()):
+        if had >= _ALL_THE_TIME * seconds - _TO_BEGIN and all(left.values()):
             others = f"; {count(len(left) - 1, 'other object')} did not fit either" if len(left) > 1 else ""
             message = f"{request.variant.name} cannot be built in the time that it has: {said}{others}"
             return refused("KCI515", message, kind=BuildFailedError)
