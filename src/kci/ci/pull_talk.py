@@ -21,7 +21,7 @@ from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE
 from kci.ci.tree_index import INDEX_FILE
 from kci.errors import FindingsError
 from kci.files.bounded_json import MAX_BYTES, decode_json
-from kci.watch.github_api import Account, GitHubApi
+from kci.watch.github_api import Account, GitHubApi, NotThereError
 
 RUN_FILE = ".github/workflows/kci.yml"
 """The workflow whose runs count."""
@@ -212,10 +212,12 @@ class PullTalk:
         return "updated"
 
     def permission(self, login: str) -> str:
-        """What somebody may do in the repository, asked of GitHub; empty for a name that nobody can have."""
+        """What somebody may do in the repository, asked of GitHub; empty for a name that nobody can have, or has any more."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", login):
             return ""
-        return self._api.told(_Permission, "GET", f"collaborators/{login}/permission").permission
+        with suppress(NotThereError):
+            return self._api.told(_Permission, "GET", f"collaborators/{login}/permission").permission
+        return ""
 
     def react(self, comment: int, content: str) -> None:
         """React to a comment, by GitHub's word for it."""
