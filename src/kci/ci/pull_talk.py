@@ -212,7 +212,7 @@ class PullTalk:
         return "updated"
 
     def permission(self, login: str) -> str:
-        """What somebody may do in the repository, asked of GitHub; empty for a name that nobody can have, or has any more."""
+        """What somebody may do in the repository, asked of GitHub; empty for a name that nobody has."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", login):
             return ""
         with suppress(NotThereError):
