@@ -201,8 +201,8 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
 
 _ALL_THE_TIME = 0.9
 _TO_BEGIN = 3.0
-"""An object that had this part of a build's time, less the seconds that ninja takes to begin on a busy machine, would not
-be done in another one of the same time."""
+"""An object that had this part of a build's time, less the seconds that ninja takes to begin on a busy machine, would
+not be done in another one of the same time."""
 
 
 def out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
