@@ -74,6 +74,17 @@ def test_no_name_leaves_its_cell() -> None:
     assert tree.splitlines()[-1] == f"| {HARMLESS} | missing |  |"
 
 
+@pytest.mark.parametrize(
+    ("planned", "missing", "all_there"),
+    [(("torch-cpu",), (), True), (("torch-cpu",), ("torch-cpu",), False), (None, (), False), ((), (), True)],
+)
+def test_a_tree_is_called_whole_only_if_it_was_planned_and_nothing_is_missing(
+    planned: tuple[str, ...] | None, missing: tuple[str, ...], all_there: bool
+) -> None:
+    below = tree_table(Manifest("relu", 1, planned, (), missing, complete=not missing)).below
+    assert (below == "all planned variants are there") is all_there
+
+
 @pytest.mark.parametrize(("number", "said"), [(0, "0 legs"), (1, "1 leg"), (2, "2 legs"), (21, "21 legs")])
 def test_how_many(number: int, said: str) -> None:
     assert count(number, "leg") == said

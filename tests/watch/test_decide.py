@@ -206,7 +206,8 @@ def test_decide_is_what_the_last_run_leads_to() -> None:
     assert mark(action.id, action.since) in action.body
     assert "kci build relu" in action.body
     assert CPU in action.body
-    assert "| relu | cpu | 1 |  | 2.13 |" in action.body
+    header = "\n\n| kernel | backend | fail | pass again | torch |\n|---|---|---|---|---|\n"
+    assert f"{header}| relu | cpu | 1 |  | 2.13 |" in action.body, "without a header it is no table"
     assert decide([*days, run(3, cpu="fail")], POLICY) == []
     assert decide([], POLICY) == []
 
