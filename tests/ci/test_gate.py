@@ -17,6 +17,7 @@ from kci.ci.run_records import (
     RECORD_FILE,
     KernelRecord,
     RunPlan,
+    TestedVariant,
     TestRecord,
     VariantFailure,
     read_failures,
@@ -30,6 +31,7 @@ from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import KernelPlan, LeftOut, Skipped, TestLeg
+from kci.run.kernel_tests import TestState
 from kci.tree.manifest import Manifest, Origin, Present
 from planning import leg
 
@@ -225,7 +227,10 @@ def test_what_another_system_compiled_is_published_when_a_test_has_run_it() -> N
     good = passed_on(run, ARM)
     assert gate.judge(good) == []
     assert [item.kernel for item in gate.releasable(good, "7")] == ["relu"]
-    for bad in (run, passed_on(run), passed_on(run, ARM, passed=False), run_of_crossed(tests=())):
+    nothing_ran = TestedVariant(ARM, "0" * 64, TestState.NOTHING_RAN)  # which `kci test --allow-empty` lets pass
+    empty = {key: msgspec.structs.replace(told, variants=(nothing_ran,)) for key, told in good.tests.items()}
+    unproven = msgspec.structs.replace(good, tests=empty)
+    for bad in (run, passed_on(run), unproven, passed_on(run, ARM, passed=False), run_of_crossed(tests=())):
         assert gate.releasable(bad, "7") == []
         assert any(row.job == "publish" and row.variant == ARM for row in gate.judge(bad))
 

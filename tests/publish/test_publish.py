@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cli.runner import Result, kci
+from kci.ci.hardware_records import digest_of_tests
 from kci.errors import FindingsError
 from kci.matrix.names import parse_variant_name
 from kci.publish.branch_changes import BranchChanges
@@ -695,7 +696,7 @@ def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:
 def test_what_another_system_compiled_and_no_test_has_run_is_not_published(
     hub: FakeHub, token: None, tmp_path: Path
 ) -> None:
-    tree = make_tree(tmp_path, built_on="x86_64-linux")
+    tree, kernel = make_tree(tmp_path, built_on="x86_64-linux"), kernel_dir(tmp_path)
     refused = publish(tree)
     assert refused.code == 1
     assert "KCI520" in refused.stderr
@@ -703,19 +704,26 @@ def test_what_another_system_compiled_and_no_test_has_run_is_not_published(
     assert "--tested FILE" in refused.stderr
     assert "v1" not in hub[REPO].branches
 
-    digests = {path.name: variant_digest(path) for path in tree.iterdir() if path.is_dir()}
-
-    def told(name: str, *tested: str, **keys: Any) -> str:
-        variants = [{"variant": item, "digest": digests[item], "state": "passed", "passed": 1} for item in tested]
-        known = {"schema": 1, "kernel": "gated-norm", "leg": "test", "attempt": 1, "passed": True, "emulated": "qemu"}
-        (tmp_path / name).write_text(json.dumps(known | {"tested": tested, "variants": variants} | keys))
+    def record(name: str, *tested: str, **keys: Any) -> str:
+        known = {"schema": 1, "kernel": "gated-norm", "leg": "test", "attempt": 1, "passed": True, "tested": tested}
+        known |= {"tests": digest_of_tests(kernel), "at": "2026-11-20T10:00:00+00:00", "emulated": "qemu"}
+        made = [{"variant": item, "digest": variant_digest(tree / item), "state": "passed"} for item in tested]
+        told = known | {"variants": [{"passed": 1} | item for item in made]} | keys
+        (tmp_path / name).write_text(json.dumps(told))
         return f"--tested={tmp_path / name}"
 
-    both = ("torch-cpu", "torch-cuda")
-    for wrong in (told("a", *both, passed=False), told("b", "torch-cpu"), told("c")):
-        refused = publish(tree, wrong)
-        assert (refused.code, "KCI520" in refused.stderr) == (1, True), refused.stderr
-    done = publish(tree, told("d", *both))
+    emulated = record("good", "torch-cpu")
+    for wrong, rule in (
+        (record("a", "torch-cpu", passed=False, error="AssertionError"), "KCI787"),
+        (record("b", "torch-cpu", tests="0" * 64), "KCI785"),
+        (record("c"), "KCI787"),
+        (emulated, "KCI520"),  # torch-cuda
+    ):
+        refused = publish(tree, "--kernel", str(kernel), wrong)
+        assert (refused.code, rule in refused.stderr) == (1, True), refused.stderr
+    assert "v1" not in hub[REPO].branches
+    gpu = {"torch": "2.13.0", "backend": "cuda", "cuda": "13.0", "device": "NVIDIA H100", "arch": "9.0"}
+    done = publish(tree, "--kernel", str(kernel), emulated, record("gpu", "torch-cuda", emulated="", machine=gpu))
     assert done.code == 0, done.stderr
     assert {"torch-cpu", "torch-cuda"} <= below(hub)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -158,21 +157,6 @@ class TestRecord(_Record, frozen=True):
     at: Text = ""
     """When, in UTC."""
     kci: Text = ""
-
-
-def emulated_record(path: Path) -> TestRecord | None:
-    """The record of `kci test --emulate --record`; None for any other file, of which others say what is wrong."""
-    with suppress(OSError, ValueError):
-        record = read_record(path, TestRecord)
-        return record if record.emulated else None
-    return None
-
-
-def passed_digests(record: TestRecord) -> Iterator[str]:
-    """The digests of the variants that passed; nothing of a record that did not."""
-    for item in record.variants if record.passed else ():
-        if item.state is TestState.PASSED:
-            yield item.digest
 
 
 class RunPlan(msgspec.Struct, frozen=True):

@@ -35,7 +35,8 @@ from kci.matrix.names import parse_variant_name
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.plan.object_work import Costs, ObjectCost
-from kci.plan.plan import KeptObjects
+from kci.plan.plan import KeptObjects, TestLeg
+from kci.run.kernel_tests import TestState
 from kci.tree.manifest import Manifest, Present
 from kci.tree.metadata import NAME_PATTERN
 
@@ -176,7 +177,7 @@ class RunUploads(msgspec.Struct, frozen=True):
             name, record, place = kernel.name, self.records.get(kernel.name), self.index.trees.get(kernel.name)
             manifest = (record and record.manifest) if name in built else (place and place.manifest)
             here = [test for test in self.plan.tests if test.kernel == name and (name, test.name) not in failed]
-            passed = {variant for test in here for variant in self._tested(name, test.name)}
+            passed = {variant for test in here for variant in self._passed(test)}
             before = place.passed if place is not None and name not in built else {}
             lacking = [
                 entry.variant
@@ -187,9 +188,11 @@ class RunUploads(msgspec.Struct, frozen=True):
                 found[name] = lacking
         return found
 
-    def _tested(self, kernel: str, test: str) -> tuple[str, ...]:
-        record = self.tests.get((kernel, test))
-        return record.tested if record is not None else ()
+    def _passed(self, test: TestLeg) -> set[str]:
+        """A record that passed may name variants without any test."""
+        record = self.tests[test.kernel, test.name]
+        empty = {item.variant for item in record.variants if item.state is not TestState.PASSED}
+        return {*test.variants} & {*record.tested} - empty
 
 
 def _machine_of(entry: Present) -> str:

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from kci.ci.hardware_records import read_test_record
-from kci.ci.run_records import emulated_record, passed_digests
 from kci.cli import PATH, Command, FileName, options
 from kci.cli._hardware import require_tested
 from kci.cli._output import print_diagnostics, print_json, progress_log
@@ -74,12 +72,7 @@ def command(
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened([str(kernel)], catalog) if kernel is not None else None
-    records = {path: emulated_record(path) for path in tested}
-    if judged := [path for path, record in records.items() if record is None]:
-        require_tested(workspace, tree, judged)
-    said["tested"] = tuple(
-        digest for path in tested for digest in passed_digests(records[path] or read_test_record(path))
-    )
+    said["tested"] = require_tested(workspace, tree, tested) if tested else ()
     request = PublishRequest(tree, workspace, leave_out=LeaveOut(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:
