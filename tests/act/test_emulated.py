@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from act.harness import act_path, commit_all, copy_actions, installed, run_workflow
+from buildkit import copy_kernel, write_tree
 from cli.runner import kci
-from conftest import ROOT
 from kci.ci.run_records import TEST_FILE, TestRecord
 from kci.files.bounded_json import read_json
 from kci.files.cache import default_cache
@@ -24,6 +24,14 @@ keep = ["backend == cpu and torch == 2.10 and system == aarch64-linux"]
 
 [runners.cpu.aarch64-linux]
 cross = true
+"""
+
+TEST = """
+import kernels, pytest, torch
+@pytest.mark.kernels_ci
+def test_numbers():
+    x = torch.randn(37)
+    assert torch.equal(kernels.get_kernel("acme/plus-one").plus_one(x), x + 1)
 """
 
 pytestmark = [
@@ -43,8 +51,10 @@ pytestmark = [
 def test_a_leg_for_another_cpu_is_crossed_and_tested_by_emulation(shared_by_workers: Path, tmp_path: Path) -> None:
     """What fails under qemu keeps the gate closed as any test does (test_hardware.py)."""
     repository = tmp_path / "repository"
-    kernel = repository / "relu"
-    shutil.copytree(ROOT / "examples" / "relu", kernel, ignore=shutil.ignore_patterns("build", "__pycache__"))
+    kernel = repository / "plus-one"
+    repository.mkdir()
+    copy_kernel("plus-one", repository)
+    write_tree(kernel / "tests", {"test_plus_one.py": TEST})
     (repository / "kci.toml").write_text(ELSEWHERE)
     rendered = kci("render", "--output", repository, kernel)
     assert rendered.code == 0, rendered.stderr
@@ -54,7 +64,7 @@ def test_a_leg_for_another_cpu_is_crossed_and_tested_by_emulation(shared_by_work
     checkout = copy_actions(tmp_path / "checkout")
     env = {"KCI_CACHE": str(default_cache()), **installed(shared_by_workers)}
     run = run_workflow(repository, ".github/workflows/kci.yml", "push", scratch, checkout=checkout, env=env)
-    jobs = [f"build relu {VARIANT}", "merge", "test relu cpu-aarch64-linux", "kci", "plan"]
+    jobs = [f"build plus-one {VARIANT}", "merge", "test plus-one cpu-aarch64-linux", "kci", "plan"]
     assert run.jobs == dict.fromkeys(jobs, "success"), run.log
     (path,) = run.artifacts.rglob(TEST_FILE)
     record = read_json(path, TestRecord)
