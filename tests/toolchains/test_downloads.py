@@ -98,7 +98,7 @@ def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest
         log("  Downloading https://host/whl/ninja-1.13.2-py3-none-any.whl (180 kB)")
         return Finished(0, "")
 
-    monkeypatch.setattr(downloads, "run", run)
+    monkeypatch.setattr(downloads, "guarded", run)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
         monkeypatch.setattr(downloads, "said", lambda *_, version=version: f"pip {version} from /x\n")

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from kci.processes.process import run
 from kci.toolchains import emulation
 from kci.toolchains.emulation import emulated_python, emulation_data
 from kci.toolchains.toolchain_data import toolchains
+from remote.slurm_cluster import wait_for
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 ARM = "aarch64-linux"
@@ -123,6 +125,46 @@ def test_debian_is_asked_with_lists_of_its_own(
     assert not re.search(r'^Dir::\S+ "(?!/?-|' + str(tmp_path / "cache") + ")", seen, re.MULTILINE)
     assert not (tmp_path / "cache" / "envs").exists()
     assert not [path for path in (tmp_path / "cache" / "roots").iterdir() if path.is_dir()]
+
+
+_MAKE = """
+import sys
+from pathlib import Path
+from kci.toolchains import emulation
+emulation._KEYRING = Path(sys.executable)
+emulation._root(emulation.emulation_data().systems["aarch64-linux"], Path(sys.argv[1]), print)
+"""
+
+
+def test_what_a_killed_kci_had_started_ends_and_the_next_one_makes_the_root(tmp_path: Path, stand_ins: Path) -> None:
+    """apt would go on in the folder that the next one makes anew, and each would take the other's files away."""
+    apt, cache = tmp_path / "programs" / "apt-get", tmp_path / "cache"
+    works = apt.read_text()
+    told = tmp_path / "pid"
+    program(apt.parent, "apt-get", f"echo $$ > {told}.new\nmv {told}.new {told}\nexec sleep 600\n")
+    command = [sys.executable, "-c", _MAKE, str(cache)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as killed:
+        wait_for(told.exists, "apt-get has started")
+        killed.kill()
+    started = Path("/proc") / told.read_text().strip()
+    wait_for(lambda: not started.exists(), "apt-get has ended")
+    apt.write_text(works)
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(said).count("fetching ") == 1, "of two at once one makes it"
+    assert "".join(said).count("removed what a kci process that was killed left") == 1
+    assert [path.name for path in (cache / "roots").iterdir()] == [next((cache / "roots").glob("bookworm-*")).name]
+
+
+@pytest.mark.parametrize("full", ["apt-get", "dpkg-deb"])
+def test_a_full_disk_is_told_and_no_part_of_a_root_is_kept(tmp_path: Path, stand_ins: Path, full: str) -> None:
+    program(tmp_path / "programs", full, "echo 'E: Write error - write (28: No space left on device)'; exit 100")
+    with pytest.raises(MissingToolError, match="No space left") as caught:
+        emulated_python(ARM, "2.13", cache=tmp_path / "cache", log=quiet)
+    assert "free space in" in caught.value.hint
+    assert "--cache or KCI_CACHE" in caught.value.hint
+    assert list((tmp_path / "cache" / "roots").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from kci.files.bounded_json import read_json
 from kci.files.cache import CACHE_OPTION, LAST_TIMES, made_once
 from kci.files.full_disk import program_hint
 from kci.files.replace import write_atomic
-from kci.processes.process import Finished, Log, run, said, shown
+from kci.processes.process import Finished, Log, guarded, run, said, shown
 from kci.toolchains.toolchain_data import toolchains
 
 _SAYS_BYTES = (24, 1)
@@ -85,6 +85,8 @@ def pip_install(python: Path) -> list[str]:
 def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> Finished:
     """Run a pip command; what it downloads is told as `Transfer` does.
 
+    However kci ends, pip ends too: it would go on in a folder that the next kci makes anew.
+
     Args:
         command: one that begins with `pip_install`.
         log: takes the lines about downloads, and no others.
@@ -94,7 +96,7 @@ def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = No
         MissingToolError: there is no such Python.
     """
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
-    done = run(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
+    done = guarded(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
     kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
     return Finished(done.code, "".join(kept))
 

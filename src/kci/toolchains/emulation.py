@@ -25,7 +25,7 @@ from kci.files.cache import CACHE_OPTION, made_once
 from kci.files.dated_data import Dated, shipped
 from kci.files.full_disk import program_hint
 from kci.matrix.names import this_system
-from kci.processes.process import Log, run, said, shown
+from kci.processes.process import Log, guarded, run, said, shown, silent
 from kci.toolchains.downloads import install, newer_pip, pip_install
 from kci.toolchains.environment import base_python, is_reachable
 from kci.toolchains.toolchain_data import toolchains
@@ -269,7 +269,7 @@ def _pip(folder: Path, how: Emulation) -> list[str]:
 
 
 def _require(command: list[str], mirror: str, place: Path) -> None:
-    done = run(command)
+    done = guarded(command, silent)
     if done.code != 0:
         hint = program_hint(done.output, place, CACHE_OPTION)
         hint = hint or (f"make {mirror} reachable, or name a mirror with {DEBIAN_MIRROR}" if mirror else "")
