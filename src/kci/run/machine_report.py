@@ -107,7 +107,7 @@ def _crossing(system: str) -> Iterator[Examined]:
                 glibc_of(cxx)
                 return version_line(cxx)
 
-            yield _noted(f"for {target}", found)
+            yield _noted(f"C++ for {target}", found)
 
 
 def _emulation() -> Iterator[Examined]:
