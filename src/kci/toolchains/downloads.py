@@ -83,9 +83,7 @@ def pip_install(python: Path) -> list[str]:
 
 
 def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> Finished:
-    """Run a pip command; what it downloads is told as `Transfer` does.
-
-    However kci ends, pip ends too: it would go on in a folder that the next kci makes anew.
+    """Run a pip command, which ends with kci however that ends; what it downloads is told as `Transfer` does.
 
     Args:
         command: one that begins with `pip_install`.
