@@ -208,3 +208,10 @@ def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path:
     assert cache.get("x.h", other) is None
     cache.put("y.h", status, other, "0" * 64, None)
     assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), "it changed while it was read"
+
+
+def test_a_place_outside_or_one_that_no_system_has_is_nowhere(tmp_path: Path) -> None:
+    tree = SourceTree(write(tmp_path, etc__x_h="1"))
+    assert tree.real(f"{tmp_path}/etc/x.h") is not None
+    assert tree.real("/etc/x.h") is None, "not the one below the root"
+    assert tree.real("etc\0/x.h") is None

@@ -125,6 +125,11 @@ def test_a_name_cannot_become_markup() -> None:
     assert _quoted('a"]<b>&') == '"a#quot;]#lt;b>#amp;"'
 
 
+@pytest.mark.parametrize("command", ["matrix", "plan"])
+def test_a_page_ends_where_it_ends(command: str) -> None:
+    assert kci(command, EXAMPLES / "relu", *EDITION, "--format", "html").stdout.endswith("</html>")
+
+
 @pytest.mark.programs
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["matrix", "plan"])

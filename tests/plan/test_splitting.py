@@ -175,6 +175,10 @@ def test_a_link_starts_when_its_parts_have_ended() -> None:
     last = max(item.minutes for item in plan.legs if item.role is Role.PART)
     assert begins[NAMES[0]] == last
     assert estimate(plan.legs).wall_minutes == last + 6
+    parts = [item for item in plan.legs if item.role is Role.PART]
+    uneven = [msgspec.structs.replace(item, minutes=1) if item is parts[0] else item for item in plan.legs]
+    begins = dict(zip([item.name for item in uneven], starts(uneven), strict=True))
+    assert begins[NAMES[0]] == max(item.minutes for item in parts[1:]), "the last one counts"
     own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
     assert estimate(own).wall_minutes == sum(item.minutes for item in own)
 

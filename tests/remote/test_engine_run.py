@@ -447,6 +447,14 @@ def test_what_costs_more_than_it_may_is_refused_before_anything_runs(kernel_dir:
     assert not (kernel_dir.parent / "cache" / "runs").exists()
 
 
+def test_what_has_no_price_is_not_held_to_be_cheap_enough(kernel_dir: Path) -> None:
+    toml(kernel_dir, "")
+    result = run(kernel_dir, kernel_dir, "--engine", "here", "--max-cost", "1")
+    assert result.code == 1
+    assert "price" in result.stderr
+    assert not (kernel_dir.parent / "cache" / "runs").exists()
+
+
 def test_a_restart_costs_too(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toml(kernel_dir, "price = 60.0\n")
     wanted = EngineRequest(choice=Choice(only=("torch-cpu",)), engine="here", max_cost=3.0)

@@ -332,6 +332,8 @@ from torch.utils import cpp_extension
 assert "CppExtension" in dir(cpp_extension) or cpp_extension.CppExtension
 assert torch.__version__ >= (2, 1) and torch.__version__ > "1.9" and Version(torch.__version__) >= Version("2.0")
 assert torch.version.rocm == torch.version.hip
+answer, nothing = subprocess.Popen(["nvcc", "-V"], stdout=subprocess.PIPE, text=True).communicate()
+assert "release" in answer and not nothing
 assert os.environ.get("NOTHING") is None and "NOTHING" not in os.environ
 import something_that_is_nowhere.below as other
 other.call(1)[2].more()

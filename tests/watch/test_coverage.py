@@ -19,6 +19,7 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
+from kci.cli import compat
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.hub.client import OLDEST_CLIENT, hub_client
 from kci.hub.held import Holding, held_in, held_on_hub
@@ -280,6 +281,20 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_pa
     assert found.source == "acme/some-kernel@v1"
     assert next(item.signer for item in found.variants if item.variant == NEW) == WORKFLOW
     assert not [path for path in recorded.downloaded if path.endswith(".so")]
+
+
+@pytest.mark.parametrize(
+    ("said", "named", "asked"),
+    [("", "acme/k", "v1"), ("", "acme/k@abc", "abc"), ('\nbranch = "next"', "-", "next"), ("", "-", "v1")],
+)
+def test_where_it_looks_on_the_hub(
+    said: str, named: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = written(tmp_path, f'[general.hub]\nrepo-id = "acme/k"{said}\n')
+    looked: list[tuple[str, str]] = []
+    monkeypatch.setattr(compat, "held_on_hub", lambda *where: looked.append(where) or held_in(tmp_path))
+    done = kci("compat", "coverage", kernel, "--hub", named)
+    assert looked == [("acme/k", asked)], done.stderr
 
 
 HUB_SPOILS = [
