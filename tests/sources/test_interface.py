@@ -75,6 +75,15 @@ def test_names_of_other_files_count_where_the_package_shows_them() -> None:
     ]
 
 
+def test_what_left_the_list_of_public_names_is_still_there() -> None:
+    """`kernel.layers.f` works as before; only `import *` does not bring it."""
+    layers, init = "torch-ext/silu/layers.py", "from . import layers\n"
+    sides = [{INIT: init, layers: f"__all__ = {names}\ndef f(): ...\ndef g(): ...\n"} for names in (["f", "g"], ["g"])]
+    assert changes(*sides) == [Change("layers.f", "left `__all__`, and is still there", False)]
+    gone = {INIT: init, layers: "__all__ = ['g']\ndef g(): ...\n"}
+    assert breaking(sides[0], gone) == [("layers.f", "is gone")]
+
+
 def test_what_a_base_of_the_package_gives_a_class_is_its_own() -> None:
     old = "class Base:\n    def forward(self, x): ...\nclass A(Base): ...\n__all__ = ['A']\n"
     assert breaking(old, old.replace("(self, x)", "(self)")) == [("A.forward", "has no parameter `x` any more")]

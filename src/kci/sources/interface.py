@@ -141,12 +141,25 @@ def _python_changes(old: griffe.Module, new: griffe.Module, package: str) -> Ite
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
             if name not in new.imports:  # of elsewhere, or of what a build generates
-                yield Change(name, "is gone", True)
+                there = _has(new, name)
+                yield Change(name, "left `__all__`, and is still there" if there else "is gone", not there)
         elif name not in before:
             if name not in old.imports:
                 yield Change(name, "is new", False)
         elif (one := before[name]) is not None and (other := after[name]) is not None:
             yield from _object_changes(name, one, other)
+
+
+def _has(module: griffe.Module, name: str) -> bool:
+    import griffe
+
+    member: griffe.Object | griffe.Alias = module
+    try:
+        for part in name.split("."):
+            member = member.members[part]
+    except (KeyError, griffe.GriffeError):
+        return False
+    return True
 
 
 def _object_changes(name: str, old: griffe.Object, new: griffe.Object) -> Iterator[Change]:
