@@ -192,6 +192,13 @@ def test_sycl_tla_of_2026(tla_kernel: Path, tmp_path: Path) -> None:
     assert pairs(link, "-Xspirv-translator") == [("spir64_gen", said), ("spir64", said)]
 
 
+def test_one_component_with_sycl_tla_decides_for_all(tla_kernel: Path, tmp_path: Path) -> None:
+    plain = '[kernel.plain]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["xpu/a.cpp"]\n'
+    toml = tla_kernel / "build.toml"
+    toml.write_text(f"{toml.read_text()}\n{plain}")
+    assert pairs(words(printed(tla_kernel, XPU, tmp_path), "-shared"), "-Xspirv-translator")
+
+
 def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, tmp_path: Path) -> None:
     toml = (tla_kernel / "build.toml").read_text()
     (tla_kernel / "build.toml").write_text(toml.replace("-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__"))

@@ -427,6 +427,14 @@ def test_legs_go_where_kci_toml_sends_their_backends(kernel_dir: Path) -> None:
     assert manifest.missing == ("torch-rocm",)
 
 
+def test_a_run_whose_legs_no_engine_takes_says_that_nothing_was_built(kernel_dir: Path) -> None:
+    toml(kernel_dir, 'backends = ["xpu"]\n')
+    result = run(kernel_dir, kernel_dir, "--engine", "auto")
+    assert result.code == 3
+    assert "nothing was built: no engine takes any of the legs" in result.stderr
+    assert "hint: `backends` and `systems` of an engine" in result.stderr
+
+
 def test_a_run_can_be_resumed_by_its_id_and_ends_the_same(kernel_dir: Path) -> None:
     first = run(kernel_dir, kernel_dir, "--engine", "local")
     identity = first.stderr.split()[1].rstrip(":")
