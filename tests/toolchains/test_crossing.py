@@ -233,8 +233,8 @@ def test_debians_headers_of_python_are_completed(folder: Path, tmp_path: Path, m
 def test_doctor_names_the_package(folder: Path, tmp_path: Path) -> None:
     def told() -> tuple[Health, str]:
         found = {item.what: item for item in examine(tmp_path, load_catalog())}
-        assert "for x86_64-linux" not in found
-        return found[f"for {ARM}"].health, found[f"for {ARM}"].remedy
+        assert "C++ for x86_64-linux" not in found
+        return found[f"C++ for {ARM}"].health, found[f"C++ for {ARM}"].remedy
 
     assert told() == (Health.NOTE, "install one, for example: apt-get install g++-aarch64-linux-gnu")
     bare = compiler(folder, CROSS, "aarch64-linux-gnu", "*cstdlib*) exit 1 ;;")
