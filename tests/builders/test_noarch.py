@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.builders import build_variant, noarch, plan_commands
 from kci.builders.kernel_files import package_files
+from kci.builders.read_files import Watch
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 
@@ -58,6 +60,15 @@ def test_modes_do_not_depend_on_the_checkout(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI501", "KCI503", triggers=False)
+@pytest.mark.parametrize("meanwhile", [lambda file: file.write_text("OTHER = 1\n"), Path.unlink], ids=["other", "gone"])
+def test_a_file_that_changes_while_it_is_copied_is_noticed(meanwhile: Callable[[Path], object], tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    watch = Watch(request(kernel, "torch-cuda", tmp_path))
+    meanwhile(kernel / "torch-ext" / "just_python" / "__init__.py")
+    with pytest.raises(BuildFailedError, match="changed while"):
+        watch.copied()
+
+
 def test_a_link_inside_the_kernel_is_followed(tmp_path: Path) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {"common/shared.py": "VALUE = 1\n"})
     (kernel / "torch-ext/just_python/shared.py").symlink_to("../../common/shared.py")

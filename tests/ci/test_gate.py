@@ -235,6 +235,13 @@ def test_what_another_system_compiled_is_published_when_a_test_has_run_it() -> N
         assert any(row.job == "publish" and row.variant == ARM for row in gate.judge(bad))
 
 
+@pytest.mark.parametrize("merged", [(), (record("relu", complete=False, error="no"),)], ids=["silent", "not merged"])
+def test_tests_of_a_kernel_that_was_not_merged_are_not_waited_for(merged: tuple[KernelRecord, ...]) -> None:
+    run = msgspec.structs.replace(run_of_crossed(), records=records(*merged))
+    assert {row.kernel for row in gate.judge(run)} == {"relu"}
+    assert gate.releasable(run, "7") == []
+
+
 def test_what_another_system_compiled_may_be_published_untested() -> None:
     run = run_of_crossed(tests=(), crossed=Crossed.UNTESTED)
     assert gate.judge(run) == []

@@ -171,12 +171,13 @@ class RunUploads(msgspec.Struct, frozen=True):
         """By kernel, the variants that another system compiled and no test has passed on, unless that is allowed."""
         if self.plan.crossed is Crossed.UNTESTED:
             return {}
-        failed, built = self.untested(), {leg.kernel for leg in self.plan.legs}
+        # Of a kernel that was not merged, tests neither passed nor failed.
+        passing, built = self.tests.keys() - self.untested().keys(), {leg.kernel for leg in self.plan.legs}
         found = {}
         for kernel in self.plan.kernels:
             name, record, place = kernel.name, self.records.get(kernel.name), self.index.trees.get(kernel.name)
             manifest = (record and record.manifest) if name in built else (place and place.manifest)
-            here = [test for test in self.plan.tests if test.kernel == name and (name, test.name) not in failed]
+            here = [test for test in self.plan.tests if test.kernel == name and (name, test.name) in passing]
             passed = {variant for test in here for variant in self._passed(test)}
             before = place.passed if place is not None and name not in built else {}
             lacking = [
