@@ -35,6 +35,8 @@ from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_state import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.workspace.workspace import Choice, open_workspace
+from remote.background import Client
+from remote.slurm_cluster import wait_for
 from remote.split_kernel import SOURCES
 
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
@@ -445,6 +447,27 @@ def test_a_run_can_be_resumed_by_its_id_and_ends_the_same(kernel_dir: Path) -> N
     missing = run(kernel_dir, "--resume", "../../etc")
     assert missing.code == 2
     assert f"the latest here: {identity}" in missing.stderr
+
+
+def test_a_job_that_met_the_full_disk_after_its_client_is_begun_anew_by_the_next(kernel_dir: Path) -> None:
+    """Whoever resumes has made room; one resume is enough."""
+    here = kernel_dir.parent
+    met = f"echo 'error: cannot write /x: No space left on device' >&2; touch {here}/met; exit 1"
+    toml(
+        kernel_dir,
+        "",
+        f"[ -e {here}/met ] || {{ touch {here}/begun; while [ ! -e {here}/go ]; do sleep 0.1; done; {met}; }}",
+    )
+    words = ("--only", "torch-cpu", "--engine", "here", "--cache", str(here / "cache"))
+    with Client("run", str(kernel_dir), *words) as client:
+        client.wait_for((here / "begun").exists, "the leg to run")
+        client.kill()
+    (here / "go").touch()
+    wait_for(lambda: [*(here / "cache" / "runs").glob("*/jobs/*/result.json")], "the leg to end")
+    (identity,) = (path.name for path in (here / "cache" / "runs").iterdir() if path.is_dir())
+    again = run(kernel_dir, "--resume", identity)
+    assert again.code == 0, again.stderr
+    assert "the disk of this machine was full" in again.stderr
 
 
 def test_what_costs_more_than_it_may_is_refused_before_anything_runs(kernel_dir: Path) -> None:

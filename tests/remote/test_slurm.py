@@ -106,6 +106,7 @@ esac""",
     assert done.code == 4, done.output
     executions = (names["torch-rocm"] / "executions").read_text().splitlines()
     assert len(executions) == 2, executions
+    assert len({line.split()[2] for line in executions}) == 1
     assert "it was cancelled there" in done.output
     assert "error: planned" in done.output
     manifest = read_manifest(kernel_dir / "build")

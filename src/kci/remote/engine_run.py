@@ -61,6 +61,8 @@ class Driver(RunState):
         """Jobs that ran when they were last asked about."""
         self.stuck: dict[str, KciError] = {}
         """Jobs that this client can do no more for now, and why; nothing follows about their legs."""
+        self.earlier = {self.job_name(leg) for leg in journal.of(LegPhase.SUBMITTING, LegPhase.SUBMITTED)}
+        """Jobs of an earlier client of this run."""
         self.pending: dict[str, float] = {}
         """Since when legs have been seen to wait."""
 
@@ -337,7 +339,8 @@ class Driver(RunState):
         except KciError as error:
             if self.run.engines[name].type is EngineKind.LOCAL and says_full(error.message) and not behind:
                 self.note(RunEvent.RESTART, [leg], reason="the disk of this machine was full")
-                self._get_stuck(leg, self.job_name(leg), error)
+                if job.name not in self.earlier:  # that one met the disk as it was before somebody resumed the run
+                    self._get_stuck(leg, self.job_name(leg), error)
                 return
             if behind:  # the other attempt will tell
                 self._leave(leg, at, error.message)
