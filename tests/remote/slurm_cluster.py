@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -133,6 +134,11 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.ask("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
+
+    def has_told_all(self) -> bool:
+        """Whether Slurm has nothing left to tell its nodes."""
+        said = self.ask("sdiag")
+        return all(re.search(rf"^Agent {what}: +0$", said, re.MULTILINE) for what in ("queue size", "count"))
 
     def _of_jobs(self, work: Path) -> list[int]:
         """The processes of this cluster's jobs, which work below a folder, and of the daemons that watch them."""

@@ -101,7 +101,10 @@ esac""",
     slurm.start_node()
     claim = (names["torch-rocm"] / "claim").read_text().strip()
     wait_for(lambda: "PENDING" in slurm.ask("squeue", "-h", "-j", claim, "-o", "%T"), "Slurm to requeue it")
-    slurm.ask("scontrol", "update", f"jobid={claim}", "starttime=now")  # by default it waits two minutes
+    # By default it waits two minutes. In these a node that is back is told that what it ran has ended, which would end
+    # the new one.
+    wait_for(slurm.has_told_all, "Slurm to tell the node")
+    slurm.ask("scontrol", "update", f"jobid={claim}", "starttime=now")
     done = going.end()
     assert done.code == 4, done.output
     executions = (names["torch-rocm"] / "executions").read_text().splitlines()
