@@ -27,8 +27,14 @@ cross = true
 """
 
 TEST = """
+import platform, subprocess, sys
 import kernels, pytest, torch
-@pytest.mark.kernels_ci
+pytestmark = pytest.mark.kernels_ci
+def test_the_machine_is_another_one():
+    assert platform.machine() == "aarch64"
+    assert "CPU implementer" in open("/proc/cpuinfo").read()
+    code = "import platform; print(platform.machine())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "aarch64\\n", "of each process"
 def test_numbers():
     x = torch.randn(37)
     assert torch.equal(kernels.get_kernel("acme/plus-one", version=1).plus_one(x), x + 1)

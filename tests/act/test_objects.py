@@ -348,7 +348,7 @@ def test_parts_that_end_themselves_go_on_and_then_are_linked(
     assert used(run)[:2] == (objects, 0), "the link compiles nothing"
 
 
-KILLS = int(os.environ.get("KCI_TEST_KILLS", "2"))
+KILLS = int(os.environ.get("KCI_TEST_KILLS", "1"))
 
 
 @pytest.mark.slow

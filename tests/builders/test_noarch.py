@@ -59,7 +59,6 @@ def test_modes_do_not_depend_on_the_checkout(tmp_path: Path) -> None:
     assert output.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.rule("KCI501", "KCI503", triggers=False)
 @pytest.mark.parametrize("meanwhile", [lambda file: file.write_text("OTHER = 1\n"), Path.unlink], ids=["other", "gone"])
 def test_a_file_that_changes_while_it_is_copied_is_noticed(meanwhile: Callable[[Path], object], tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
@@ -69,6 +68,7 @@ def test_a_file_that_changes_while_it_is_copied_is_noticed(meanwhile: Callable[[
         watch.copied()
 
 
+@pytest.mark.rule("KCI501", "KCI503", triggers=False)
 def test_a_link_inside_the_kernel_is_followed(tmp_path: Path) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {"common/shared.py": "VALUE = 1\n"})
     (kernel / "torch-ext/just_python/shared.py").symlink_to("../../common/shared.py")

@@ -70,21 +70,13 @@ def test_the_cause_and_the_remedy_are_told(kernel: Path, words: str, code: int, 
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    ("given", "cause"),
-    [
-        ({"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}, "the package index cannot be reached"),
-        ({"PIP_NO_INDEX": "1"}, "PIP_NO_INDEX is set, so no index is asked"),
-    ],
-)
-def test_without_a_network_the_reason_is_that(
-    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], cause: str
-) -> None:
-    for name, value in {**given, "PIP_CONFIG_FILE": "/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}.items():
+def test_without_a_network_the_reason_is_that(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    for name, value in {**given, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}.items():
         monkeypatch.setenv(name, value)
     words = ("--catalog", "2026-08-20", "--cache", tmp_path / "cache")
     done = kci("build", "--variant", f"torch213-cxx11-cpu-{this_system()}", *words)
     assert done.code == 3, done.stderr
-    assert cause in done.stderr
+    assert "the package index cannot be reached" in done.stderr
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The gate for every way in which the jobs before it can end: it always runs, and is green only if all did their part.
+"""The gate, where up to two jobs before it end badly: it always runs, and is green only if all did their part.
 
 act runs no job after a called workflow that failed, so here GitHub's own libraries decide which jobs run.
 """

@@ -80,6 +80,8 @@ def test_what_left_the_list_of_public_names_is_still_there() -> None:
     layers, init = "torch-ext/silu/layers.py", "from . import layers\n"
     sides = [{INIT: init, layers: f"__all__ = {names}\ndef f(): ...\ndef g(): ...\n"} for names in (["f", "g"], ["g"])]
     assert changes(*sides) == [Change("layers.f", "left `__all__`, and is still there", False)]
+    other = {INIT: init, layers: "__all__ = ['g']\ndef f(x): ...\ndef g(): ...\n"}
+    assert breaking(sides[0], other) == [("layers.f", "needs the new parameter `x`")]
     gone = {INIT: init, layers: "__all__ = ['g']\ndef g(): ...\n"}
     assert breaking(sides[0], gone) == [("layers.f", "is gone")]
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from kci.errors import MissingToolError
 from kci.files.cache import LAST_TIMES
 from kci.processes.process import Finished
 from kci.toolchains import downloads
-from kci.toolchains.downloads import PipLines, Transfer, newer_pip, pip_install, read_transfer, run_pip, timed
+from kci.toolchains.downloads import PipLines, Transfer, install, newer_pip, pip_install, read_transfer, run_pip, timed
 from wheels import make_wheel
 
 WHEEL = "big-1.0-py3-none-any.whl"
@@ -87,6 +88,15 @@ def test_bytes_are_told_while_they_come(index: HalfAndHalf, tmp_path: Path, monk
     assert (told[-1].amount, told[-1].left) == ("4.2 of 4.2 MB", "")
     assert "Progress" not in done.output  # what an error message would show
     assert f"Downloading {WHEEL}" in done.output
+
+
+def test_an_index_that_is_turned_off_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(
+        MissingToolError, match="cannot install ninja: PIP_NO_INDEX is set, so no index is asked"
+    ) as info:
+        install([*pip_install(Path(sys.executable)), "--target", str(tmp_path), "big"], "ninja", print, tmp_path)
+    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in (info.value.hint or "")
 
 
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

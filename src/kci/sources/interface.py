@@ -89,11 +89,15 @@ _Surface = dict[str, "griffe.Object | None"]
 """What stands under each public name; None for what is elsewhere, or made by a build."""
 
 
-def _surface(module: griffe.Module, package: str, seen: frozenset[str] = frozenset()) -> _Surface:
-    """The public names of a module and of the submodules that it imports, dotted."""
+def _surface(
+    module: griffe.Module, package: str, seen: frozenset[str] = frozenset(), *, every: bool = False
+) -> _Surface:
+    """The public names of a module and of the submodules that it imports, dotted; or every name, listed or not."""
     import griffe
 
     listed = {str(name) for name in module.exports} if module.exports is not None else None
+    if every:
+        listed = (listed or set()) | module.members.keys()
     imported = module.imports.keys() | _submodules(module)
     found: _Surface = {}
     for name, member in sorted(module.members.items()):
@@ -113,7 +117,7 @@ def _surface(module: griffe.Module, package: str, seen: frozenset[str] = frozens
                 found[name] = None
         elif isinstance(target, griffe.Module):
             if (listed is not None or name in imported) and target.path not in seen:
-                below = _surface(target, package, seen | {module.path, target.path})
+                below = _surface(target, package, seen | {module.path, target.path}, every=every)
                 found |= {f"{name}.{inner}": item for inner, item in below.items()}
         else:
             found[name] = target
@@ -137,29 +141,19 @@ def _shows_ops(module: griffe.Module, package: str) -> bool:
 
 
 def _python_changes(old: griffe.Module, new: griffe.Module, package: str) -> Iterator[Change]:
-    before, after = _surface(old, package), _surface(new, package)
+    before, after, there = _surface(old, package), _surface(new, package), _surface(new, package, every=True)
     for name in sorted(before.keys() | after.keys()):
-        if name not in after:
-            if name not in new.imports:  # of elsewhere, or of what a build generates
-                there = _has(new, name)
-                yield Change(name, "left `__all__`, and is still there" if there else "is gone", not there)
-        elif name not in before:
-            if name not in old.imports:
+        if name not in before:
+            if name not in old.imports:  # of elsewhere, or of what a build generates; so below
                 yield Change(name, "is new", False)
-        elif (one := before[name]) is not None and (other := after[name]) is not None:
-            yield from _object_changes(name, one, other)
-
-
-def _has(module: griffe.Module, name: str) -> bool:
-    import griffe
-
-    member: griffe.Object | griffe.Alias = module
-    try:
-        for part in name.split("."):
-            member = member.members[part]
-    except (KeyError, griffe.GriffeError):
-        return False
-    return True
+        elif name not in there:
+            if name not in new.imports:
+                yield Change(name, "is gone", True)
+        else:
+            if name not in after and not (there[name] is None and name in new.imports):
+                yield Change(name, "left `__all__`, and is still there", False)
+            if (one := before[name]) is not None and (other := there[name]) is not None:
+                yield from _object_changes(name, one, other)
 
 
 def _object_changes(name: str, old: griffe.Object, new: griffe.Object) -> Iterator[Change]:
