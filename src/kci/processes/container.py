@@ -245,7 +245,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> Finished:
         raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
     kinds = {kind.exit_code: kind for kind in _KINDS}
     kind = kinds.get(done.code, BuildFailedError)
-    raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
+    raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
 
 
 def _tell_digest(image: str, log: Log) -> None:
