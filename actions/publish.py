@@ -12,18 +12,22 @@ from common import (
     required_input,
     run_action,
     set_output,
+    show,
     text_input,
     unpacked,
 )
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
 from kci.config.find_settings import find_settings
-from kci.publish.publish_tree import PublishRequest, publish_tree
+from kci.publish.publish_tree import PublishRequest, publish_tree, remove_staged
 from kci.tree.signing import sign_tree_as_run
 
 
 def main() -> None:
     """Sign if that is asked for, publish, and say what was done."""
+    if flag_input("remove", default="false"):
+        show(remove_staged(required_input("repo-id"), required_input("branch")))
+        return
     tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
     dry_run = flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None
@@ -40,6 +44,7 @@ def main() -> None:
         dry_run=dry_run,
         create_pr=flag_input("create-pr", default="false"),
         older=flag_input("older", default="false"),
+        staged=text_input("staged"),
         tested=None,  # the gate has judged that
     )
     warnings: list[kci.Diagnostic] = []

@@ -6,10 +6,22 @@ import os
 import tempfile
 from pathlib import Path
 
-from common import fail, flag_input, raw_input, required_input, run_action, runner_temp, show, text_input
+from common import (
+    compact_json,
+    fail,
+    flag_input,
+    raw_input,
+    required_input,
+    run_action,
+    runner_temp,
+    set_output,
+    show,
+    text_input,
+)
 from kci.ci.comment_commands import CommandSetup, Said, obey
 from kci.ci.pull_comment import comment_of
 from kci.ci.pull_talk import PullTalk, github_api, require_number
+from kci.ci.staging import staged_before, staged_section, to_stage
 from kci.diagnostics import printable
 
 
@@ -21,6 +33,10 @@ def main() -> None:
         keep_comment(repository, pulls)
     elif about == "command":
         follow(repository, pulls)
+    elif about in ("stage", "unstage"):
+        find_trees(pulls, required_input("staging"), commit=text_input("commit") if about == "stage" else "")
+    elif about == "staged":
+        tell_staged(repository, pulls)
     else:
         fail(f"the input `about` cannot be {about[:40]!r}", 2)
 
@@ -30,8 +46,31 @@ def follow(repository: str, pulls: PullTalk) -> None:
     number, comment = text_input("number"), text_input("comment")
     pull, about = require_number(number, "pull request"), require_number(comment, "comment")
     said = Said(pull, about, text_input("by"), raw_input("text"), text_input("at"))
-    several, publishes = flag_input("several", "false"), flag_input("publishes", "false")
-    show(printable(obey(said, pulls, CommandSetup(repository, text_input("branch"), several, publishes))))
+    has = (flag_input(name, "false") for name in ("several", "publishes", "stages"))
+    show(printable(obey(said, pulls, CommandSetup(repository, text_input("branch"), *has))))
+
+
+def find_trees(pulls: PullTalk, owner: str, *, commit: str) -> None:
+    """Find what to stage of a commit, or without one what is staged."""
+    number = require_number(text_input("number"), "pull request")
+    with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
+        found = to_stage(pulls, number, commit, Path(place)) if commit else staged_before(pulls, number, owner)
+    set_output("has-trees", "true" if found else "false")
+    set_output("trees", compact_json({"include": found}))
+    set_output("names", ",".join(tree.kernel for tree in found))
+    show(", ".join(tree.kernel for tree in found) or "nothing is staged")
+
+
+def tell_staged(repository: str, pulls: PullTalk) -> None:
+    """Say in the comment of a pull request how to load what is staged."""
+    number, commit = require_number(text_input("number"), "pull request"), text_input("commit")
+    run = pulls.newest_run(commit)
+    if run is None:
+        fail(f"{commit[:40]!r} has no run", 1)
+    link = f"[run]({os.environ['GITHUB_SERVER_URL']}/{repository}/actions/runs/{os.environ['GITHUB_RUN_ID']})"
+    names = required_input("names").split(",")
+    text = staged_section(required_input("staging"), number, run.head_sha, names, text_input("ended"), link)
+    pulls.keep_staged(number, run, text)
 
 
 def keep_comment(repository: str, pulls: PullTalk) -> None:

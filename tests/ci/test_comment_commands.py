@@ -165,7 +165,7 @@ def test_a_variant_is_explained_from_the_records(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "text"), [("actions", "/kci build"), ("actions", "/kci test"), ("pull-requests", "/kci help")]
+    ("lacking", "text"), [("actions", "/kci build"), ("actions", "/kci test"), ("pull-requests", "/kci help"), ("contents", "/kci release relu")]
 )
 def test_a_token_that_may_not_starts_nothing(world: World, lacking: str, text: str) -> None:
     world.may[lacking] = "read"
@@ -173,3 +173,31 @@ def test_a_token_that_may_not_starts_nothing(world: World, lacking: str, text: s
         say(world, text)
     assert "dispatched" not in world.state
     assert "again" not in world.state
+
+
+def test_a_release_merges_the_commit_that_was_there_and_publishes(world: World) -> None:
+    """Whatever is not merged is not published; a merged one is published as by `publish`."""
+    world.may["contents"] = "write"
+    assert "was pushed after" in say(world, "/kci release relu", at=EARLIER)
+    world.state["unmergeable"] = 'Required status check "kci" is expected for @acme.'
+    told = say(world, "/kci release relu")
+    assert "GitHub does not merge it: " in told
+    assert "@acme" not in told
+    assert "dispatched" not in world.state
+    assert world.state["pulls"][0]["merged_at"] is None
+    del world.state["unmergeable"]
+    world.state["merges"] = ("squash",)
+    say(world, "/kci release relu")
+    assert world.state["pulls"][0]["merged_at"]
+    say(world, "/kci release relu")
+    inputs = {"ref": "main", "inputs": {"kernel": "relu"}, "return_run_details": True}
+    assert world.state["dispatched"] == [["kci-publish.yml", inputs]] * 2
+
+
+def test_staging_is_of_the_full_commit(world: World) -> None:
+    assert "`staging` under `[pull-request]`" in say(world, "/kci stage")
+    staging = msgspec.structs.replace(SETUP, stages=True)
+    assert "was pushed after" in say(world, "/kci stage", at=EARLIER, setup=staging)
+    say(world, "/kci stage", setup=staging)
+    given = {"ref": "main", "inputs": {"number": "7", "commit": SHA}, "return_run_details": True}
+    assert world.state["dispatched"] == [["kci-stage.yml", given]]

@@ -33,7 +33,9 @@ The first line of a comment can be one of these; whoever may write to the reposi
 |---|---|
 | `/kci build relu[cuda,cpu]` | builds kernels at the newest commit; without names, all that the change touches |
 | `/kci test` | runs again what failed in the newest run |
+| `/kci stage` | brings what the newest run built to the staging repositories, once the reviewers agree |
 | `/kci publish relu` | after the merge: builds what is missing, and publishes once the reviewers agree |
+| `/kci release relu` | merges the pull request at its newest commit, then does what `publish` does |
 | `/kci explain VARIANT` | says what the newest run made of a variant |
 | `/kci help` | says this |
 """
@@ -67,6 +69,7 @@ class CommandSetup(msgspec.Struct, frozen=True):
     branch: str
     several: bool
     publishes: bool
+    stages: bool = False
 
 
 def parse_command(text: str) -> PullCommand | None:
@@ -78,11 +81,11 @@ def parse_command(text: str) -> PullCommand | None:
     if found is None:
         raise UsageError("that is no command")
     verb, words = found[1] or "help", (found[2] or "").split()
-    if verb in ("help", "test") and not words:
+    if verb in ("help", "test", "stage") and not words:
         return PullCommand(verb)
     if verb == "explain" and len(words) == 1 and is_variant_name(words[0]):
         return PullCommand(verb, variant=words[0])
-    if verb in ("build", "publish") and (words or verb == "build"):
+    if verb in ("build", "publish", "release") and (words or verb == "build"):
         named = [_KERNEL.fullmatch(word) for word in words]
         scopes = {tuple(sorted(set(item[2].split(",")))) if item[2] else () for item in named if item}
         if None not in named and len(scopes) <= 1 and (verb == "build" or scopes == {()}):
@@ -132,11 +135,13 @@ def _carried_out(command: PullCommand, said: Said, pulls: PullTalk, setup: Comma
     if command.kernels and not setup.several and len(command.kernels) > 1:
         raise UsageError("the repository has one kernel")
     names = {"kernel": ",".join(command.kernels)} if setup.several else {}
-    if command.verb == "publish":
+    if command.verb in ("publish", "release"):
         if not setup.publishes:
             raise UsageError("`[publish]` of kci.toml does not say where to")
+        if pull.merged_at is None and command.verb == "publish":
+            raise UsageError("it publishes the default branch: merge the pull request first, or say `/kci release`")
         if pull.merged_at is None:
-            raise UsageError("it publishes the default branch, so merge the pull request first")
+            pulls.merge(pull.number, _run_of_newest(pull, said, pulls).head_sha)
         return _dispatched(pulls, setup, "kci-publish.yml", names)
     run = _run_of_newest(pull, said, pulls)
     if command.verb == "test":
@@ -144,6 +149,11 @@ def _carried_out(command: PullCommand, said: Said, pulls: PullTalk, setup: Comma
             raise UsageError("the newest run has nothing that failed, or has not ended")
         pulls.run_failed_again(run.id)
         return f"What failed of {run.head_sha} runs again: {_link(setup, run.id)}"
+    if command.verb == "stage":
+        if not setup.stages:
+            raise UsageError("`staging` under `[pull-request]` of kci.toml does not say where to")
+        given = {"number": str(pull.number), "commit": run.head_sha}
+        return f"{run.head_sha}: " + _dispatched(pulls, setup, "kci-stage.yml", given)
     if command.verb == "explain":
         return _explained(command.variant, run, pulls)
     given = names | {"commit": run.head_sha, "backends": ",".join(command.backends)}

@@ -19,9 +19,10 @@ import msgspec
 
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE
 from kci.ci.tree_index import INDEX_FILE
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import MAX_BYTES, decode_json
 from kci.watch.github_api import Account, GitHubApi, NotThereError
+from kci.watch.issue_text import plain
 
 RUN_FILE = ".github/workflows/kci.yml"
 """The workflow whose runs count."""
@@ -173,6 +174,10 @@ class PullTalk:
                 left.append(artifact.name)
         return left
 
+    def artifact_sizes(self, run: WorkflowRun) -> dict[str, int]:
+        """The bytes of each artifact that a run still has, by name."""
+        return {item.name: item.size_in_bytes for item in self._artifacts(run.id) if not item.expired}
+
     def _artifacts(self, run: int) -> Iterator[_Artifact]:
         for page in range(1, _PAGES + 1):
             path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
@@ -211,6 +216,14 @@ class PullTalk:
         self._api.ask("PATCH", f"issues/comments/{there[0].id}", body=body)
         return "updated"
 
+    def keep_staged(self, number: int, run: WorkflowRun, text: str) -> None:
+        """Make the one comment end with what is said about staging; it may be the first to say anything."""
+        for comment in self.own_comments(number)[:1]:
+            body = _unix(comment.body).removesuffix(comment.staged)
+            self._api.ask("PATCH", f"issues/comments/{comment.id}", body=body + text)
+            return
+        self.say(number, f"<!-- kci-pull-request: run {run.id} attempt 0 -->\n{text}")
+
     def permission(self, login: str) -> str:
         """What somebody may do in the repository, asked of GitHub; empty for a name that nobody has."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", login):
@@ -218,6 +231,19 @@ class PullTalk:
         with suppress(NotThereError):
             return self._api.told(_Permission, "GET", f"collaborators/{login}/permission").permission
         return ""
+
+    def merge(self, number: int, commit: str) -> None:
+        """Merge a pull request that is at this commit; UsageError says why GitHub does not."""
+        for method in ("merge", "squash", "rebase"):
+            try:
+                self._api.ask("PUT", f"pulls/{number}/merge", sha=commit, merge_method=method)
+            except FindingsError as error:
+                if "are not allowed on this repository" in error.message and method != "rebase":
+                    continue
+                if error.message.endswith(("(HTTP 405)", "(HTTP 409)")):
+                    raise UsageError(f"GitHub does not merge it: {plain(error.message.partition(': ')[2])}") from None
+                raise
+            return
 
     def react(self, comment: int, content: str) -> None:
         """React to a comment, by GitHub's word for it."""

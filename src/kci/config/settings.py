@@ -175,6 +175,8 @@ class PullRequest(Table, frozen=True):
     """Whether a comment says what the runs come to."""
     commands: bool = False
     """Whether comments of people who may write are commands."""
+    staging: str | None = None
+    """The owner on the Hub of the repositories for what pull requests built; the kernel's name is appended."""
 
 
 class Tell(Table, frozen=True):
@@ -183,9 +185,7 @@ class Tell(Table, frozen=True):
     who: tuple[str, ...]
     """Accounts or teams, such as `@acme/kernels`."""
     kernel: str = "*"
-    """A pattern for the kernel's name."""
     variant: str = "*"
-    """A pattern for the variant's name."""
 
     def matches(self, kernel: str, variant: str) -> bool:
         """Whether a leg is meant."""

@@ -221,6 +221,7 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
+    yield ("pull-request", "staging"), settings.pull_request.staging, _OWNER.fullmatch, "an owner on the Hub"
     yield ("publish", "branch"), publish.branch, is_branch, branch
     yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
     yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"

@@ -31,8 +31,10 @@ PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
 COMMANDS_FILE = ".github/workflows/kci-commands.yml"
 COMMIT_FILE = ".github/workflows/kci-commit.yml"
+STAGE_FILE = ".github/workflows/kci-stage.yml"
 FILES = (
     RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE, COMMANDS_FILE, COMMIT_FILE,
+    STAGE_FILE,
 )  # fmt: skip
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
@@ -95,6 +97,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """Whether pull requests have a comment with the state of their runs."""
     commands: bool = False
     """Whether comments in pull requests can be commands."""
+    staging: str = ""
+    """The owner on the Hub of the staging repositories; empty for none."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -210,6 +214,8 @@ def render(
     if inputs.commands:
         templates |= {COMMANDS_FILE: "github/commands.yml.j2", COMMIT_FILE: "github/own_machines.yml.j2"}
         special[COMMIT_FILE] = {"by_command": True}
+    if inputs.staging:
+        templates |= {STAGE_FILE: "github/stage.yml.j2"}
     with overriding(template_environment(), own) as jinja:
         rendered = {
             path: tidy(jinja.get_template(name).render(values | special.get(path, {})))

@@ -19,6 +19,7 @@ NEEDED = (
     (r"POST actions/workflows/[a-z.-]+/dispatches", "actions", "write"),
     (r"POST actions/runs/\d+/rerun-failed-jobs", "actions", "write"),
     (r"GET pulls(/\d+)?", "pull-requests", "read"),
+    (r"PUT pulls/\d+/merge", "contents", "write"),
     (r"GET issues/\d+/comments", "pull-requests", "read"),
     (r"(POST issues/\d+/comments|(PATCH|DELETE) issues/comments/\d+)", "pull-requests", "write"),
     (r"POST issues/comments/\d+/reactions", "pull-requests", "write"),
@@ -72,6 +73,16 @@ def answered(
             ]
         case "GET", "pulls/N":
             return next((pull for pull in state["pulls"] if pull["number"] == numbers[0]), None)
+        case "PUT", "pulls/N/merge":
+            pull = next(item for item in state["pulls"] if item["number"] == numbers[0])
+            if sent["merge_method"] not in state.get("merges", ("merge",)):
+                raise Refused("gh: Merge commits are not allowed on this repository. (HTTP 405)")
+            if sent["sha"] != pull["head"]["sha"]:
+                raise Refused("gh: Head branch was modified. Review and try the merge again. (HTTP 409)")
+            if why := state.get("unmergeable"):
+                raise Refused(f"gh: {why} (HTTP 405)")
+            pull |= {"state": "closed", "merged_at": "2026-11-23T08:01:00Z"}
+            return {"merged": True, "sha": "c" * 40}
         case "GET", "issues/N/comments":
             return paged([item for item in comments if item["issue"] == numbers[0]], query)
         case "POST", "issues/N/comments":
