@@ -165,7 +165,13 @@ def test_a_variant_is_explained_from_the_records(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "text"), [("actions", "/kci build"), ("actions", "/kci test"), ("pull-requests", "/kci help"), ("contents", "/kci release relu")]
+    ("lacking", "text"),
+    [
+        ("actions", "/kci build"),
+        ("actions", "/kci test"),
+        ("pull-requests", "/kci help"),
+        ("contents", "/kci release relu"),
+    ],
 )
 def test_a_token_that_may_not_starts_nothing(world: World, lacking: str, text: str) -> None:
     world.may[lacking] = "read"

@@ -8,16 +8,17 @@ import pytest
 
 from ci.test_gate import CPU, planned, record
 from ci.test_pull_comment import SHA, World
-from kci.ci.run_records import PLAN_FILE, RECORD_FILE, PlannedKernel
+from kci.ci.run_records import PLAN_FILE, RECORD_FILE
 from kci.ci.staging import StagedTree, staged_before, staged_section, to_stage
 from kci.errors import FindingsError
+from kci.plan.plan import KernelPlan
 from planning import leg
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     made = World(tmp_path)
-    plan = planned(legs=(leg(CPU, "relu"),), kernels=(PlannedKernel("relu", "relu", 1),))
+    plan = planned(legs=(leg(CPU, "relu"),), kernels=(KernelPlan("relu", "relu", 1, (CPU,)),))
     made.upload("run-plan.1", PLAN_FILE, plan)
     made.upload("run-record.relu.1", RECORD_FILE, record("relu", CPU, complete=True))
     for attempt in (2, 10, 9):

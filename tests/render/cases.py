@@ -199,6 +199,8 @@ CASES = [
             tested=True,
             crossed=True,
             commands=True,
+            comment=True,
+            staging="acme-staging",
             publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),

@@ -11,8 +11,8 @@ import msgspec
 
 from kci.catalog.rows import Catalog, Removed, Row, expand
 from kci.config.document import Document, read_document, refuse
+from kci.config.overlay_tables import RowTable
 from kci.config.reader import read_as
-from kci.config.settings import RowTable
 from kci.errors import UsageError
 from kci.files.dated_data import Dated, shipped
 

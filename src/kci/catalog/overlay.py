@@ -15,8 +15,8 @@ import msgspec
 from kci.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
 from kci.catalog.where import Subject, Where, WhereError, parse_where
 from kci.config.document import Document, KeyPath, refuse
+from kci.config.overlay_tables import OverlayFile, OverlayTable
 from kci.config.reader import read_as
-from kci.config.settings import OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 

@@ -11,7 +11,7 @@ import msgspec
 
 from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import Document, KeyPath, refuse
-from kci.config.settings import RowTable
+from kci.config.overlay_tables import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 
 if TYPE_CHECKING:

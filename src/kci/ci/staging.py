@@ -1,7 +1,7 @@
 """What a pull request built, on its way to the staging repositories, and what the comment says of it.
 
-Its jobs can have uploaded anything. So a tree is staged only from the run of the newest commit that GitHub itself names,
-under the name that the run's records give it, and is verified as any other before it is uploaded.
+Its jobs can have uploaded anything. So a tree is staged only from the run of the newest commit, as GitHub itself tells
+it, under the name that the run's records give it, and is verified as any other before it is uploaded.
 """
 
 from __future__ import annotations

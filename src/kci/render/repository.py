@@ -358,8 +358,8 @@ def settings_text(settings: Settings) -> list[str]:
         ]
     if settings.pull_request.staging:
         lines += [
-            "Settings > Environments: make `kci-staging`, with required reviewers, and `kci-staging-clean`, without, both "
-            "limited to the default branch. The first is asked before what a pull request built is staged.",
+            "Settings > Environments: make `kci-staging`, with required reviewers, and `kci-staging-clean`, without, "
+            "both limited to the default branch. The first is asked before what a pull request built is staged.",
             f"On the Hub, each repository of {settings.pull_request.staging}: add a trusted publisher for the workflow "
             "`kci-stage.yml` and each of the two environments. Use an owner that publishes nothing else.",
         ]
