@@ -24,6 +24,7 @@ from kci.render.workflow import (
     KERNEL_FILE,
     PUBLISH_FILE,
     RELEASE_FILE,
+    STAGE_FILE,
     Inputs,
     Mode,
     PublishJobs,
@@ -150,6 +151,7 @@ TALKING = {
     COMMENT_FILE: {"comment": {"pull-requests"}},
     COMMANDS_FILE: {"command": {"actions", "pull-requests"}},
 }
+STAGING = {"stage": {"id-token"}, "clean": {"id-token"}, "tell": {"pull-requests"}}
 """The same of the files that pull requests are talked about in, whose jobs run no code of any kernel."""
 
 
@@ -164,8 +166,10 @@ def test_security_baseline(case: Case) -> None:
             # publishes proves who it is, and it builds nothing.
             allowed = {"attestations", "id-token"} if "environment" in job else set()
             allowed |= {"statuses"} if case.inputs.forks == "dispatch" or path == COMMIT_FILE else set()
-            for file, rights in {COMPAT_FILE: MAY_WRITE, **TALKING}.items():
+            for file, rights in {COMPAT_FILE: MAY_WRITE, STAGE_FILE: STAGING, **TALKING}.items():
                 allowed = rights.get(name, set()) if path == file else allowed
+            if path == COMMANDS_FILE and case.inputs.publish is not None:
+                allowed = allowed | {"contents"}  # `/kci release` merges
             assert written <= allowed
             assert "secrets" not in json.dumps(job)
             for step in job.get("steps", []):
@@ -390,6 +394,20 @@ def test_what_talks_about_pull_requests_is_off_by_default_and_checks_out_nothing
     assert job["concurrency"] == {"group": "kci-comment", "cancel-in-progress": False, "queue": "max"}
 
 
+def test_what_stages_checks_out_nothing_and_asks_the_reviewers_first() -> None:
+    stage = parsed(case_of("forks").files()[STAGE_FILE])
+    assert stage[True].keys() == {"pull_request_target", "workflow_dispatch"}
+    assert stage[True]["pull_request_target"] == {"types": ["closed"]}
+    used = {step["uses"].partition("@")[0] for job in stage["jobs"].values() for step in job["steps"]}
+    assert used == {"kci/build/talk", "kci/build/publish", "actions/download-artifact"}
+    reviewed = {name: job.get("environment") for name, job in stage["jobs"].items()}
+    assert reviewed == {"find": None, "stage": "kci-staging", "tell": None, "clean": "kci-staging-clean"}
+    for name in ("stage", "clean"):
+        (published,) = [step["with"] for step in stage["jobs"][name]["steps"] if "/publish" in step["uses"]]
+        assert published["repo-id"] == "acme-staging/${{ matrix.kernel }}"
+        assert published["branch"].startswith("pr-${{ ")
+
+
 def test_only_new_comments_in_pull_requests_can_be_commands_and_a_full_commit_is_built() -> None:
     for name in ("forks", "published"):
         files = case_of(name).files()
@@ -400,7 +418,8 @@ def test_only_new_comments_in_pull_requests_can_be_commands_and_a_full_commit_is
             "${{ github.event.issue.pull_request && startsWith(github.event.comment.body, '/kci')"
         )
         assert "user.type == 'User'" in job["if"]
-        assert job["permissions"] == {"actions": "write", "pull-requests": "write"}
+        merges = {"contents": "write"} if name == "published" else {}
+        assert job["permissions"] == {"actions": "write", "pull-requests": "write"} | merges
         commit = parsed(files[COMMIT_FILE])
         jobs = commit["jobs"]
         assert set(commit[True]) == {"workflow_dispatch"}
