@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(fault.status, {"error": f"fault {fault.status}"}, fault.headers)
 
-    do_GET = do_POST = do_PUT = do_HEAD = _serve
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _serve
 
     def _answer(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
         extra = dict(headers or {})
@@ -252,6 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 401, {"error": "Invalid credentials in Authorization header"}
         if not proposed and not self._allowed():
             return 403, {"error": "Forbidden: you may not write here"}
+        if what == "branch" and self.command == "DELETE":
+            return (200, {}) if repository.branches.pop(revision, "") else (404, {"error": "no such branch"})
         if what == "branch":
             if revision in repository.branches:
                 return 409, {"error": "exists"}

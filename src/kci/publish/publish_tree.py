@@ -121,7 +121,7 @@ def publish_tree(
         log(remove_staged(target.repo_id, target.branch))
         release = msgspec.structs.replace(release, card=None)
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
+    done = publisher.publish(release, target.branch, terms, mirror=target.mirror and not request.staged)
     return PublishedTree(name, version, target, done, request.dry_run)
 
 
