@@ -175,6 +175,7 @@ def test_an_object_that_is_there_twice_is_taken_once_and_whole(here: Kernel, the
     remade(pack, twice)
     there.given = [pack, pack]
     assert there.compile() == set()
+    assert "refused, not what the record says" in there.said[0]
     for step in there.begin()[1].steps:
         if step.depfile:
             assert (there.work / step.output).read_bytes() == (here.work / step.output).read_bytes()

@@ -220,6 +220,7 @@ class _Taken:
         self.objects = self.refused = 0
         self._store = store
         self._lists: set[str] = set()
+        self._names: set[str] = set()
         self._next: tuple[str, ObjectRecord] | None = None
 
     def member(self, archive: TarStream, member: Member) -> None:
@@ -253,9 +254,11 @@ class _Taken:
 
     def _object(self, archive: TarStream, member: Member, name: str) -> None:
         following, self._next = self._next, None
-        if following is None or following[0] != name or following[1].headers not in self._lists:
+        # Of two with one name the first is taken: side by side it would be a matter of luck which.
+        if following is None or following[0] != name or following[1].headers not in self._lists or name in self._names:
             self.refused += 1
             return
+        self._names.add(name)
         chunks = iter(lambda: archive.read(_CHUNK), b"")
         if member.size > _IN_MEMORY:
             self._count(self._store.receive(following[1], chunks))
