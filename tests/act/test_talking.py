@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from act.harness import Run, act_path, commit_all, copy_whole_actions, installed, pull_request
 from act.test_workflow import RELEASE, Runner, add_kernel, break_package, place, render
 from conftest import read_yaml
+from publish.fake_hub import TOKEN, FakeHub, serving
+from publish.test_publish import hub_environment
 
 pytestmark = [
     pytest.mark.network,
@@ -19,14 +22,23 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
 ]
 
-COMMENT = ".github/workflows/kci-comment.yml"
+COMMENT, COMMANDS, STAGE = (f".github/workflows/kci-{name}.yml" for name in ("comment", "commands", "stage"))
+SETTINGS = """
+[pull-request]
+comment = true
+commands = true
+staging = "acme-staging"
+
+[publish]
+repo-prefix = "acme"
+"""
 FORK = {"full_name": "stranger/kernels", "owner": {"login": "stranger"}}
 
 
 class Talk:
     """A repository with a pull request of a fork, and what GitHub knows of it."""
 
-    def __init__(self, folder: Path, shared: Path, settings: str) -> None:
+    def __init__(self, folder: Path, shared: Path, settings: str, hub: FakeHub | None = None) -> None:
         self.folder = folder
         self.repository = folder / "repository"
         self.kernel = add_kernel(self.repository, backends=("cpu",))
@@ -34,11 +46,12 @@ class Talk:
         commit_all(self.repository)
         render(self.repository)
         self.state = folder / "github.json"
-        self.runner = Runner(
-            copy_whole_actions(folder / "checkout"), {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
-        )
+        env = {**installed(shared, *(["publish"] if hub else [])), "KCI_ACT_ISSUES": str(self.state)}
+        if hub is not None:
+            env |= {**hub_environment(hub, folder / "home"), "HF_TOKEN": TOKEN}
+        self.runner = Runner(copy_whole_actions(folder / "checkout"), env)
         self.known: dict[str, Any] = {"issues": [], "requests": [], "runs": [], "pulls": [], "artifacts": {}}
-        self.count = 40
+        self.count, self.said = 40, 0
 
     def propose(self, base: str) -> Run:
         """A run for the newest commit of the pull request, which GitHub then tells about."""
@@ -67,8 +80,24 @@ class Talk:
     def comments(self) -> list[str]:
         return [item["body"] for item in self.told().get("comments", ())]
 
-    def run(self, workflow: str, event: str, name: str, **payload: Any) -> Run:
-        return self.runner.run(self.repository, workflow, event, place(self.folder, name), **payload)
+    def run(self, workflow: str, event: str, name: str, earlier: Sequence[Run] = (), **payload: Any) -> Run:
+        return self.runner.run(self.repository, workflow, event, place(self.folder, name), earlier, **payload)
+
+    def say(self, text: str, by: str = "writer", action: str = "created") -> Run:
+        """What a comment does; the one that is run is what GitHub says, whatever it was edited to since."""
+        self.said += 1
+        comment = {"id": 500 + self.said, "body": text, "user": {"login": by, "type": "User"}}
+        comment["created_at"] = "2026-11-23T08:00:00Z"
+        about = {"issue": {"number": 7, "pull_request": {}}, "comment": comment, "action": action}
+        run = self.run(COMMANDS, "issue_comment", f"said-{self.said}", **about)
+        assert run.jobs in ({"command": "success"}, {}), run.log
+        return run
+
+    def change(self, **pull: Any) -> None:
+        """What has happened to the pull request."""
+        known = self.told()
+        known["pulls"][0] |= pull
+        self.state.write_text(json.dumps(known))
 
 
 def head(repository: Path) -> str:
@@ -78,9 +107,17 @@ def head(repository: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_pull_request_of_a_fork_has_one_comment_that_is_kept(tmp_path: Path, shared_by_workers: Path) -> None:
-    """Its run cannot write it; another one does, that runs nothing of the pull request."""
-    talk = Talk(tmp_path, shared_by_workers, "[pull-request]\ncomment = true\n")
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub("acme/some-kernel", "acme-staging/some-kernel")) as running:
+        yield running
+
+
+def test_a_pull_request_of_a_fork_has_one_comment_is_staged_and_released(
+    tmp_path: Path, shared_by_workers: Path, hub: FakeHub
+) -> None:
+    """Its run cannot do that; others do, that run nothing of the pull request."""
+    talk = Talk(tmp_path, shared_by_workers, SETTINGS, hub)
     base, good = head(talk.repository), (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").read_text()
     break_package(talk.kernel)
     commit_all(talk.repository)
@@ -111,6 +148,49 @@ def test_a_pull_request_of_a_fork_has_one_comment_that_is_kept(tmp_path: Path, s
     assert talk.comments() == [body]
     pushed = talk.run(COMMENT, "workflow_run", "comment-4", workflow_run={"id": 1, "event": "push"})
     assert pushed.jobs == {}
+
+    # Staging: whoever may write asks for it, and the reviewers of the environment are GitHub's.
+    known = talk.told() | {"permissions": {"writer": "write", "stranger": "read"}}
+    talk.state.write_text(json.dumps(known))
+    talk.say("/kci stage", by="stranger")
+    talk.say("> /kci stage")
+    assert "dispatched" not in talk.told()
+    talk.say("/kci stage")
+    ((file, sent),) = talk.told()["dispatched"]
+    sha = known["pulls"][0]["head"]["sha"]
+    assert (file, sent["inputs"]) == ("kci-stage.yml", {"number": "7", "commit": sha})
+    runs = [broken, repaired]
+    run = talk.run(STAGE, "workflow_dispatch", "stage", runs, inputs=sent["inputs"])
+    assert run.jobs == dict.fromkeys(["find", "stage some-kernel", "tell"], "success"), run.log
+    staging = hub["acme-staging/some-kernel"]
+    assert "build/torch-cpu/metadata.json" in staging.files("pr-7")
+    assert set(staging.branches) == {"main", "pr-7"}
+    assert set(hub["acme/some-kernel"].branches) == {"main"}
+    text = talk.comments()[0]
+    assert text.startswith(body)
+    loads = 'some_kernel = get_kernel("acme-staging/some-kernel", revision="pr-7", trust_remote_code=True)'
+    assert f"from kernels import get_kernel\n{loads}\n" in text
+
+    # Once there is a newer commit, or the pull request is closed, the reviewers' word is too late.
+    talk.change(head={"sha": "b" * 40, "repo": FORK})
+    run = talk.run(STAGE, "workflow_dispatch", "stage-late", runs, inputs=sent["inputs"])
+    assert run.jobs["find"] == "failure"
+    assert "#7 is at bbbbbbbbbbbb now" in run.log
+    talk.change(head={"sha": sha, "repo": FORK}, state="closed")
+    closed = {"action": "closed", "number": 7, "pull_request": {"number": 7, "head": {"sha": sha}}}
+    run = talk.run(STAGE, "pull_request_target", "closed", runs, **closed)
+    assert run.jobs == dict.fromkeys(["find", "clean some-kernel"], "success"), run.log
+    assert set(staging.branches) == {"main"}
+
+    # One step from a pull request to a release: GitHub merges it, or says why not.
+    talk.change(state="open")
+    talk.say("/kci release some-kernel", by="stranger")
+    assert talk.told()["pulls"][0]["merged_at"] is None
+    talk.say("/kci release")
+    assert talk.told()["pulls"][0]["merged_at"]
+    assert talk.told()["dispatched"][1:] == [
+        ["kci-publish.yml", {"ref": "main", "inputs": {}, "return_run_details": True}]
+    ]
 
 
 def test_a_token_that_may_not_write_changes_nothing_and_says_so(tmp_path: Path, shared_by_workers: Path) -> None:

@@ -244,6 +244,8 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[actions]\nsha256 = "abc"\n',
         '[actions.pins."checkout"]\nsha = "0000000000000000000000000000000000000000"\n',
         '[publish]\nrepo-prefix = "acme/norm"\n',
+        '[pull-request]\nstaging = "acme/norm"\n',
+        '[pull-request]\nstaging = "acme"\n[publish]\nrepo-prefix = "acme"\n',
         '[publish]\nbranch = "a..b"\n',
         '[publish]\nbranch = "v{number}"\n',
         '[publish]\nenvironment = "a\\nb"\n',
