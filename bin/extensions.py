@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import re
 import sys
 import tarfile
 import tempfile
@@ -22,14 +23,17 @@ import tomlkit
 from msgspec import Struct, convert, field, to_builtins
 
 from kci.config.reader import parse_kernel
+from kci.diagnostics import Severity
 from kci.errors import KciError
 from kci.files.cache import default_cache
+from kci.starter.create import create
 from kci.starter.new_kernel import choose
 from kci.starter.take_over import from_setup_py
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "starter" / "extensions.toml"
 _LISTED = 20
 """So many sources are listed by name; of more, only the number stands in the table."""
+_BACKEND = 'BACKEND = "cuda" if torch.version.cuda else "rocm" if torch.version.hip else "cpu"'
 LITTLE = 4
 """A draft with no more left than this is one with little left."""
 
@@ -51,10 +55,15 @@ class Entry(Struct, forbid_unknown_fields=True, omit_defaults=True):
     license: str = ""
     refused: str = ""
     left: int = 0
+    """Lines of the draft that a person has to do."""
+    errors: int = 0
+    """What `kci check` reports besides: each ends a build."""
     operators: list[str] = []
     backends: dict[str, Taken] = field(default_factory=dict)
     built: list[str] = []
     """The backends for which a person has built it, and loaded it with the loader."""
+    edits: int = 0
+    """So many of the lines that are left had to be done before it built."""
 
 
 def entries() -> dict[str, Entry]:
@@ -84,7 +93,7 @@ def unpacked(entry: Entry, place: Path) -> Path:
 
 def result(name: str, entry: Entry) -> Entry:
     """What comes out when kci takes a package over."""
-    found = Entry(url=entry.url, sha256=entry.sha256, extension=entry.extension, built=entry.built)
+    found = Entry(entry.url, entry.sha256, entry.extension, built=entry.built, edits=entry.edits)
     with tempfile.TemporaryDirectory() as folder:
         root = unpacked(entry, Path(folder))
         try:
@@ -94,12 +103,12 @@ def result(name: str, entry: Entry) -> Entry:
             return found
     build = parse_kernel(adopted.files["build.toml"]).build
     found.license, found.left = build.general.license, len(adopted.left)
-    package = adopted.files[f"tests/test_{name.replace('-', '_')}.py"].decode()
-    found.operators = [
-        line.strip(' ",')
-        for line in package.partition("OPERATORS = [")[2].partition("]")[0].split("\n")
-        if line.strip()
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        _, said = create(Path(folder) / name, adopted.files, workflows=False)
+    found.errors = sum(item.severity is Severity.ERROR and item.rule not in ("KCI165", "KCI166") for item in said)
+    tests = adopted.files[f"tests/test_{name.replace('-', '_')}.py"].decode()
+    listed = tests.partition("OPERATORS = [")[2].partition("@pytest")[0]
+    found.operators = sorted(set(re.findall(r'"(\w+)"(?!:)', listed.replace(_BACKEND, ""))))
     for component in build.kernel.values():
         data = to_builtins(component)
         mine = found.backends.setdefault(str(component.backend), Taken([], 0, []))
@@ -121,7 +130,8 @@ def rank(entry: Entry) -> str:
     """How much is left of a take-over; what only its tests are left of is whole."""
     if entry.refused:
         return "not at all"
-    return "whole" if entry.left <= 1 else "with little left" if entry.left <= LITTLE else "with much left"
+    left = max(entry.left, entry.errors)  # most errors are lines that are left
+    return "whole" if left <= 1 else "with little left" if left <= LITTLE else "with much left"
 
 
 def _written(table: dict[str, Entry]) -> str:

@@ -7,8 +7,7 @@ import pytest
 
 from kci.starter.cpp_code import read_code
 from kci.starter.mutation import writes_to
-from kci.starter.operators import operators_of
-from kci.starter.python_package import moved
+from kci.starter.registrations import operators_of
 
 
 def made(code: str, binding: str) -> tuple[str, str]:
@@ -155,36 +154,3 @@ def test_a_name_says_what_a_body_does_not() -> None:
     assert writes_to(code.functions["f_"][0], 0, code) is True
     assert writes_to(code.functions["f_"][0], 1, code) is False
     assert writes_to(code.functions["h"][0], 0, code) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "written"),
-    [
-        ("from pkg.utils import a as b, c", "__init__.py", "from .utils import a as b, c"),
-        ("from pkg.utils import a", "deep/mod.py", "from ..utils import a"),
-        ("from pkg import a", "deep/er/mod.py", "from ... import a"),
-        ("import pkg.utils as u", "mod.py", "from . import utils as u"),
-        ("import pkg.deep.utils as u", "mod.py", "from .deep import utils as u"),
-        ("from .utils import a", "mod.py", "from .utils import a"),
-        ("import pkg_cuda", "mod.py", "from ._ops import ops as pkg_cuda"),
-        ("import pkg_cuda as k, os", "deep/mod.py", "from .._ops import ops as k; import os"),
-        ("from pkg import _C, util", "mod.py", "from ._ops import ops as _C; from . import util"),
-        ("from . import _C", "mod.py", "from ._ops import ops as _C"),
-        ("from ._C import f", "mod.py", "from ._ops import ops as _kernel_ops; f = _kernel_ops.f"),
-        ("import torch\nx = torch.ops.old.f(1)", "mod.py", "from ._ops import ops as _kernel_ops\nimport torch\nx = _kernel_ops.f(1)"),
-        ("import torch\nx = torch.ops.aten.f(1)", "mod.py", "import torch\nx = torch.ops.aten.f(1)"),
-        ("'é'; from pkg.a import b", "mod.py", "'é'; from .a import b"),
-        ("import pkgother", "mod.py", "import pkgother"),
-        ("def f(:", "mod.py", "def f(:"),
-    ],
-)  # fmt: skip
-def test_imports_are_made_relative(text: str, path: str, written: str) -> None:
-    assert moved(text, path, "pkg", {"pkg_cuda": None, "pkg._C": None}, {"old"}).text == written
-
-
-def test_what_loads_a_library_goes() -> None:
-    result = moved(
-        "import torch\nfor x in 'ab':\n    torch.ops.load_library(x)\ny = 1\n", "__init__.py", "pkg", {}, set()
-    )
-    assert result.text == "import torch\npass  # the build of the kernel loads its library\ny = 1\n"
-    assert result.left[0][0] == 2

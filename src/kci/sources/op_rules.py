@@ -91,6 +91,17 @@ _WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode(
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
     """The rules about ops in one file with some nodes, of a kernel with a Python name. The findings have no path."""
+    for call, _, what in fixed_names(tree, nodes):
+        yield _unprefixed(call, what)
+    names = names_of(nodes)
+    for inner in nodes:
+        if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
+            message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
+            yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
+
+
+def fixed_names(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    """The calls that name an op and do not take its namespace from the build, with that argument, and what they are."""
     names = names_of(nodes)
     judged = set()
     for node in tree.body:
@@ -99,24 +110,16 @@ def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[
                 if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
                     judged.add(id(decorator))
                     if not _prefixed(decorator.args[0], names):
-                        yield _unprefixed(decorator, f"{last_name(decorator.func)} of {node.name}")
+                        yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
     for inner in nodes:
-        match inner:
-            case ast.Call() if id(inner) not in judged:
-                yield from _call(inner, names)
-            case ast.Attribute(attr=name):
-                namespace = names.canonical(inner)
-                if namespace == f"torch.ops.{name}" and name == own:
-                    message = f"it uses torch.ops.{name}, and no build of this kernel registers that namespace"
-                    yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
-            case _:
-                pass
+        if isinstance(inner, ast.Call) and id(inner) not in judged:
+            yield from _call(inner, names)
 
 
 _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 
-def _call(node: ast.Call, names: FileNames) -> Iterator[Diagnostic]:
+def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     name = last_name(node.func)
     meant = names.canonical(node.func)
     by_name = meant == name and name in _BY_REFERENCE and name not in names.defined
@@ -134,7 +137,7 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[Diagnostic]:
     if argument is None or _prefixed(argument, names):
         return
     if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
-        yield _unprefixed(node, target)
+        yield node, argument, target
 
 
 def _unprefixed(node: ast.Call, what: str) -> Diagnostic:

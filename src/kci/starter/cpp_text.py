@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 _SKIPPED = re.compile(
     r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?(?:\*/|\Z)|R\"([^\s()\\]{0,16})\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.){1,8}'",
@@ -55,3 +56,35 @@ def split_arguments(text: str) -> list[str]:
             parts.append(text[start : found.start()])
             start = found.end()
     return [part.strip() for part in (*parts, text[start:]) if part.strip()]
+
+
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b[ \t]*(.*)$")
+
+
+def conditions(text: str, line: int) -> tuple[str, ...]:
+    """The conditions of the preprocessor around a line, `!` before those that must not hold; of `#elif` the last."""
+    open_now: list[str] = []
+    for number, words in enumerate(without_comments(text).split("\n"), 1):
+        if number == line:
+            break
+        if (found := _CONDITION.match(words)) is None:
+            continue
+        kind, said = found[1], found[2].strip()
+        if kind in ("if", "ifdef", "ifndef"):
+            open_now.append({"if": said, "ifdef": f"defined({said})", "ifndef": f"!defined({said})"}[kind])
+        elif not open_now:
+            continue
+        elif kind == "endif":
+            open_now.pop()
+        else:
+            open_now[-1] = said if kind == "elif" else f"!{open_now[-1]}".removeprefix("!!")
+    return tuple(open_now)
+
+
+def holds(condition: str, defined: Container[str]) -> bool:
+    """Whether a condition of `defined(X)`, `!`, `&&` and `||` holds with some macros; any other is taken to hold."""
+    answers = []
+    for either in condition.split("||"):
+        parts = [re.fullmatch(r"(!?)defined\s*\(?\s*(\w+)\s*\)?", part.strip()) for part in either.split("&&")]
+        answers.append(all(part is None or (part[2] in defined) == (not part[1]) for part in parts))
+    return any(answers)

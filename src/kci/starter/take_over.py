@@ -17,20 +17,24 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, UsageError
 from kci.plurals import count
 from kci.starter.cpp_code import read_code
+from kci.starter.cpp_text import holds, without_comments
 from kci.starter.from_existing import Adopted, read_project
 from kci.starter.licenses import license_of
 from kci.starter.new_kernel import NewKernel, rendered
-from kci.starter.operators import Operator, operators_of
-from kci.starter.python_package import moved
-from kci.starter.recorded_components import TakenOver
+from kci.starter.operators import Operator
+from kci.starter.python_package import OWN_OPS, moved, python_files
+from kci.starter.recorded_components import Component, TakenOver
+from kci.starter.registrations import operators_of
 from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
 
 ALL = "all"
-_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"]torch/(?:extension|python)\.h[>\"]")
+_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"]torch/(?:extension|python|csrc/utils/pybind)\.h[>\"]")
 _GIL = re.compile(r"\b(?:py|pybind11)::gil_scoped_release\s+\w+\s*(?:\{\}|\(\))?\s*;")
 """PyTorch calls an operator without the lock of Python."""
 _PYBIND_OWN = re.compile(
-    r"^([ \t]*#[ \t]*include[ \t]*[<\"]pybind11/[^\n]*|[ \t]*namespace\s+py\s*=\s*pybind11\s*;)", re.M
+    r"^([ \t]*#[ \t]*include[ \t]*[<\"]pybind11/[^\n]*|[ \t]*namespace\s+py\s*=\s*pybind11\s*;"
+    r"|[ \t]*using\s+namespace\s+(?:py|pybind11)(?:::literals)?\s*;)",
+    re.M,
 )
 
 
@@ -59,11 +63,12 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
         raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
     compiled = list(dict.fromkeys(name for item in components for name in item.sources))
     headers = list(dict.fromkeys(name for item in components for name in item.headers))
-    files, operators, namespaces = _code(found, compiled, headers)
+    files, operators, namespaces = _code(found, compiled, headers, work)
     work.left += _operators_left(operators)
     package = python_name(choice.name)
     names = {item.name for items in groups.values() for item in items.values()}
-    python = _python(found, runs, names, namespaces, package, work)
+    backends = list(dict.fromkeys(item.backend for item in components))
+    python, depends = _python(found, runs, names, namespaces, package, backends, work)
     files |= {path: text.encode() for path, text in python.items()}
     files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
     licensed = choice.license or _license(runs, found, work)
@@ -80,8 +85,9 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
         "package": package,
-        "backends": list(dict.fromkeys(item.backend for item in components)), "components": components,
+        "backends": backends, "components": components, "depends": depends,
         "left": [_one_line(item) for item in work.left], "operators": registered,
+        "only": _only(operators, components, backends),
     }  # fmt: skip
     templates = {
         BUILD_TOML: "port/build.toml.j2",
@@ -167,7 +173,7 @@ def _chosen(
 
 
 def _code(
-    found: Mapping[str, bytes], compiled: list[str], headers: list[str]
+    found: Mapping[str, bytes], compiled: list[str], headers: list[str], work: TakenOver
 ) -> tuple[dict[str, bytes], list[Operator], set[str]]:
     texts = {name: found[name].decode("utf-8", "surrogateescape") for name in (*compiled, *headers)}
     changed, operators, namespaces = operators_of(texts, compiled, read_code(texts))
@@ -177,6 +183,9 @@ def _code(
         new = _GIL.sub("", _PYBIND_OWN.sub("", new))
         if "TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, ops)" in new and "torch/library.h" not in new:
             new = f"#include <torch/library.h>\n{new}"
+        if uses := re.search(r"\b(?:py|pybind11)::\w+", without_comments(new)):
+            where = new.count("\n", 0, uses.start()) + 1
+            work.left.append(f"{name}:{where}: it uses `{uses[0]}`: a kernel is built without pybind11, so rewrite it")
         files[name] = new.encode("utf-8", "surrogateescape")
     return files, operators, namespaces
 
@@ -189,6 +198,29 @@ def _operators_left(operators: Sequence[Operator]) -> list[str]:
                 f"{item.file}:{item.line}: `{item.name}`: does it write to {', '.join(item.asked)}? Its schema says so"
             )
     return left
+
+
+_MACROS = {"cpu": {"CPU_KERNEL"}, "cuda": {"CUDA_KERNEL"}, "rocm": {"ROCM_KERNEL", "USE_ROCM", "__HIP_PLATFORM_AMD__"}}
+"""What is defined without being asked for."""
+
+
+def _only(
+    operators: Sequence[Operator], components: Sequence[Component], backends: Sequence[str]
+) -> dict[str, list[str]]:
+    """The operators that not every backend has, by backend: it compiles their file, and their condition holds."""
+    had: dict[str, set[str]] = {}
+    for backend in backends:
+        mine = [item for item in components if item.backend == backend]
+        words = [word for item in mine for word in (*item.cxx_flags, *item.gpu_flags)]
+        macros = {word[2:].partition("=")[0] for word in words if word.startswith("-D")} | _MACROS[backend]
+        compiled = {name for item in mine for name in item.sources}
+        had[backend] = {
+            item.name
+            for item in operators
+            if not item.left and item.file in compiled and all(holds(one, macros) for one in item.within)
+        }
+    shared = set.intersection(*had.values())
+    return {backend: sorted(names - shared) for backend, names in had.items() if names - shared}
 
 
 def _license(runs: SetupRuns, found: Mapping[str, bytes], work: TakenOver) -> str:
@@ -215,12 +247,22 @@ def _license(runs: SetupRuns, found: Mapping[str, bytes], work: TakenOver) -> st
 
 
 def _python(
-    found: Mapping[str, bytes], runs: SetupRuns, names: set[str], namespaces: set[str], package: str, work: TakenOver
-) -> dict[str, str]:
-    """The package's Python files, at their new paths."""
+    found: Mapping[str, bytes],
+    runs: SetupRuns,
+    names: set[str],
+    namespaces: set[str],
+    package: str,
+    backends: list[str],
+    work: TakenOver,
+) -> tuple[dict[str, str], list[str]]:
+    """The package's Python files, at their new paths, and the `python-depends` that they need."""
     setup = next((run.setup for run in runs.by_backend.values() if run.setup.packages), None)
     listed = setup.packages if setup is not None and isinstance(setup.packages, tuple) else ()
     folders = setup.package_dir if setup is not None and isinstance(setup.package_dir, dict) else {}
+    if not listed:  # setuptools finds them then
+        there = [re.fullmatch(r"(src/)?(\w+)/__init__\.py", name) for name in sorted(found)]
+        listed = tuple(item[2] for item in there if item)
+        folders = folders or {item[2]: f"{item[1] or ''}{item[2]}" for item in there if item}
     tops = [
         name
         for name in dict.fromkeys(item.partition(".")[0] for item in listed)
@@ -229,20 +271,23 @@ def _python(
     owners = [name.partition(".")[0] for name in sorted(names) if "." in name]
     main = next((name for name in (*owners, package, *tops) if name in tops), None)
     if main is None:
-        return {}
+        return {}, []
     others = [name for name in tops if name != main]
     if others:
         work.left.append(f"{SETUP_PY}: the packages {', '.join(others[:6])} were not copied: a kernel is one package")
     base = relative(folders.get(main) or posixpath.join(folders.get("", ""), main))
     modules: dict[str, object] = dict.fromkeys(names)
     modules |= {f"{main}.{name}": None for name in names if "." not in name}
+    texts = {
+        name[len(base) + 1 :]: data.decode("utf-8", "replace")
+        for name, data in found.items()
+        if base is not None and name.startswith(f"{base}/") and name.endswith((".py", ".pyi"))
+    }
+    files, depends = python_files(texts, main, modules, namespaces, backends)
     made: dict[str, str] = {}
-    for name, data in found.items():
-        if base is None or not name.startswith(f"{base}/") or not name.endswith((".py", ".pyi")):
-            continue
-        path = name[len(base) + 1 :]
-        text = data.decode("utf-8", "replace")
-        result = moved(text, path, main, modules, namespaces)
+    for path, text in texts.items():
+        result = moved(text, path, files)
+        path = f"{OWN_OPS}.py" if path == "_ops.py" else path  # noqa: PLW2901
         made[f"torch-ext/{package}/{path}"] = result.text
         work.left += [f"torch-ext/{package}/{path}:{line}: {what}" for line, what in result.left]
-    return made
+    return made, depends
