@@ -9,8 +9,8 @@ import msgspec
 
 from kci.sources.imports import last_name
 
-_SCRIPTED = ("script", "script_method", "script_if_tracing")
-"""Decorators of torch.jit, which compiles no import statement."""
+_SCRIPTED = ("script", "script_method", "script_if_tracing", "jit", "njit", "vectorize", "guvectorize")
+"""Decorators of torch.jit, Triton and Numba, which compile no import statement."""
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def used_late(tree: ast.Module, statement: ast.Import | ast.ImportFrom) -> Late 
         elif body is None:
             return f"line {node.lineno} uses it when the file is loaded"
         elif not body:
-            return f"line {node.lineno} uses it in code that torch.jit compiles"
+            return f"line {node.lineno} uses it in code that a decorator compiles"
         else:
             bodies[id(body[0])] = body
     return Late(tuple(bodies.values()), tuple(annotations.values()))
@@ -60,7 +60,8 @@ def _within(tree: ast.Module, without: ast.stmt) -> Iterator[tuple[ast.AST, *_Pl
         yield node, body, annotation
         inner, said = body, getattr(node, "annotation", None) or getattr(node, "returns", None)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if any(last_name(item) in _SCRIPTED for item in node.decorator_list):
+            called = (item.func if isinstance(item, ast.Call) else item for item in node.decorator_list)
+            if any(last_name(item) in _SCRIPTED for item in called):
                 inner = ()
             elif body is None and not isinstance(node, ast.ClassDef):
                 inner = tuple(node.body)

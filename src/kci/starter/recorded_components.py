@@ -10,7 +10,7 @@ import msgspec
 
 from kci.config.values import Depend, python_name
 from kci.inputs.include_scan import scan
-from kci.starter.run_setup import SETUP_PY, RecordedExtension, relative
+from kci.starter.run_setup import RecordedExtension, relative
 
 _COMPILED = (".cpp", ".cc", ".cxx", ".c", ".cu", ".hip")
 _OF_TORCH = re.compile(
@@ -41,7 +41,7 @@ class TakenOver:
         self.said: list[str] = []
 
     def note(self, item: RecordedExtension, text: str) -> None:
-        said = f"{SETUP_PY}:{item.line}: {text}"
+        said = f"{item.file}:{item.line}: {text}"
         if said not in self.left:
             self.left.append(said)
 

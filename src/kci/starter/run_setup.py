@@ -48,6 +48,7 @@ class RecordedExtension(msgspec.Struct, frozen=True):
     name: _Text
     sources: _Texts
     line: int
+    file: _Text = SETUP_PY
     include_dirs: _Texts = ()
     libraries: _Texts = ()
     link_args: _Texts = ()
@@ -85,7 +86,10 @@ class SetupRuns(msgspec.Struct, frozen=True):
     written: dict[str, bytes]
     """Files that it made, by their path in the project."""
     where: str
-    """What held it, for people."""
+    """How that was found out, for people."""
+    file: str = SETUP_PY
+    left: tuple[str, ...] = ()
+    """What was not followed, a line each, with its place."""
 
 
 def sandbox() -> str:
@@ -134,7 +138,7 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
         for backend in RUN_FOR:
             ended = next((run for run in by_backend.values() if run.error == _TOO_LONG), None)
             by_backend[backend] = ended or _run(place, backend, facts)
-        return SetupRuns(by_backend, _written(project, files), sandbox())
+        return SetupRuns(by_backend, _written(project, files), f"run {sandbox()}")
     except OSError as error:
         raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
     finally:

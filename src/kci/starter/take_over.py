@@ -16,6 +16,7 @@ from kci.config.reader import BUILD_TOML
 from kci.config.values import python_name
 from kci.errors import FindingsError, UsageError
 from kci.plurals import count
+from kci.starter.cmake_targets import CMAKE
 from kci.starter.cpp_code import read_code
 from kci.starter.cpp_text import holds, without_comments
 from kci.starter.from_existing import Adopted, read_project
@@ -23,6 +24,7 @@ from kci.starter.licenses import license_of
 from kci.starter.new_kernel import NewKernel, rendered
 from kci.starter.operators import Operator
 from kci.starter.python_package import OWN_OPS, moved, python_files
+from kci.starter.read_cmake import cmake_file, read_cmake
 from kci.starter.recorded_components import Component, TakenOver
 from kci.starter.registrations import operators_of
 from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
@@ -39,7 +41,7 @@ _PYBIND_OWN = re.compile(
 
 
 def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ()) -> Adopted:
-    """Take over a project by running its setup.py (`run_setup`).
+    """Take over a project by running its setup.py (`run_setup`), or reading its CMake files (`read_cmake`).
 
     Args:
         root: the project.
@@ -47,17 +49,15 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
         extensions: which of several to take over, by the names that the refusal without them lists; or `all`.
 
     Raises:
-        UsageError: there is no setup.py, or several extensions and none of them is chosen.
-        FindingsError: setup.py made no extension, or none of their sources is there.
+        UsageError: there is nothing to take over, or several extensions and none of them is chosen.
+        FindingsError: there is no extension of torch, or none of their sources is there.
     """
     found, links = read_project(root)
-    if SETUP_PY not in found:
-        hint = "kci takes over these two; begin with `kci init NAME`, and copy your sources"
-        raise UsageError(f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=hint)
-    runs = run_setup(found)
+    runs = _runs(root, found)
     found = {**found, **runs.written}
     work = TakenOver(found)
-    groups = _chosen(_groups(runs, found, root), extensions, work)
+    work.left += runs.left
+    groups = _chosen(_groups(runs, found, root), extensions, work, runs.file)
     components = work.components(groups, python_name(choice.name))
     if not any(item.sources for item in components):
         raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
@@ -99,7 +99,7 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     if f"torch-ext/{package}/__init__.py" not in files:
         templates[f"torch-ext/{package}/__init__.py"] = "port/package.py.j2"
     files |= {path: text.encode() for path, text in rendered(templates, values).items()}
-    taken = [f"{SETUP_PY} was run {runs.where}"]
+    taken = [f"{runs.file} was {runs.where}"]
     taken += [
         f"{item.backend}: {count(len(item.sources), 'source')}, {count(len(item.headers), 'header')} ({item.label})"
         for item in components
@@ -114,11 +114,27 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:400]
 
 
+_BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
+
+
+def _runs(root: Path, found: Mapping[str, bytes]) -> SetupRuns:
+    """What the project's setup.py makes, or its CMake files where that makes no extension of torch."""
+    cmake = cmake_file(found)
+    if SETUP_PY in found:
+        runs = run_setup(found)
+        made = (item for run in runs.by_backend.values() for item in run.extensions)
+        return runs if cmake is None or any(item.kind != "plain" for item in made) else read_cmake(found, cmake)
+    if cmake is None:
+        what = f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}, nor a {CMAKE} that finds torch"
+        raise UsageError(what, hint=f"kci takes over these; {_BY_HAND}")
+    return read_cmake(found, cmake)
+
+
 def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str, dict[str, RecordedExtension]]:
     """The extensions by what they are called without their backend, and by backend."""
     groups: dict[str, dict[str, RecordedExtension]] = {}
     by_backend = runs.by_backend
-    backends = ("cpu", "cuda", "rocm") if knows_rocm(found) else ("cpu", "cuda")
+    backends = ("cpu", "cuda", "rocm") if SETUP_PY in found and knows_rocm(found) else ("cpu", "cuda")
     for backend in backends:
         for item in by_backend[backend].extensions:
             if item.kind == ("cpp" if backend == "cpu" else "cuda"):
@@ -128,21 +144,19 @@ def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str
             groups.setdefault(_stem(item.name), {}).setdefault("cpu", item)
     if not groups:
         ends = [
-            f"{SETUP_PY}:{run.line}: for {name} it ends with {run.error}"
+            f"{runs.file}:{run.line}: for {name} it ends with {run.error}"
             for name, run in by_backend.items()
             if run.error
         ]
         plain = any(item.kind == "plain" for run in by_backend.values() for item in run.extensions)
-        hint = (
-            "\n".join(ends)
-            or "kci takes over CUDAExtension and CppExtension; begin with `kci init NAME`, and copy your sources"
-        )
-        what = (
-            "it makes extensions that are not torch's"
-            if plain
-            else "it makes no extension of torch.utils.cpp_extension"
-        )
-        raise FindingsError(f"{root / SETUP_PY}: {what}", hint=hint)
+        if posixpath.basename(runs.file) == CMAKE:
+            what, known = "it has no module that links torch", "modules and shared libraries that link torch"
+        else:
+            what = "extensions that are not torch's" if plain else "no extension of torch.utils.cpp_extension"
+            what = f"it makes {what}"
+            known = "CUDAExtension and CppExtension"
+        hint = "\n".join([*ends, f"kci takes over {known}; else {_BY_HAND}"])
+        raise FindingsError(f"{root / runs.file}: {what}", hint=hint)
     return groups
 
 
@@ -152,7 +166,7 @@ def _stem(name: str) -> str:
 
 
 def _chosen(
-    groups: dict[str, dict[str, RecordedExtension]], asked: Sequence[str], work: TakenOver
+    groups: dict[str, dict[str, RecordedExtension]], asked: Sequence[str], work: TakenOver, file: str
 ) -> dict[str, dict[str, RecordedExtension]]:
     if len(groups) > 1 and not asked:
         listed = "\n".join(
@@ -160,12 +174,12 @@ def _chosen(
             for stem, items in groups.items()
         )
         hint = f"each can be a kernel of its own, or all of them one:\n{listed}\n  --extension {ALL}"
-        raise UsageError(f"{SETUP_PY} makes {count(len(groups), 'extension')}, and a kernel is one module", hint=hint)
+        raise UsageError(f"{file} makes {count(len(groups), 'extension')}, and a kernel is one module", hint=hint)
     if ALL in asked or not asked:
         return groups
     for name in asked:
         if name not in groups:
-            raise UsageError(f"{SETUP_PY} makes no extension {name[:60]!r}", hint=f"one of: {', '.join(groups)}, {ALL}")
+            raise UsageError(f"{file} makes no extension {name[:60]!r}", hint=f"one of: {', '.join(groups)}, {ALL}")
     others = [stem for stem in groups if stem not in asked]
     if others:
         work.said.append(f"not taken over: {', '.join(others)}; each can be a kernel of its own")
@@ -274,7 +288,7 @@ def _python(
         return {}, []
     others = [name for name in tops if name != main]
     if others:
-        work.left.append(f"{SETUP_PY}: the packages {', '.join(others[:6])} were not copied: a kernel is one package")
+        work.left.append(f"{runs.file}: the packages {', '.join(others[:6])} were not copied: a kernel is one package")
     base = relative(folders.get(main) or posixpath.join(folders.get("", ""), main))
     modules: dict[str, object] = dict.fromkeys(names)
     modules |= {f"{main}.{name}": None for name in names if "." not in name}
