@@ -129,6 +129,8 @@ def _block(name: str, command: click.Command, group: click.Context | None = None
 
 def actions_page() -> str:
     """docs/actions.md."""
+    from kci.version import REPOSITORY
+
     parts = [
         "# Actions\n",
         "What the rendered workflows are made of; [Workflows](workflows.md) shows them in workflows of your own. Inputs are",
@@ -139,7 +141,7 @@ def actions_page() -> str:
     ]
     for folder in ACTIONS:
         action = yaml.safe_load((ROOT / folder / "action.yml").read_text(encoding="utf-8"))
-        parts.append(f"\n## {'/'.join(filter(None, ('kci/build', folder)))}\n\n{action['description']}.\n")
+        parts.append(f"\n## {'/'.join(filter(None, (REPOSITORY, folder)))}\n\n{action['description']}.\n")
         parts += ["| input | | default |", "|---|---|---|"]
         for name, given in action["inputs"].items():
             default = given.get("default", "")

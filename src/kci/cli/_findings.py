@@ -18,7 +18,7 @@ from kci.config.find_settings import locate
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Related, Rule, Severity, printable, render_github, rules
 from kci.plurals import count
-from kci.version import __version__
+from kci.version import HOME, __version__
 
 if TYPE_CHECKING:
     from kci.run.local import TreeResult
@@ -145,7 +145,7 @@ def render_sarif(
     driver = {
         "name": "kci",
         "version": tool_version,
-        "informationUri": "https://github.com/kci/build",
+        "informationUri": HOME,
         "rules": [_rule(rules()[rule]) for rule in used],
     }
     results = [_result(item, used.index(item.rule), base, seen) for item, _ in reasons]

@@ -20,6 +20,7 @@ import msgspec
 from kci.config.model import Build
 from kci.config.urls import GIT_SCHEMES, GitUrl, Upstream
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, KernelName, StableAbi, Version
+from kci.version import REPOSITORY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -38,7 +39,7 @@ def build_schema() -> dict[str, Any]:
     return schema
 
 
-PUBLISHED_AT = "https://raw.githubusercontent.com/kci/build/main/schemas/"
+PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/schemas/"
 """Where the schemas that are checked in can be fetched; their ids, and what SchemaStore's catalog points at."""
 
 

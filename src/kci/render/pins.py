@@ -15,10 +15,11 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.dated_data import Dated, shipped
 from kci.suggest import one_of
-from kci.version import __version__
+from kci.version import REPOSITORY, __version__
 
 OWN = "kci/build"
-"""kci's own actions, as templates name them; what the files call them is `Pin.repository`."""
+"""kci's own actions, as templates and kci.toml name them, whatever `REPOSITORY` is; what the files call them is
+`Pin.repository`."""
 
 RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
@@ -44,7 +45,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    repository: str
     ref: str
     released: bool
     outputs: dict[str, tuple[str, ...]]
@@ -76,21 +76,21 @@ _pin_file = shipped("render/data/pins.toml", _PinFile)
 def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
     own = _pin_file().own
-    return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=own.repository)}.items()))
+    return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
 
 
 def known_outputs(repository: str = "") -> dict[str, tuple[str, ...]]:
     """The outputs of the actions that kci uses, by reference; those of kci's own, in that repository, are the last."""
     others = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs}
     own = _pin_file().own
-    root = repository or own.repository
+    root = repository or REPOSITORY
     return others | {f"{root}/{name}".removesuffix("/build"): outputs for name, outputs in own.outputs.items()}
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions, if it is the one that exists only once kci is released; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
-    same = not chosen.sha and (chosen.repository or OWN, chosen.version) == (default.repository, default.version)
+    same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
     known = _pin_file().own.released or RELEASE_DATA.is_file()
     return f"{default.repository}@{default.version}" if same and not known else ""
 

@@ -31,9 +31,10 @@ from kci.tree.dsse import (
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.sigstore_bundles import open_bundle, run_signer
+from kci.version import HOME
 
 ATTESTATION_NAME = "kci-attestation.dsse.json"
-PREDICATE_TYPE = "https://github.com/kci/build/attestations/v1"
+PREDICATE_TYPE = f"{HOME}/attestations/v1"
 BUNDLE_NAME = "kci-attestation.sigstore.json"
 _SLSA = "https://slsa.dev/provenance/"
 _SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)

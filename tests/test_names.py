@@ -1,0 +1,62 @@
+"""The names that nobody holds before the first release stand in one place: `kci.version.REPOSITORY`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from kci.render.pins import OWN, known_outputs, shipped_pins
+from kci.version import HOME, REPOSITORY
+
+CANNOT_READ_IT = {
+    ".github/ISSUE_TEMPLATE/config.yml", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
+    "schemas/build.schema.json", "schemas/kci.schema.json", "schemas/schemastore.json",
+}  # fmt: skip
+"""Data and pages that spell the address; `make docs` writes the schemas."""
+AN_ADDRESS = re.compile(rf"(?:github|githubusercontent)\.com/({re.escape(REPOSITORY)}|kci/[\w-]+)\b")
+
+
+def tracked(*endings: str) -> dict[str, str]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in listed.stdout.split("\0")
+        if name.endswith(endings) and (ROOT / name).is_file()
+    }
+
+
+def test_the_address_is_spelled_only_where_it_cannot_be_read() -> None:
+    texts = tracked(".py", ".toml", ".md", ".json", ".yml", ".yaml", ".j2", ".cff")
+    spelled = {name: set(AN_ADDRESS.findall(text)) for name, text in texts.items() if not name.startswith("tests/")}
+    assert {name: found for name, found in spelled.items() if found} == {name: {REPOSITORY} for name in CANNOT_READ_IT}
+
+
+def test_no_other_line_of_the_code_names_the_repository() -> None:
+    literal = re.compile(rf"""["']{re.escape(REPOSITORY)}[/"'@]""")
+    found = [
+        f"{name}:{number}"
+        for name, text in tracked(".py", ".toml").items()
+        if name.startswith(("src/", "bin/", "actions/"))
+        for number, line in enumerate(text.splitlines(), 1)
+        if literal.search(line) and not line.startswith(('"""', f'OWN = "{OWN}"', f'REPOSITORY = "{REPOSITORY}"'))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_pages_use_the_actions_of_the_repository(page: str) -> None:
+    text = Path(ROOT / "docs" / page).read_text(encoding="utf-8")
+    used = set(re.findall(r"uses: ([\w-]+/[\w-]+)(?:/[\w-]+)?@v\d+\b(?! *#)", text))
+    own = {name for name in used if name.endswith("/build") or name.startswith("kci/")}
+    assert own <= {REPOSITORY}
+
+
+def test_what_is_rendered_and_signed_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.render.pins.REPOSITORY", "acme/kernels-ci")
+    assert shipped_pins()[OWN].repository == "acme/kernels-ci"
+    assert "acme/kernels-ci/plan" in known_outputs()
+    assert HOME.endswith(f"/{REPOSITORY}")
