@@ -322,6 +322,16 @@ def test_generated_sources_come_along() -> None:
     text = f"{HEAD}import pathlib\npathlib.Path('gen').mkdir(exist_ok=True)\npathlib.Path('gen/a.cu').write_text('made')\nsetup(ext_modules=[CUDAExtension('a', ['gen/a.cu'])])"
     runs = one_run(text)
     assert runs.written == {"gen/a.cu": b"made"}
+    assert runs.left == ()
+
+
+def test_what_setup_py_writes_anew_is_said() -> None:
+    runs = one_run(
+        f"{HEAD}open('pkg/info.py', 'w').write('torch = 1')\n", **{"pkg/info.py": "torch = 0", "pkg/a.py": ""}
+    )
+    assert runs.written == {}
+    (left,) = runs.left
+    assert left.startswith("pkg/info.py: setup.py writes it when it builds")
 
 
 def test_what_files_ask_for_is_there() -> None:

@@ -211,6 +211,18 @@ def kci() -> None:
     """
 
 
+def _remedied(error: click.ClickException) -> tuple[click.ClickException, str]:
+    """A mistake that click reports, and what to do about it: many begin with the option of `kci build`."""
+    match error:
+        case click.MissingParameter(param=click.Option(opts=["--variant"])):
+            return error, "`kci matrix` lists the names; `kci run` builds all that this machine can build"
+        case click.NoSuchOption(option_name="--variant", ctx=click.Context(command=command)):
+            if any("--only" in param.opts for param in command.params):
+                without_its_guess = click.NoSuchOption("--variant", ctx=error.ctx)
+                return without_its_guess, "--only GLOB chooses variants by their names"
+    return error, ""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line, and exit with its code."""
     with suppress(ValueError):  # only the main thread hears signals
@@ -224,7 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except click.ClickException as error:
+        error, remedy = _remedied(error)
         error.show()
+        if remedy:
+            click.echo(f"  hint: {remedy}", err=True)
         code = 2
     except Exit as error:
         code = error.exit_code

@@ -55,9 +55,8 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         files = _walked(path) if listed is None else listed
         below = [os.path.normpath(path / place) for place in outermost(files)]
         if not below:
-            raise FindingsError(
-                f"{argument}: no build.toml here or below", hint="name a directory that holds a build.toml"
-            )
+            hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
+            raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
         found |= dict.fromkeys(below)
     return sorted(found)
 

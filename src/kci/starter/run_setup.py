@@ -138,7 +138,10 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
         for backend in RUN_FOR:
             ended = next((run for run in by_backend.values() if run.error == _TOO_LONG), None)
             by_backend[backend] = ended or _run(place, backend, facts)
-        return SetupRuns(by_backend, _written(project, files), f"run {sandbox()}")
+        written = _written(project, files)
+        left = tuple(f"{name}: {_REWRITTEN}" for name in sorted(files.keys() & written.keys()))
+        new = {name: data for name, data in written.items() if name not in files}
+        return SetupRuns(by_backend, new, f"run {sandbox()}", left=left)
     except OSError as error:
         raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
     finally:
@@ -222,7 +225,7 @@ def _bubblewrap() -> str | None:
 
 
 def _written(project: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What is new below the project and may be a source; links and anything large are left."""
+    """What is new below the project and may be a source, or was written anew; links and anything large are left."""
     found: dict[str, bytes] = {}
     room = _MOST_BYTES
     if project.is_symlink():
@@ -230,14 +233,17 @@ def _written(project: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
             f"{SETUP_PY} puts a link in place of its own project", hint="look at what it does before you run it"
         )
     for entry in walk(project):
-        if entry.name in files or entry.link or not entry.regular or not is_own(entry.name):
+        if entry.link or not entry.regular or not is_own(entry.name):
             continue
         if PurePosixPath(entry.name).suffix in _SOURCES and (size := entry.path.stat().st_size) <= room:
             room -= size
-            found[entry.name] = entry.path.read_bytes()
+            data = entry.path.read_bytes()
+            if data != files.get(entry.name):
+                found[entry.name] = data
     return found
 
 
+_REWRITTEN = "setup.py writes it when it builds, and no kernel has a setup.py: look at what it says, and who reads it"
 _SOURCES = frozenset((".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp", ".inc", ".hip", ".py"))
 _ABOUT_ROCM = re.compile(rb"(?i)rocm|\bhip\b|is_hip|[._]hip\b")
 
