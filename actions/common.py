@@ -212,8 +212,11 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except KciError as error:
-        print_error(error)
+        told = any(item.severity is Severity.ERROR for item in error.diagnostics)
+        print_error(error, annotate=told)
         add_summary(*failure_summary(error))
+        if told:  # each finding has its annotation, and a fault has one
+            sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
     except OSError as error:  # a name that no file can have, or a full disk
         fail(f"{error.strerror}: {printable(str(error.filename or ''))[:200]}", 1)

@@ -83,7 +83,8 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        found = [*workspace.diagnostics, *problems, *planned.diagnostics, *faults(planned.plan)]
+        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]  # those are raised
+        found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
         print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
     if not callers and len(planned.plan.shards) > 1:

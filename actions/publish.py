@@ -9,6 +9,7 @@ from common import (
     add_table,
     flag_input,
     group,
+    lines_input,
     required_input,
     run_action,
     set_output,
@@ -18,16 +19,20 @@ from common import (
 )
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
+from kci.cli.compat import command as compat
 from kci.config.find_settings import find_settings
 from kci.publish.publish_tree import PublishRequest, publish_tree, remove_staged
 from kci.tree.signing import sign_tree_as_run
 
 
 def main() -> None:
-    """Sign if that is asked for, publish, and say what was done."""
+    """Sign if that is asked for, publish, and say what was done; or look at what is published."""
     if flag_input("remove", default="false"):
         show(remove_staged(required_input("repo-id"), required_input("branch")))
         return
+    if flag_input("signatures", default="false"):
+        words = ["signatures", "--", *lines_input("kernel")]
+        raise SystemExit(compat.main(words, prog_name="kci compat", standalone_mode=False))
     tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
     dry_run = flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None

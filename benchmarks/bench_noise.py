@@ -2,7 +2,8 @@
 
     python benchmarks/bench_noise.py [RUNS] [PROCESSES THAT DISTURB]
 
-A kernel of Python, so that no compiler and no torch is needed; the processes disturb for as long as it runs.
+The kernel is C++ that g++ compiles here, an RMS norm of float32 in one thread; torch and the loader are stand-ins, so
+that a run takes seconds. The processes disturb for as long as it runs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,40 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from cli.runner import kci
 from kci.files.bounded_json import decode_json
-from run.benchkit import kernel_with, python_for_benchmarks, tree_that_takes
+from run.benchkit import kernel_with, python_for_benchmarks
+from variants import CPU, make_variant
 
-STEPS = 5000
+ROWS = 200
+SOURCE = """
+#include <cmath>
+static float in[1024], out[1024];
+extern "C" float work() {
+  float sum = 0;
+  for (int row = 0; row < ROWS; ++row) {
+    float squares = 1e-6f;
+    for (int i = 0; i < 1024; ++i) { in[i] = static_cast<float>((i * 31 + row) % 97); squares += in[i] * in[i]; }
+    const float scale = 1 / std::sqrt(squares / 1024);
+    for (int i = 0; i < 1024; ++i) out[i] = in[i] * scale;
+    sum += out[row % 1024];
+  }
+  return sum - sum;
+}
+"""
+LOADED = """
+import ctypes, pathlib
+work = ctypes.CDLL(str(pathlib.Path(__file__).with_name("norm.so"))).work
+work.restype = ctypes.c_float
+"""
+
+
+def compiled(folder: Path, rows: int) -> Path:
+    """A tree with a variant that does so many rows of the norm."""
+    folder.mkdir()
+    source, binary = folder.with_suffix(".cpp"), folder.with_suffix(".so")
+    source.write_text(SOURCE)
+    subprocess.run(["g++", "-O2", "-shared", "-fPIC", f"-DROWS={rows}", source, "-o", binary], check=True)
+    make_variant(folder, CPU, files={"__init__.py": LOADED, "norm.so": binary.read_bytes()})
+    return folder
 
 
 def main(runs: int, disturbing: int) -> None:
@@ -29,14 +61,18 @@ def main(runs: int, disturbing: int) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             python, kernel = python_for_benchmarks(folder), kernel_with(folder / "kernel")
-            old = tree_that_takes(folder / "old", STEPS)
-            for what, steps in (("equal", STEPS), ("20 % slower", STEPS * 6 // 5)):
-                tree, verdicts = tree_that_takes(folder / what.replace(" % ", "-"), steps), Counter()
+            old = compiled(folder / "old", ROWS)
+            for what, rows in (("equal", ROWS), ("20 % slower", ROWS * 6 // 5)):
+                tree, verdicts = compiled(folder / what.replace(" % ", "-"), rows), Counter()
+                ratios: list[float] = []
                 for _ in range(runs):
                     words = ["bench", kernel, "--tree", tree, "--against", old, "--python", python, "--format", "json"]
                     said = decode_json(kci(*words).stdout, dict)
-                    verdicts[said["benchmarks"][0]["results"][0]["kci"]["change"]["verdict"]] += 1
-                print(f"{what}: {dict(verdicts)}, load {os.getloadavg()[0]:.1f}", flush=True)
+                    change = said["benchmarks"][0]["results"][0]["kci"]["change"]
+                    verdicts[change["verdict"]] += 1
+                    ratios.append(change["ratio"])
+                ratio = f"ratio {min(ratios):.3f} to {max(ratios):.3f}"
+                print(f"{what}: {dict(verdicts)}, {ratio}, load {os.getloadavg()[0]:.1f}", flush=True)
     finally:
         for process in busy:
             process.kill()

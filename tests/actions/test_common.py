@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from kci.diagnostics import Span, finding
+from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.plan.github import output_units
 from variants import CPU
@@ -51,6 +51,22 @@ def test_the_annotation_of_a_failure_stands_at_the_first_finding(capsys: pytest.
         "::error file=d.cu::it%0Afailed",
         "::error::it%0Afailed",
     ]
+
+
+@pytest.mark.parametrize("found", [(), (finding("KCI305", "too many"),), (finding("KCI420", "near"),)])
+def test_one_fault_is_one_annotation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: tuple[Diagnostic, ...]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+
+    def refuse() -> None:
+        raise FindingsError("too many", diagnostics=found)
+
+    with pytest.raises(SystemExit) as ended:
+        common.run_action(refuse)
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("::error") == 1
 
 
 def test_outputs_have_random_delimiters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

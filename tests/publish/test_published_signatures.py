@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from actions.test_common import load
 from cli.runner import Result, kci
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, hub, make_tree, token
@@ -104,3 +106,35 @@ def test_nothing_published_is_not_green(hub: FakeHub, token: None, key: Path, tm
     done = check(tmp_path)
     assert done.code == 3, done.stdout + done.stderr
     assert "no branch of a version" in done.stderr
+
+
+def test_the_job_of_each_day_says_the_same(
+    hub: FakeHub, published: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCI_INPUT_SIGNATURES", "true")
+    monkeypatch.setenv("KCI_INPUT_KERNEL", f"{tmp_path}\n")
+    action = load("publish")
+    for unsigned, code in ((False, 0), (True, 1)):
+        if unsigned:
+            files = {path: data for path, data in published.items() if "attestation" not in path}
+            hub[REPO].write("v1", files, "unsigned")
+        with pytest.raises(SystemExit) as ended:
+            action.main()
+        assert ended.value.code == code
+
+
+def test_it_is_rendered_where_kci_toml_says_who_may_sign(
+    hub: FakeHub, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    policy = (tmp_path / "kci.toml").read_text()
+    compat = tmp_path / ".github/workflows/kci-compat.yml"
+    for text, there in ((policy, False), ("[publish]\n", False), (f"[publish]\n{policy}", True)):
+        (tmp_path / "kci.toml").write_text(text)
+        done = kci("render", "--output", tmp_path, tmp_path)
+        assert done.code == 0, done.stderr
+        assert ("  signatures:\n" in compat.read_text()) is there
+        assert compat.read_text().count("- cron:") == 1 + there
+    (other,) = re.findall(r"schedule == '(.*?)'", compat.read_text())
+    (tmp_path / "kci.toml").write_text(f'[schedule]\ncron = "{other}"\n[publish]\n{policy}')
+    assert kci("render", "--output", tmp_path, tmp_path).code == 0
+    assert len(set(re.findall(r'- cron: "(.*?)"', compat.read_text()))) == 2, "a job must know which schedule it is"
