@@ -7,10 +7,15 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cli.runner import kci
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.files import replace
+from kci.plan.plan import PlanDocument, promised
+from kci.tree.artifacts import CiRun
+from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK
@@ -213,6 +218,52 @@ def test_what_is_not_planned_is_refused(tmp_path: Path) -> None:
         merge(files, tmp_path / "build", plan(CPU))
     assert [item.rule for item in caught.value.diagnostics] == ["KCI607", "KCI607"]
     assert "that kernel is not planned" in "".join(item.message for item in caught.value.diagnostics)
+
+
+def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: Path) -> None:
+    """The plan of a real kernel, and a folder that a job of the repository's own made of the variant for macOS."""
+    kernel = tmp_path / "gated-norm"
+    (kernel / "torch-ext/gated_norm").mkdir(parents=True)
+    (kernel / "torch-ext/gated_norm/__init__.py").write_text("")
+    (kernel / "norm.cpp").write_text("")
+    (kernel / "norm.metal").write_text("")
+    (kernel / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "metal"]\n'
+        '[torch]\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["norm.cpp"]\n'
+        '[kernel.b]\nbackend = "metal"\ndepends = ["torch"]\nsrc = ["norm.metal"]\n'
+    )
+    said = json.loads(kci("plan", kernel, "--format", "json").stdout)
+    left = [item["variant"] for item in said["left_out"]]
+    name = next(variant for variant in left if "metal" in variant)
+    assert said["kernels"][0]["elsewhere"] == left
+    compact = promised(msgspec.convert(said, PlanDocument))
+    assert compact["kernels"][0]["elsewhere"] == tuple(left)
+    planned = parse_plan(json.dumps(compact | {"commit": COMMIT}))
+    others = [artifact(tmp_path / "legs", variant) for variant in planned.kernels["gated-norm"].planned]
+    (manifest,) = merge(others, tmp_path / "without", planned)
+    assert manifest.complete, "nobody has to hand it over"
+
+    brought = make_variant(tmp_path / "own", name)
+    (manifest,) = merge([*others, brought.parent], tmp_path / "build", planned, run=CiRun("7", 1))
+    assert (manifest.complete, name in {entry.variant for entry in manifest.present}) == (True, True)
+    judged = {item.rule for item in verify(tmp_path / "build") if name in item.path}
+    assert judged == {"KCI741"}, "its library is none"
+    packed = kci("pack", brought, "--run", "", "--output", tmp_path / "packed")
+    assert packed.code == 0, packed.stderr
+    (again,) = merge([*others, Path(packed.stdout.strip())], tmp_path / "again", planned, run=CiRun("7", 1))
+    assert [entry.digest for entry in again.present] == [entry.digest for entry in manifest.present]
+
+    def refused(*given: Path) -> str:
+        with pytest.raises(FindingsError) as caught:
+            merge([*others, *given], tmp_path / "lies", planned, run=CiRun("7", 1))
+        assert not (tmp_path / "lies").exists()
+        return caught.value.diagnostics[0].rule
+
+    assert refused(make_variant(tmp_path / "late", name, source=GitState("f" * 40, dirty=False))) == "KCI612"
+    assert refused(make_variant(tmp_path / "alien", CUDA)) == "KCI607", "nobody left that out"
+    assert refused(make_variant(tmp_path / "renamed", name, built_as=CUDA)) == "KCI612"
+    (brought / "__init__.py").write_text("# other than what was sealed\n")
+    assert refused(brought) == "KCI603"
 
 
 def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> None:

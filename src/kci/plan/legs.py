@@ -142,6 +142,7 @@ def make_plan(
     for kernel in matrix.kernels:
         placed: list[Placed] = []
         planned: list[str] = []
+        elsewhere: list[str] = []
         for variant in kernel.each_once():
             name = variant.name
             found = place(
@@ -156,6 +157,7 @@ def make_plan(
             )
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
+                elsewhere.append(name)
                 continue
             planned.append(name)
             if reason := options.skip.get((kernel.name, name)):
@@ -172,7 +174,8 @@ def make_plan(
         legs += [*group(kernel, whole, options.grouping), *more]
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
-        kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
+        plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
+        kernels.append(plan)
     if options.objects:
         # Those of a variant in parts are all with the leg that links it: so other parts than before find theirs too.
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]

@@ -232,6 +232,8 @@ class KernelPlan(msgspec.Struct, frozen=True):
     """What each planned variant is made from; None if the plan was made without."""
     tree: str = ""
     """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
+    elsewhere: tuple[str, ...] = ()
+    """Variants that nothing builds here; merging takes them from whoever hands them over."""
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -390,6 +392,7 @@ def promised(plan: Plan | PlanDocument) -> dict[str, Any]:
             continue
         entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
         entry |= {"tree": kernel.tree} if kernel.tree else {}
+        entry |= {"elsewhere": kernel.elsewhere} if kernel.elsewhere else {}
         prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
         kernels.append(entry | {"planned": planned} | ({"fingerprints": prints} if prints else {}))
     compact: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": kernels}

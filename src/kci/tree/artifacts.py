@@ -180,7 +180,7 @@ def _doubts(source: Source, planned: Planned | None, run: CiRun) -> Iterator[Dia
     if planned is None:
         return
     part = planned.kernels.get(leg.kernel)
-    if part is None or leg.variant not in part.planned:
+    if part is None or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path=path)
     if planned.commit is not None and leg.source is None:

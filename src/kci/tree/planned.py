@@ -29,8 +29,11 @@ class PlannedKernel(msgspec.Struct, frozen=True):
     tree: Annotated[str, Meta(max_length=4096)] = ""
     """Where its tree would lie in the repository, relative to kci.toml; `Planned.suppressions` name files so."""
 
+    elsewhere: tuple[str, ...] = ()
+    """Variants that nothing builds here. They are taken from whoever hands them over, and nobody has to."""
+
     def __post_init__(self) -> None:
-        for variant in self.planned:
+        for variant in (*self.planned, *self.elsewhere):
             parse_variant_name(variant)
 
 
