@@ -80,7 +80,7 @@ def test_what_a_fork_leaves_untested_is_said(plan: Plan) -> None:
 
 def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
     (kernel,) = plan.kernels
-    entry = {"name": "some-kernel", "path": ".", "version": 1}
+    entry = {"name": "some-kernel", "path": ".", "version": 1, "elsewhere": kernel.elsewhere}
     assert promised(plan) == {"schema": 1, "tier": "release", "kernels": [entry | {"planned": NAMES}]}
     printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", "another": "2"})
     built = msgspec.structs.replace(plan, legs=plan.legs[:1], kernels=(printed,), commit="c")
