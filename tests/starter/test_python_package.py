@@ -118,8 +118,9 @@ def test_what_users_may_import_from_the_package_stays() -> None:
 
 
 def test_a_curated_package_is_a_dependency() -> None:
-    files, depends = python_files({"a.py": "import einops, numpy"}, "pkg", {}, set(), ["cuda"])
-    assert depends == ["einops"]
+    files, depends = python_files({"a.py": "import cutlass.cute, einops, numpy"}, "pkg", {}, set(), ["cuda"])
+    assert depends == {"": ["einops"], "cuda": ["nvidia-cutlass-dsl"]}
+    assert files.there.allows("cutlass")
     assert files.there.allows("einops")
     assert not files.there.allows("numpy")
 

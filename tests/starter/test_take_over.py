@@ -326,10 +326,9 @@ def test_generated_sources_come_along() -> None:
 
 
 def test_what_setup_py_writes_anew_is_said() -> None:
-    runs = one_run(
-        f"{HEAD}open('pkg/info.py', 'w').write('torch = 1')\n", **{"pkg/info.py": "torch = 0", "pkg/a.py": ""}
-    )
-    assert runs.written == {}
+    text = f"{HEAD}open('pkg/info.py', 'w').write('torch = 1')\nopen('a.h', 'w').write('new')\n"
+    runs = one_run(text, **{"pkg/info.py": "torch = 0", "a.h": "old"})
+    assert runs.written == {"a.h": b"new"}, "what is generated for the compiler is what it would be built from"
     (left,) = runs.left
     assert left.startswith("pkg/info.py: setup.py writes it when it builds")
 
@@ -375,6 +374,34 @@ def test_what_makes_no_extension_is_refused_with_the_reason(text: str, said: str
     assert made.code == 1
     assert said in made.stderr
     assert not (here / "adder").exists()
+
+
+def test_headers_that_are_not_there_are_said(here: Path) -> None:
+    text = (
+        "#include <torch/all.h>\n#ifdef WITH_CUDA\n#include <ATen/cuda/CUDAContext.h>\n#endif\n"
+        "#ifndef WITH_CUDA\n#include <cuda_runtime.h>\n#endif\n"
+    )
+    setup = f"{HEAD}from torch.utils.cpp_extension import CppExtension\nimport os\nif os.getenv('FORCE_CUDA') == '1': made = CUDAExtension('a', ['a.cpp', 'b.cu'], define_macros=[('WITH_CUDA', None)])\nelse: made = CppExtension('a', ['a.cpp'])\nsetup(ext_modules=[made])"
+    write_tree(
+        here / "old",
+        {"setup.py": setup, "a.cpp": text, "b.cu": "#include <THC/THCAtomics.cuh>\n#include <THC/THC.h>\n"},
+    )
+    left = [line for line in from_setup_py(here / "old", choose("adder")).left if "it includes" in line]
+    assert left == [
+        "a.cpp:6: it includes `cuda_runtime.h`, and a build for the CPU has it not",
+        "b.cu:2: it includes `THC/THC.h`, and torch has it no more",
+    ]
+
+
+def test_curated_packages_are_declared_for_the_backends_that_have_them(here: Path) -> None:
+    setup = f"{HEAD}setup(packages=['pkg'], ext_modules=[CUDAExtension('pkg._C', ['a.cu'])])"
+    write_tree(here / "old", {"setup.py": setup, "a.cu": "", "pkg/__init__.py": "import cutlass.cute\nimport einops\n"})
+    made = kci("init", "adder", "--from", "old", "-y", "--run")
+    assert made.code == 0, made.stderr
+    general = read_kernel(here / "adder").build.general
+    assert general.python_depends == ("einops",)
+    assert general.cuda is not None
+    assert general.cuda.python_depends == ("nvidia-cutlass-dsl",)
 
 
 CUTLASS = "#define CUTLASS_MAJOR 3\n#define CUTLASS_MINOR 9\n"

@@ -56,8 +56,8 @@ def python_files(
     modules: Mapping[str, object],
     namespaces: Iterable[str],
     backends: Iterable[str],
-) -> tuple[PythonFiles, list[str]]:
-    """What all files of a package, by their paths in it, say together, and the `python-depends` that they need."""
+) -> tuple[PythonFiles, dict[str, list[str]]]:
+    """What all files of a package, by their paths in it, say together; and the `python-depends`, by backend."""
     registered, imported = set(namespaces), set()
     for text in texts.values():
         if (tree := _parsed(text)) is None:
@@ -65,8 +65,15 @@ def python_files(
         names = (_text_of(argument, text) for _, argument, _ in fixed_names(tree, list(ast.walk(tree))))
         registered |= {found[1] for name in names if (found := re.match(r"\w?[\"'](\w+)::", name))}
         imported |= {site.module.partition(".")[0] for site in read_module("", tree).sites if not site.level}
-    depends = [name for name, known in sorted(depends_table().general.items()) if imported & set(known.imports)]
-    there = package_of(package, [(name, "") for name in depends], backends)
+    table = depends_table()
+    offered = {"": table.general, **{name: table.backends.get(name, {}) for name in backends}}
+    depends = {
+        backend: needed
+        for backend, names in offered.items()
+        if (needed := [name for name, known in sorted(names.items()) if imported & set(known.imports)])
+    }
+    pairs = [(name, backend) for backend, names in depends.items() for name in names]
+    there = package_of(package, pairs, backends)
     known = frozenset(registered - set(_OF_TORCH))
     return PythonFiles(package, modules, known, there, renamed="_ops.py" in texts), depends
 

@@ -10,6 +10,7 @@ import msgspec
 
 from kci.config.values import Depend, python_name
 from kci.inputs.include_scan import scan
+from kci.starter.cpp_text import conditions, holds
 from kci.starter.run_setup import RecordedExtension, relative
 
 _COMPILED = (".cpp", ".cc", ".cxx", ".c", ".cu", ".hip")
@@ -17,6 +18,19 @@ _OF_TORCH = re.compile(
     r"(?:c10|torch|at|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|amdhip|hip|roc|gomp|stdc\+\+|m$|pthread|dl$|gcc)"
 )
 """Libraries that torch, its CUDA or every system brings."""
+
+
+_NOT_THERE = re.compile(
+    r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
+    r"((?:(THC)/(?!THCAtomics|THCDeviceUtils)|ATen/cuda/|c10/cuda/|cuda\.h|cuda_runtime|cublas|cusparse)[\w./-]*)"
+)
+_MACROS = {"cpu": {"CPU_KERNEL"}, "cuda": {"CUDA_KERNEL"}, "rocm": {"ROCM_KERNEL", "USE_ROCM", "__HIP_PLATFORM_AMD__"}}
+"""What is defined without being asked for."""
+
+
+def defined(backend: str, flags: Iterable[str]) -> set[str]:
+    """The macros that sources of a backend are compiled with."""
+    return {word[2:].partition("=")[0] for word in flags if word.startswith("-D")} | _MACROS[backend]
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -68,6 +82,7 @@ class TakenOver:
         gpu, again = self.flags(item, [*(flags.get("nvcc") or flags.get("hipcc") or ()), *_macros(item)])
         include = list(dict.fromkeys([*include, *more, *again]))
         reached, asked = _headers(self.found, sources, include)
+        self.no_such_header(backend, [*sources, *reached], defined(backend, cxx))
         depends = ["torch"]
         if any(name.startswith(("cutlass/", "cute/")) for name in asked):
             known, folder = _cutlass(self.found, include)
@@ -96,6 +111,17 @@ class TakenOver:
             tuple(gpu) if backend != "cpu" else (),
             tuple(depends),
         )
+
+    def no_such_header(self, backend: str, names: Iterable[str], macros: set[str]) -> None:
+        """Say which files include what torch, or the backend, has not."""
+        for name in names:
+            text = self.found[name].decode("utf-8", "replace")
+            for found in _NOT_THERE.finditer(text):
+                line = text.count("\n", 0, found.start()) + 1
+                if (found[2] or backend == "cpu") and all(holds(one, macros) for one in conditions(text, line)):
+                    why = "torch has it no more" if found[2] else "a build for the CPU has it not"
+                    self.left.append(f"{name}:{line}: it includes `{found[1]}`, and {why}")
+                    break
 
     def sources(self, item: RecordedExtension) -> list[str]:
         names = []

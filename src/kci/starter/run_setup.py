@@ -139,9 +139,10 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
             ended = next((run for run in by_backend.values() if run.error == _TOO_LONG), None)
             by_backend[backend] = ended or _run(place, backend, facts)
         written = _written(project, files)
-        left = tuple(f"{name}: {_REWRITTEN}" for name in sorted(files.keys() & written.keys()))
-        new = {name: data for name, data in written.items() if name not in files}
-        return SetupRuns(by_backend, new, f"run {sandbox()}", left=left)
+        python = [name for name in sorted(files.keys() & written.keys()) if name.endswith(".py")]
+        left = tuple(f"{name}: {_REWRITTEN}" for name in python)
+        made = {name: data for name, data in written.items() if name not in python}
+        return SetupRuns(by_backend, made, f"run {sandbox()}", left=left)
     except OSError as error:
         raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
     finally:

@@ -25,7 +25,7 @@ from kci.starter.new_kernel import NewKernel, rendered
 from kci.starter.operators import Operator
 from kci.starter.python_package import OWN_OPS, moved, python_files
 from kci.starter.read_cmake import cmake_file, read_cmake
-from kci.starter.recorded_components import Component, TakenOver
+from kci.starter.recorded_components import Component, TakenOver, defined
 from kci.starter.registrations import operators_of
 from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
 
@@ -214,10 +214,6 @@ def _operators_left(operators: Sequence[Operator]) -> list[str]:
     return left
 
 
-_MACROS = {"cpu": {"CPU_KERNEL"}, "cuda": {"CUDA_KERNEL"}, "rocm": {"ROCM_KERNEL", "USE_ROCM", "__HIP_PLATFORM_AMD__"}}
-"""What is defined without being asked for."""
-
-
 def _only(
     operators: Sequence[Operator], components: Sequence[Component], backends: Sequence[str]
 ) -> dict[str, list[str]]:
@@ -225,8 +221,7 @@ def _only(
     had: dict[str, set[str]] = {}
     for backend in backends:
         mine = [item for item in components if item.backend == backend]
-        words = [word for item in mine for word in (*item.cxx_flags, *item.gpu_flags)]
-        macros = {word[2:].partition("=")[0] for word in words if word.startswith("-D")} | _MACROS[backend]
+        macros = defined(backend, [word for item in mine for word in (*item.cxx_flags, *item.gpu_flags)])
         compiled = {name for item in mine for name in item.sources}
         had[backend] = {
             item.name
@@ -268,8 +263,8 @@ def _python(
     package: str,
     backends: list[str],
     work: TakenOver,
-) -> tuple[dict[str, str], list[str]]:
-    """The package's Python files, at their new paths, and the `python-depends` that they need."""
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The package's Python files, at their new paths, and the `python-depends` that they need, by backend."""
     setup = next((run.setup for run in runs.by_backend.values() if run.setup.packages), None)
     listed = setup.packages if setup is not None and isinstance(setup.packages, tuple) else ()
     folders = setup.package_dir if setup is not None and isinstance(setup.package_dir, dict) else {}
@@ -285,7 +280,7 @@ def _python(
     owners = [name.partition(".")[0] for name in sorted(names) if "." in name]
     main = next((name for name in (*owners, package, *tops) if name in tops), None)
     if main is None:
-        return {}, []
+        return {}, {}
     others = [name for name in tops if name != main]
     if others:
         work.left.append(f"{runs.file}: the packages {', '.join(others[:6])} were not copied: a kernel is one package")
