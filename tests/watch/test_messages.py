@@ -13,7 +13,7 @@ from kci.watch.causes import cause_of, outage_of
 
 TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parent / "messages.toml").read_text(encoding="utf-8"))
 VARIANT = "torch215-cxx11-cpu-x86_64-linux"
-PARTS = ("fitted", "held-out", "held-out-again")
+PARTS = ("fitted", "held-out", "held-out-again", "held-out-third")
 MESSAGES = [message for part in PARTS for message in TABLE.get(part, [])]
 OUTAGES = [message for message in MESSAGES if "outage" in message]
 FAILURES = [message for message in MESSAGES if "cause" in message]
