@@ -46,8 +46,9 @@ def follow(repository: str, pulls: PullTalk) -> None:
     number, comment = text_input("number"), text_input("comment")
     pull, about = require_number(number, "pull request"), require_number(comment, "comment")
     said = Said(pull, about, text_input("by"), raw_input("text"), text_input("at"))
-    has = (flag_input(name, "false") for name in ("several", "publishes", "stages"))
-    show(printable(obey(said, pulls, CommandSetup(repository, text_input("branch"), *has))))
+    several, publishes = flag_input("several", "false"), flag_input("publishes", "false")
+    setup = CommandSetup(repository, text_input("branch"), several, publishes, flag_input("stages", "false"))
+    show(printable(obey(said, pulls, setup)))
 
 
 def find_trees(pulls: PullTalk, owner: str, *, commit: str) -> None:

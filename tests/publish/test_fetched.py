@@ -1,17 +1,14 @@
-"""What docs/publishing.md says about checking what is published: fetched with the Hub's own program, and verified."""
+"""What is published, fetched with the Hub's own program and verified."""
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from cli.runner import kci
-from conftest import ROOT, read_yaml
 from outside_tools import program
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, hub, hub_environment, make_tree, token
@@ -22,22 +19,7 @@ __all__ = ["hub", "token"]
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
-def commands() -> list[list[str]]:
-    """The steps of the workflow on the page."""
-    page = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```yaml\n(on:\n.*?)```", page, re.DOTALL)
-    steps = read_yaml(text)["jobs"]["published"]["steps"]
-    return [shlex.split(step["run"]) for step in steps if "run" in step]
-
-
 FETCH = ["hf", "download", REPO, "--repo-type", "kernel", "--revision", "v1", "--local-dir", "fetched"]
-
-
-def test_the_page_checks_with_a_command_that_there_is() -> None:
-    install, check = commands()
-    assert install[:2] == ["pip", "install"]
-    assert check == ["kci", "compat", "signatures"]
-    assert kci(*check[1:], "--help").code == 0
 
 
 @pytest.mark.slow  # the Hub's own program starts twice
