@@ -17,7 +17,7 @@ from common import (
     run_action,
     set_output,
 )
-from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_jobs, read_results, releasable
+from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_interfaces, judge_jobs, read_results, releasable
 from kci.ci.run_records import ci_run
 from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._tables import left_out_table
@@ -35,12 +35,12 @@ def main() -> None:
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
-    rows, releases = judge(run), releasable(run, ci_run().id)
+    rows, breaks, releases = judge(run), judge_interfaces(run), releasable(run, ci_run().id)
     offer(releases)
     kernels = {leg.kernel for leg in plan.legs}
-    set_output("failed", str(len(rows)))
-    if rows:
-        report(rows)
+    set_output("failed", str(len(rows) + len(breaks)))
+    report("What did not happen", rows)
+    report("What would break users", breaks)
     if not flag_input("judge", default="true"):
         return
     if plan.left_out:
@@ -49,6 +49,9 @@ def main() -> None:
         add_tables([told])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
+    if breaks:
+        hint = "raise `version` in its build.toml, or keep what callers use"
+        fail(f"{count(len(breaks), 'kernel')} would break users without a new version", 1, hint)
     if wrong := judge_jobs(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
     built = sum(len(leg.variants) for leg in plan.legs)
@@ -72,9 +75,11 @@ def offer(releases: list[Releasable]) -> None:
     set_output("has-releases", "true" if releases else "false")
 
 
-def report(rows: list[GateRow]) -> None:
+def report(title: str, rows: list[GateRow]) -> None:
     """Show every row in log and summary, and the first ones as annotations."""
-    with group("What did not happen"):
+    if not rows:
+        return
+    with group(title):
         for row in rows:
             print(f"{row.kernel} {row.variant or '-'}, job {row.job}: {row.error}", flush=True)
             if row.replay:
@@ -82,7 +87,7 @@ def report(rows: list[GateRow]) -> None:
     for row in rows[:SHOWN]:
         print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
     cells = [(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows]
-    add_table("What did not happen", ("kernel", "variant", "job", "error", "on your machine"), cells)
+    add_table(title, ("kernel", "variant", "job", "error", "on your machine"), cells)
 
 
 if __name__ == "__main__":

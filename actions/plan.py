@@ -32,7 +32,7 @@ from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.errors import rule_error
 from kci.files.replace import write_atomic
-from kci.plan.changes import merged_into
+from kci.plan.changes import changes_since, merged_into
 from kci.plan.github import (
     FINISH,
     MAX_OUTPUT_UNITS,
@@ -124,11 +124,19 @@ def main() -> None:
     set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
     kernels = sorted({leg.kernel for leg in plan.legs} | carried)
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")
+    # Legs that are left for own machines belong to a change whose own run has compared it.
+    set_output("interface-base", interface_base(workspace, request.affected) if machines == "all" else "")
     set_output("carries", "true" if plan.skipped else "false")
     set_output("has-tree", "true" if promise["kernels"] else "false")
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(planned)
+
+
+def interface_base(workspace: kci.Workspace, affected: str | None) -> str:
+    """The commit that interfaces are compared with; empty where kci.toml does not ask, or there is none."""
+    asked = workspace.settings.settings.pull_request.api is not None
+    return changes_since(Path(), affected).base if asked and affected else ""
 
 
 def matrix_of(planned: kci.PlannedRun, role: Role) -> str:

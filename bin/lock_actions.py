@@ -1,6 +1,7 @@
 """Writes the locks of actions/: what the actions install, every file of it by its hash. Needs uv.
 
-`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides.
+`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides, and
+`requirements-interfaces.txt` what comparing interfaces does.
 
 python bin/lock_actions.py              after a change of the dependencies in pyproject.toml; keeps what is locked
 python bin/lock_actions.py --upgrade    takes the newest of everything, before a release
@@ -18,21 +19,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "actions" / "requirements.txt"
-PUBLISH = ROOT / "actions" / "requirements-publish.txt"
-EXTRAS = ("hf", "sign")
-"""What publishing needs of the optional dependencies."""
 HEAD = """\
 # What the actions install beside kci itself, for every system and every Python that kci runs on.
 # Written by bin/lock_actions.py from the dependencies in pyproject.toml. Do not edit.
 # dependencies: {digest}
 """
-PUBLISH_HEAD = """\
-# What kci/build/publish installs besides requirements.txt: the optional dependencies hf and sign.
+MORE_HEAD = """\
+# What {what} installs besides requirements.txt. Optional dependencies of kci: {extras}.
 # Written by bin/lock_actions.py. Do not edit.
 # dependencies: {digest}
 """
-LOCKS = {"requirements.txt": (), "requirements-publish.txt": EXTRAS}
+LOCKS: dict[str, tuple[str, ...]] = {
+    "requirements.txt": (),
+    "requirements-publish.txt": ("hf", "sign"),
+    "requirements-interfaces.txt": ("api",),
+}
 """The locks, and the optional dependencies that each is for."""
+WHAT = {"requirements-publish.txt": "kci/build/publish", "requirements-interfaces.txt": "kci/build/plan, if asked,"}
 
 
 def dependencies(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
@@ -79,16 +82,16 @@ def main(arguments: list[str]) -> int:
     command += ["--quiet", "--python-version", oldest, "--only-binary", ":all:", "--output-file", str(LOCK), *arguments]
     subprocess.run(command, cwd=ROOT, check=True)
     base = LOCK.read_text(encoding="utf-8")
-    more = [word for extra in EXTRAS for word in ("--extra", extra)]
-    command[command.index(str(LOCK))] = str(PUBLISH)
-    subprocess.run([*command, *more, "--constraint", str(LOCK)], cwd=ROOT, check=True)
-    added = blocks(PUBLISH.read_text(encoding="utf-8"))
-    for name in blocks(base):
-        added.pop(name, None)
-    PUBLISH.write_text(
-        PUBLISH_HEAD.format(digest=digest(text, EXTRAS)) + "".join(added[name] for name in sorted(added)),
-        encoding="utf-8",
-    )
+    for name, what in WHAT.items():
+        extras, lock = LOCKS[name], LOCK.with_name(name)
+        more = [word for extra in extras for word in ("--extra", extra)]
+        here = [str(lock) if word == str(LOCK) else word for word in command]
+        subprocess.run([*here, *more, "--constraint", str(LOCK)], cwd=ROOT, check=True)
+        added = blocks(lock.read_text(encoding="utf-8"))
+        for package in blocks(base):
+            added.pop(package, None)
+        head = MORE_HEAD.format(what=what, extras=" and ".join(extras), digest=digest(text, extras))
+        lock.write_text(head + "".join(added[package] for package in sorted(added)), encoding="utf-8")
     LOCK.write_text(HEAD.format(digest=digest(text)) + base, encoding="utf-8")
     return 0
 

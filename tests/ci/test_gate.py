@@ -15,6 +15,8 @@ from kci.ci.run_records import (
     FAILURE_PREFIX,
     PLAN_FILE,
     RECORD_FILE,
+    InterfaceBreak,
+    InterfaceRecord,
     KernelRecord,
     RunPlan,
     TestedVariant,
@@ -117,6 +119,17 @@ def test_several_variants_of_one_leg() -> None:
     both = msgspec.structs.replace(leg("cpu-cuda", "relu"), variants=(CPU, CUDA))
     (row,) = judge(planned(legs=(both,)), records(record("relu", CPU, complete=False, failures=(FAILURE,))))
     assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
+
+
+def test_a_break_is_red_where_kci_toml_says_so_and_by_a_comparison_of_this_attempt() -> None:
+    broken = (InterfaceBreak("relu", "relu", "1 breaking change"),)
+    told = InterfaceRecord(base="b" * 40, attempt=1, gate=True, breaks=broken)
+    run = RunUploads(planned(), interfaces=told)
+    row = GateRow("relu", "", "plan", "1 breaking change", f"kci diff --api {'b' * 40} -- relu")
+    assert gate.judge_interfaces(run) == [row]
+    assert gate.judge_interfaces(RunUploads(planned())) == []
+    assert gate.judge_interfaces(RunUploads(planned(attempt=2), interfaces=told)) == []
+    assert gate.judge_interfaces(RunUploads(planned(), interfaces=msgspec.structs.replace(told, gate=False))) == []
 
 
 def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:

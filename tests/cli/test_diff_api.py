@@ -96,6 +96,10 @@ def test_what_cannot_be_read_is_a_finding(kernel: Path) -> None:
     done = kci("diff", "--api", "HEAD")
     assert done.code == 1
     assert "error[KCI453]: the interface of silu cannot be read" in done.stderr
+    (kernel / "build.toml").write_text(BUILD.replace("version = 1", "version = 2"))
+    raised = kci("diff", "--api", "HEAD")
+    assert raised.code == 0, "users of the old version keep what they had"
+    assert "  ! silu is not compared: the interface of silu cannot be read" in raised.stdout
 
 
 def test_a_new_kernel_has_no_users(kernel: Path) -> None:

@@ -24,6 +24,7 @@ from kci.matrix.names import objects_name
 from kci.plan.object_work import ObjectCost
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.run.kernel_tests import TestState, Workload
+from kci.sources.interface_changes import InterfaceDiff
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
@@ -35,6 +36,7 @@ OBJECTS_FILE = "kci-objects.json"
 RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
+INTERFACE_FILE = "kci-interfaces.json"
 
 SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 
@@ -157,6 +159,27 @@ class TestRecord(_Record, frozen=True):
     at: Text = ""
     """When, in UTC."""
     kci: Text = ""
+
+
+class InterfaceBreak(msgspec.Struct, frozen=True):
+    """A kernel whose users a change breaks under the version that they have."""
+
+    kernel: Text
+    path: Text
+    message: str
+
+
+class InterfaceRecord(_Record, frozen=True):
+    """What a change means for the users of kernels: `kci diff --api` against the commit that it is for."""
+
+    base: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")]
+    attempt: Attempt
+    gate: bool
+    """Whether a break makes the gate red."""
+    kernels: tuple[InterfaceDiff, ...] = ()
+    breaks: tuple[InterfaceBreak, ...] = ()
+    unread: tuple[str, ...] = ()
+    """What is wrong with a build.toml of the base: nothing is compared with it."""
 
 
 class RunPlan(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from kci.diagnostics import printable
 from kci.errors import UsageError
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
 from kci.plurals import count
-from kci.sources.interface_changes import InterfaceDiff, compare_kernels
+from kci.sources.interface_changes import InterfaceDiff, compare_kernels, kernels_then
 from kci.workspace.workspace import assemble
 
 if TYPE_CHECKING:
@@ -87,16 +86,14 @@ def _interfaces(revision: str, specs: tuple[str, ...], output: str, exit_code: b
     old: list[Kernel] = []
     new: list[Kernel] = []
     for spec in specs or (".",):
-        path = spec
         if ":" in spec and not Path(spec).exists():
             new += read_revision(spec)
-            path = spec.partition(":")[2]
+            old += read_revision(f"{revision}:{spec.partition(':')[2]}", missing=True)
         else:
             new += opened([spec], None).kernels
-            path = os.path.relpath(os.path.realpath(spec))
-            path = path if path.startswith("..") else f"./{path}"
-        old += read_revision(f"{revision}:{path}", missing=True)
-    kernels, problems = compare_kernels(old, new)
+            old += kernels_then(revision, spec)
+    kernels, found = compare_kernels(old, new)
+    problems = [item.diagnostic for item in found]
     match output:
         case "json":
             print_json(
@@ -130,10 +127,7 @@ def _interfaces_markdown(kernels: list[InterfaceDiff]) -> str:
 
 def _interface_title(kernel: InterfaceDiff) -> str:
     breaking = count(sum(change.breaking for change in kernel.changes), "breaking change")
-    versions = str(kernel.new_version)
-    if kernel.old_version != kernel.new_version:
-        versions = f"{kernel.old_version} -> {kernel.new_version}"
-    return f"{kernel.kernel}, version {versions}: {breaking} of {count(len(kernel.changes), 'change')}"
+    return f"{kernel.kernel}, version {kernel.versions}: {breaking} of {count(len(kernel.changes), 'change')}"
 
 
 def _side(spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:

@@ -15,7 +15,9 @@ from kci.files.git import read_blob, ref_names, run_git
 from kci.suggest import suggestion
 
 
-def read_revision(spec: str, directory: Path | None = None, *, missing: bool = False) -> list[Kernel]:
+def read_revision(
+    spec: str, directory: Path | None = None, *, missing: bool = False, unread: list[Diagnostic] | None = None
+) -> list[Kernel]:
     """Read the kernels that a revision has at or below a path.
 
     Args:
@@ -23,6 +25,7 @@ def read_revision(spec: str, directory: Path | None = None, *, missing: bool = F
             directory where it starts with `./`. It is a kernel, its build.toml, or a directory with kernels below it.
         directory: any directory of the repository; the working directory by default.
         missing: whether a path without kernels is fine, as that of a new kernel is before it came.
+        unread: takes what is wrong with a build.toml there, which is then no reason to raise.
 
     Returns:
         The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
@@ -41,7 +44,7 @@ def read_revision(spec: str, directory: Path | None = None, *, missing: bool = F
         hint = f"`git ls-tree -r --name-only {revision}` lists what is there"
         raise UsageError(f"{revision} has no {BUILD_TOML} at or below {path or 'its top'!r}", hint=hint)
     kernels: list[Kernel] = []
-    problems: list[Diagnostic] = []
+    problems: list[Diagnostic] = [] if unread is None else unread
     for file in files:
         place = posixpath.dirname(file)
         try:
@@ -52,7 +55,7 @@ def read_revision(spec: str, directory: Path | None = None, *, missing: bool = F
             kernels.append(_parsed(raw, f"{revision}:{place}", f"{revision}:{file}"))
         except FindingsError as error:
             problems += error.diagnostics
-    if problems:
+    if problems and unread is None:
         raise FindingsError(f"{spec}: {problems[0].message}", diagnostics=problems)
     return kernels
 

@@ -13,6 +13,7 @@ from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
+    ApiCheck,
     Backend,
     Crossed,
     Forks,
@@ -171,6 +172,8 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    api: ApiCheck | None = None
+    """Whether the interfaces of kernels are compared with the base, as `kci diff --api` does."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
     commands: bool = False

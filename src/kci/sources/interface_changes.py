@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kci.config.reader import Kernel
-from kci.config.revision import resolve_commit
+from kci.config.revision import read_revision, resolve_commit
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
@@ -32,27 +33,55 @@ class InterfaceDiff(msgspec.Struct, frozen=True):
     new_version: int
     changes: tuple[Change, ...]
 
+    @property
+    def versions(self) -> str:
+        """The version of both, or how it changed."""
+        one, other = self.old_version, self.new_version
+        return str(other) if one == other else f"{one} -> {other}"
 
-def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[InterfaceDiff], list[Diagnostic]]:
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with a change for the users of one kernel."""
+
+    kernel: str
+    directory: str
+    diagnostic: Diagnostic
+
+
+def kernels_then(revision: str, place: str, unread: list[Diagnostic] | None = None) -> list[Kernel]:
+    """The kernels that a revision has at or below a directory; see `read_revision` for `unread` and what it raises."""
+    path = os.path.relpath(os.path.realpath(place))
+    path = path if path.startswith("..") else f"./{path}"
+    return read_revision(f"{revision}:{path}", missing=True, unread=unread)
+
+
+def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[InterfaceDiff], list[Problem]]:
     """The kernels on both sides whose interface differs, and what is wrong with that.
 
     Kernels are matched by name; one of a revision has `REV:PATH` as its directory. Findings are KCI452, a breaking
-    change without a new version, and KCI453, an interface that the sources do not tell.
+    change without a new version, and KCI453, an interface that the sources do not tell, without one. Users of the old
+    version keep what they had, so a new version may change everything.
     """
     before = {kernel.build.name: kernel for kernel in old}
     found: list[InterfaceDiff] = []
-    problems: list[Diagnostic] = []
+    problems: list[Problem] = []
     for kernel in sorted(new, key=lambda kernel: kernel.build.name):
         earlier = before.get(name := kernel.build.name)
         if earlier is None:
             continue
+        versions = earlier.build.general.version, kernel.build.general.version
         try:
             one, other = _files(earlier), _files(kernel)
             changes = compare_interfaces(python_name(name), one, other) if one != other else []
         except FindingsError as error:
-            problems.append(kernel.document.at_value(("general", "name"), "KCI453", error.message))
+            if versions[0] != versions[1]:
+                found.append(InterfaceDiff(name, *versions, (Change(name, f"is not compared: {error.message}", True),)))
+                continue
+            said = kernel.document.at_value(
+                ("general", "name"), "KCI453", error.message, f"or `version = {versions[1] + 1}`"
+            )
+            problems.append(Problem(name, kernel.directory, said))
             continue
-        versions = earlier.build.general.version, kernel.build.general.version
         if changes:
             found.append(InterfaceDiff(name, *versions, tuple(changes)))
         breaking = [change for change in changes if change.breaking]
@@ -61,7 +90,8 @@ def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[
             more = f"; and {len(breaking) - _SHOWN} more" if len(breaking) > _SHOWN else ""
             message = f"{count(len(breaking), 'breaking change')} without a new version: {shown}{more}"
             hint = f"`version = {versions[1] + 1}`, or keep what callers use"
-            problems.append(kernel.document.at_value(("general", "version"), "KCI452", message, hint))
+            said = kernel.document.at_value(("general", "version"), "KCI452", message, hint)
+            problems.append(Problem(name, kernel.directory, said))
     return found, problems
 
 
