@@ -73,7 +73,14 @@ def zizmor(tool: Tool, *options: str) -> list[dict]:
 def test_there_is_something_to_lint() -> None:
     assert len(RENDERED) >= 8
     assert len(ACTIONS) == len(list(ROOT.glob("*/action.yml"))) + 1 >= 9
-    assert [file.name for file in OWN] == ["ci.yml", "kci-compat.yml", "kci-kernel.yml", "kci.yml", "release.yml"]
+    assert [file.name for file in OWN] == [
+        "ci.yml",
+        "edition.yml",
+        "kci-compat.yml",
+        "kci-kernel.yml",
+        "kci.yml",
+        "release.yml",
+    ]
 
 
 def test_a_missing_linter_fails_where_all_are_required(monkeypatch: pytest.MonkeyPatch) -> None:

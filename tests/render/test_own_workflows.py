@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,12 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT, read_yaml
+from kci.catalog.loading import load_catalog
 from kci.render.pins import shipped_pins
+from matrix.test_next_edition import NEW, RELEASES, listing
 
 FOLDER = ROOT / ".github" / "workflows"
-WRITTEN = [FOLDER / "ci.yml", FOLDER / "release.yml"]
+WRITTEN = [FOLDER / "ci.yml", FOLDER / "release.yml", FOLDER / "edition.yml"]
 USES = re.compile(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", re.MULTILINE)
 
 
@@ -68,3 +73,24 @@ def test_only_the_publishing_jobs_may_write_anything() -> None:
     writing = {name: job["permissions"] for name, job in jobs.items() if "write" in job["permissions"].values()}
     assert writing == {"publish": {"id-token": "write"}, "major": {"contents": "write"}}
     assert all("environment" in jobs[name] for name in writing)
+
+
+def test_what_looks_for_the_next_edition_may_write_nothing_and_what_proposes_it_runs_no_kci() -> None:
+    jobs = read("edition.yml")["jobs"]
+    assert jobs["look"]["permissions"] == {"contents": "read"}
+    assert jobs["propose"]["permissions"] == {"contents": "write", "pull-requests": "write"}
+    assert not [
+        step for step in jobs["propose"]["steps"] if "kci " in step.get("run", "") or "pip " in step.get("run", "")
+    ]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("wheels", "moved"), [(RELEASES, "false"), (NEW, "true")], ids=["none", "torch 2.15"])
+def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, wheels: list[str], moved: str) -> None:
+    command = ["bash", ROOT / "bin" / "next_edition.sh", tmp_path / "found", "--index", listing(tmp_path, wheels)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    said = tmp_path / "said"
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PATH": path, "GITHUB_OUTPUT": str(said)})
+    assert said.read_text(encoding="utf-8") == f"moved={moved}\n"
+    (edition,) = (tmp_path / "found").glob("2*.toml")
+    assert load_catalog(str(edition)).rows
