@@ -10,6 +10,11 @@ def count(number: int, what: str, many: str = "") -> str:
     return f"{number} {what if number == 1 else many or f'{what}s'}"
 
 
+def between(least: int, most: int, what: str) -> str:
+    """`3 minutes`, `3 to 8 minutes`."""
+    return count(most, what) if least == most else f"{least} to {count(most, what)}"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """The first names: `a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

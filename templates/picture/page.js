@@ -29,7 +29,7 @@
     });
     const asked = wanted.length > 0 || selects.some((select) => select.value);
     folds.forEach((fold, at) => { fold.open = open[at] || (asked && shown <= 200); });
-    document.getElementById("shown").value = `${shown} of ${all} shown`;
+    document.getElementById("shown").value = `${shown} of ${all} rows shown`;
   };
 
   addEventListener("hashchange", () => { const place = document.querySelector("article:target"); if (place) place.focus(); });

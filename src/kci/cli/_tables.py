@@ -15,7 +15,7 @@ from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import estimate, money
 from kci.plan.plan import Estimate, LeftOut, Plan
-from kci.plurals import count
+from kci.plurals import between, count
 from kci.tree.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
     recorded = sum(leg.recorded for leg in plan.legs)
     known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
-    few = "" if made.at_least == made.at_most else f"{made.at_least} to "
-    minutes = f"{few}{count(made.at_most, 'runner minute')}{known}"
+    few = "up to " if made.at_least != made.at_most else ""
+    minutes = f"{between(made.at_least, made.at_most, 'runner minute')}{known}"
+    wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
     return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {'up to ' if few else ''}{money(made.costs_at_most)} at "
-        f"the prices of {made.prices_as_of}{free}; {count(made.wall_minutes, 'wall-clock minute')} in "
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {few}{money(made.costs_at_most)} at "
+        f"the prices of {made.prices_as_of}{free}; {wall} in "
         f"{count(made.waves, 'wave')}{''.join(ways)}"
     )
 

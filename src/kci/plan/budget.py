@@ -30,6 +30,7 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
     ]
     parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
     waves, wall = simulate(legs)
+    least, most = (simulate([msgspec.structs.replace(leg, minutes=leg.ends[end]) for leg in legs])[1] for end in (0, 1))
     return Estimate(
         legs=len(legs),
         minutes=sum(leg.minutes for leg in legs),
@@ -42,6 +43,8 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         unpriced=sum(leg.rate is None for leg in legs),
         waves=waves,
         wall_minutes=wall,
+        wall_at_least=least,
+        wall_at_most=most,
         parts=tuple(parts),
     )
 

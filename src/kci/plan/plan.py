@@ -321,6 +321,9 @@ class Estimate(msgspec.Struct, frozen=True):
     """How often the fullest pool is filled; legs of pools without a known size all start at once."""
     wall_minutes: int
     """From the first leg's start to the last one's end, if every pool is free."""
+    wall_at_least: int
+    wall_at_most: int
+    """The same for `at_least` and `at_most`."""
     parts: tuple[Part, ...]
     """The largest first."""
     both_ways: tuple[BothWays, ...] = ()

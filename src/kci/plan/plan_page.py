@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kci.matrix.table_page import PageRow, PageSection, table_page
 from kci.plan.budget import money, starts
 from kci.plan.plan import Estimate, Leg, Plan
-from kci.plurals import count
+from kci.plurals import between, count
 
 _HEADS = ("leg", "kernel", "backend", "system", "runner", "starts", "takes", "cost", "time")
 _FILTERS = {"kernel": "Kernel", "backend": "Backend", "system": "System", "runner": "Runner"}
@@ -45,10 +45,12 @@ def plan_page(plan: Plan, made: Estimate) -> str:
         )
         sections.append(PageSection("Left out", ("variant", "kernel", "rule", "reason"), left))
     free = f"; {count(made.unpriced, 'leg')} have no known price" if made.unpriced else ""
+    few = "up to " if made.at_least != made.at_most else ""
     subtitle = (
         f"{count(made.legs, 'leg')} in {count(made.waves, 'wave')}, "
-        f"{count(made.wall_minutes, 'minute')} from the first to the last, {count(made.minutes, 'runner minute')}, "
-        f"{money(made.costs)} at the prices of {made.prices_as_of}{free}."
+        f"{between(made.wall_at_least, made.wall_at_most, 'minute')} from the first to the last, "
+        f"{between(made.at_least, made.at_most, 'runner minute')}, {few}{money(made.costs_at_most)} "
+        f"at the prices of {made.prices_as_of}{free}."
     )
     return table_page("Plan", subtitle, sections, _FILTERS)
 
@@ -75,10 +77,14 @@ def mermaid(plan: Plan) -> str:
 
 
 def _groups(legs: Sequence[Leg]) -> list[str]:
-    counts: dict[str, list[int]] = {}
+    found: dict[str, list[Leg]] = {}
     for leg in legs:
-        counts.setdefault(str(leg.backend), []).append(leg.minutes)
-    return [f"{backend}<br>{count(len(each), 'leg')}, {sum(each)} min" for backend, each in sorted(counts.items())]
+        found.setdefault(str(leg.backend), []).append(leg)
+    rows = []
+    for backend, each in sorted(found.items()):
+        least, most = (sum(leg.ends[end] for leg in each) for end in (0, 1))
+        rows.append(f"{backend}<br>{count(len(each), 'leg')}, {between(least, most, 'minute')}")
+    return rows
 
 
 def _quoted(text: str) -> str:
