@@ -13,11 +13,13 @@ from kci.config.document import parse_document
 from kci.config.values import SYSTEMS, Version
 from kci.errors import FindingsError, UsageError
 
+NOVEMBER = "2026-11-23"
 
-def test_the_default_edition_is_the_references_table_of_september_and_what_wheels_say_of_torch_215() -> None:
+
+def test_the_edition_of_november_is_the_references_table_of_september_and_what_wheels_say_of_torch_215() -> None:
     """The table of docs/format.md#later, row by row and in its order."""
-    catalog = load_catalog()
-    assert (catalog.name, catalog.as_of) == (DEFAULT_EDITION, "2026-11-23")
+    catalog = load_catalog(NOVEMBER)
+    assert (catalog.name, catalog.as_of) == (NOVEMBER, "2026-11-23")
     linux, unix = ("x86_64-linux", "aarch64-linux"), ("aarch64-darwin", "x86_64-linux", "aarch64-linux")
     table: list[tuple[str, str, str | None, tuple[str, ...], bool, str | None]] = [
         ("2.11", "cpu", None, linux[:1], False, None),
@@ -183,12 +185,12 @@ def test_an_unknown_edition_is_wrong_usage() -> None:
         load_catalog("2020-01-01")
 
 
-def test_outside_of_the_default_range_are_the_torch_before_it_and_the_one_after() -> None:
-    rows, _ = outside_range(load_catalog())
+def test_outside_of_an_editions_range_are_the_torch_before_it_and_the_one_after() -> None:
+    rows, _ = outside_range(load_catalog(NOVEMBER))
     assert {(row.torch.text, row.edition) for row in rows} == {
-        ("2.11", DEFAULT_EDITION),
+        ("2.11", NOVEMBER),
         ("2.12", "2026-08-20"),
-        ("2.15", DEFAULT_EDITION),
+        ("2.15", NOVEMBER),
     }
     assert {(row.backend, row.compute and row.compute.text) for row in rows if row.torch.text == "2.15"} == {
         ("cpu", None),

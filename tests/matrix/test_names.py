@@ -110,4 +110,5 @@ def test_every_name_of_every_edition_reads_back_with_the_rows_that_are_known() -
         assert parse_variant_name(name, known).compute_version == wanted, name
         if parse_variant_name(name).compute_version != wanted:
             misread.add(name)
-    assert misread == {ROCM_714}, "the one name that needs what is known"
+    assert ROCM_714 in misread
+    assert all("-rocm714-" in name for name in misread), "the one version that needs what is known"

@@ -187,7 +187,7 @@ def test_next_says_which_kernels_it_could_not_estimate(tmp_path: Path) -> None:
     build = tmp_path / "relu" / "build.toml"
     text = build.read_text()
     build.write_text(text.replace("[kernel.relu_cuda]\n", '[kernel.relu_cuda]\ncuda-capabilities = ["6.0"]\n'))
-    done = kci("catalog", "next", tmp_path, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
+    done = kci("catalog", "next", tmp_path, *FROM, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
                "--into", tmp_path / "next.toml")  # fmt: skip
     assert done.code == 1
     assert "not estimated: relu: no entry of `cuda-capabilities` is left" in done.stdout
@@ -230,7 +230,7 @@ def test_an_estimate_has_every_kernel_however_many_there_are(tmp_path: Path, mon
         shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=shutil.ignore_patterns("build"))
 
     def said() -> list[str]:
-        done = kci("catalog", "next", tmp_path, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
+        done = kci("catalog", "next", tmp_path, *FROM, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
                    "--into", tmp_path / "next.toml")  # fmt: skip
         return [line for line in done.stdout.splitlines() if line.startswith("to build")]
 

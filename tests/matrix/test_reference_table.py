@@ -60,7 +60,7 @@ def test_without_what_is_known_a_version_is_as_short_as_in_the_name(tmp_path: Pa
 
 
 def test_rows_that_differ_in_version_and_system_only_are_one_table(tmp_path: Path) -> None:
-    imported(tmp_path, publish(load_catalog()))
+    imported(tmp_path, publish(load_catalog("2026-11-23")))
     text = (tmp_path / "mine.toml").read_text()
     assert text.count("[[row]]") == 10
     assert 'compute = ["12.6", "13.0", "13.2"]\nsystems = ["x86_64-linux", "aarch64-linux"]' in text
