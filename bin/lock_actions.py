@@ -35,7 +35,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "requirements-interfaces.txt": ("api",),
 }
 """The locks, and the optional dependencies that each is for."""
-WHAT = {"requirements-publish.txt": "kci/build/publish", "requirements-interfaces.txt": "kci/build/plan, if asked,"}
+WHAT = {"requirements-publish.txt": "the publish action", "requirements-interfaces.txt": "the plan action, if asked,"}
 
 
 def dependencies(pyproject: str, extras: Sequence[str] = ()) -> list[str]:

@@ -233,7 +233,7 @@ class KernelPlan(msgspec.Struct, frozen=True):
     tree: str = ""
     """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
     elsewhere: tuple[str, ...] = ()
-    """Variants that nothing builds here; merging takes them from whoever hands them over."""
+    """Variants that nothing builds here; merging takes them from whoever uploads them."""
 
 
 class Shard(msgspec.Struct, frozen=True):

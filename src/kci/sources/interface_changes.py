@@ -40,7 +40,7 @@ class InterfaceDiff(msgspec.Struct, frozen=True):
         return str(other) if one == other else f"{one} -> {other}"
 
 
-class Problem(msgspec.Struct, frozen=True):
+class InterfaceProblem(msgspec.Struct, frozen=True):
     """What is wrong with a change for the users of one kernel."""
 
     kernel: str
@@ -55,7 +55,7 @@ def kernels_then(revision: str, place: str, unread: list[Diagnostic] | None = No
     return read_revision(f"{revision}:{path}", missing=True, unread=unread)
 
 
-def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[InterfaceDiff], list[Problem]]:
+def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[InterfaceDiff], list[InterfaceProblem]]:
     """The kernels on both sides whose interface differs, and what is wrong with that.
 
     Kernels are matched by name; one of a revision has `REV:PATH` as its directory. Findings are KCI452, a breaking
@@ -64,7 +64,7 @@ def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[
     """
     before = {kernel.build.name: kernel for kernel in old}
     found: list[InterfaceDiff] = []
-    problems: list[Problem] = []
+    problems: list[InterfaceProblem] = []
     for kernel in sorted(new, key=lambda kernel: kernel.build.name):
         earlier = before.get(name := kernel.build.name)
         if earlier is None:
@@ -80,7 +80,7 @@ def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[
             said = kernel.document.at_value(
                 ("general", "name"), "KCI453", error.message, f"or `version = {versions[1] + 1}`"
             )
-            problems.append(Problem(name, kernel.directory, said))
+            problems.append(InterfaceProblem(name, kernel.directory, said))
             continue
         if changes:
             found.append(InterfaceDiff(name, *versions, tuple(changes)))
@@ -91,7 +91,7 @@ def compare_kernels(old: Iterable[Kernel], new: Iterable[Kernel]) -> tuple[list[
             message = f"{count(len(breaking), 'breaking change')} without a new version: {shown}{more}"
             hint = f"`version = {versions[1] + 1}`, or keep what callers use"
             said = kernel.document.at_value(("general", "version"), "KCI452", message, hint)
-            problems.append(Problem(name, kernel.directory, said))
+            problems.append(InterfaceProblem(name, kernel.directory, said))
     return found, problems
 
 

@@ -30,7 +30,7 @@ class PlannedKernel(msgspec.Struct, frozen=True):
     """Where its tree would lie in the repository, relative to kci.toml; `Planned.suppressions` name files so."""
 
     elsewhere: tuple[str, ...] = ()
-    """Variants that nothing builds here. They are taken from whoever hands them over, and nobody has to."""
+    """Variants that nothing builds here. They are taken from whoever uploads them, and nobody has to."""
 
     def __post_init__(self) -> None:
         for variant in (*self.planned, *self.elsewhere):
