@@ -314,6 +314,14 @@ def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path
     assert done.code == 0
 
 
+def test_tests_of_a_cpu_variant_need_a_torch_for_the_cpu(tmp_path: Path) -> None:
+    """They ask for the kernel by its name, and the loader looks for what torch is for."""
+    make_variant(tmp_path / "tree", "torch-stable-abi211-cpu-x86_64-linux")
+    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
+    assert done.code == 3
+    assert "not run: needs a Python with torch for the CPU: in this one tests get the variant for cuda" in done.stderr
+
+
 def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))

@@ -30,9 +30,9 @@ from kci.run.kernel_tests import (
     Loader,
     TestReport,
     TestState,
-    lacking,
     nothing_run,
     run_kernel_tests,
+    untestable,
     variants_of,
     why_not,
 )
@@ -160,7 +160,7 @@ def command(
     try:
         found = variants_of(tree, names, emulated=emulated)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: lacking(path.name, environment, emulated=emulated) for path in found}
+        reasons = {path: untestable(path.name, environment, emulated=emulated) for path in found}
         variants = [path for path in found if not reasons[path]]
         if not variants:
             _refuse(reasons, judge=python is None)

@@ -156,6 +156,14 @@ def has_device(backend: str) -> bool:
     return backend in devices and any(Path(devices[backend][0]).glob(devices[backend][1]))
 
 
+def untestable(name: str, environment: LoaderEnvironment | None, *, emulated: str = "") -> str:
+    """What lacks for running a kernel's own tests on a variant, which ask the loader for the kernel by its name."""
+    if environment is not None and parse_variant_name(name).backend == "cpu" != environment.backend:
+        # The loader asks torch what it is for, and not what the machine has.
+        return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
+    return lacking(name, environment, emulated=emulated)
+
+
 def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
     """The error that nothing can be tested here, with what each variant lacks, by name."""
     lines = [
