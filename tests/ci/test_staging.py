@@ -62,6 +62,9 @@ def test_what_is_incomplete_or_unreadable_is_not_staged(world: World) -> None:
 
 def test_the_comment_keeps_what_is_staged_and_only_kcis_own_is_removed(world: World) -> None:
     run = world.pulls.run(41)
+    said = staged_section("acme-staging", 7, SHA, ["relu"], "failure", "[run](https://example.invalid/1)")
+    assert f"{SHA} is not staged as a whole ([run](https://example.invalid/1)). " in said
+    assert "to load what is there, if anything is:" in said
     text = staged_section("acme-staging", 7, SHA, ["relu", "rms-norm"], "success", "")
     world.pulls.keep_staged(7, run, text)
     (first,) = world.state["comments"]

@@ -168,7 +168,7 @@ def test_what_always_asks_for_cuda_is_no_kernel_for_the_cpu() -> None:
     [
         ("A", True), ("NOT A", False), ("B", False), ("NONE", False), ("ON AND NOT B", True), ("B OR A AND B", False),
         ("(B OR A) AND A", True), ("VERSION VERSION_GREATER_EQUAL 12.4", True), ("VERSION VERSION_LESS 12.10", False),
-        ('"x" STREQUAL NAME', True), ("NAME MATCHES X", True), ("DEFINED A", True), ("x IN_LIST NAMES", True),
+        ('"x" STREQUAL NAME', True), ("NAME MATCHES x", True), ("NAME MATCHES X", False), ('NAME MATCHES "^(a|x)$"', True), ('NAMES MATCHES "^x"', False), ("DEFINED A", True), ("x IN_LIST NAMES", True),
         ("A-NOTFOUND", False), ("1", True), ("0", False), ('"A"', False),
     ],
 )  # fmt: skip
@@ -196,3 +196,18 @@ def test_files_that_mean_harm_are_read_to_an_end(text: str) -> None:
     files = {"CMakeLists.txt": f"find_package(Torch)\n{text}".encode(), "pyproject.toml": b"a = [" + b"[" * 5000}
     assert cmake_file(files) == "CMakeLists.txt"
     read_cmake(files, "CMakeLists.txt")
+
+
+def test_an_expression_that_is_not_followed_is_said() -> None:
+    text = 'find_package(Torch)\nif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86.*|amd[0-9]+")\nendif()'
+    assert any(
+        "CMakeLists.txt:2: MATCHES x86.*" in item
+        for item in read_cmake({"CMakeLists.txt": text.encode()}, "CMakeLists.txt").left
+    )
+
+
+def test_many_globs_over_many_files_come_to_an_end() -> None:
+    files = {f"src/{number}.txt": b"" for number in range(2000)}
+    text = "find_package(Torch)\n" + "file(GLOB A a/*.cpp b/*.cpp c/*.cpp d/*.cpp)\n" * 2000
+    runs = read_cmake({**files, "CMakeLists.txt": text.encode()}, "CMakeLists.txt")
+    assert "more commands than kci follows" in runs.by_backend["cpu"].error

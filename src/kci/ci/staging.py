@@ -64,8 +64,10 @@ def to_stage(pulls: PullTalk, number: int, commit: str, folder: Path) -> list[St
 
 def staged_section(owner: str, number: int, commit: str, kernels: Sequence[str], ended: str, link: str) -> str:
     """What the comment says after staging, with the lines that load each kernel."""
-    state = "is staged" if ended == "success" else f"is not staged as a whole ({link})"
-    lines = [STAGED, "", f"{commit} {state}. Nobody has merged this code; to load it:", "", "```python"]
+    state, what = "is staged", "it"
+    if ended != "success":
+        state, what = f"is not staged as a whole ({link})", "what is there, if anything is"
+    lines = [STAGED, "", f"{commit} {state}. Nobody has merged this code; to load {what}:", "", "```python"]
     lines += ["from kernels import get_kernel"]
     for name in kernels:
         variable = name.replace("-", "_")

@@ -13,7 +13,7 @@ from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, tabl
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import estimate, money
+from kci.plan.budget import cost_sentence, estimate, money
 from kci.plan.plan import Estimate, LeftOut, Plan
 from kci.plurals import between, count
 from kci.tree.manifest import Manifest
@@ -78,15 +78,12 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
         for way in made.both_ways
         if way.now or options().verbose
     ]
-    free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
     recorded = sum(leg.recorded for leg in plan.legs)
     known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
-    few = "up to " if made.at_least != made.at_most else ""
     minutes = f"{between(made.at_least, made.at_most, 'runner minute')}{known}"
     wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
     return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {few}{money(made.costs_at_most)} at "
-        f"the prices of {made.prices_as_of}{free}; {wall} in "
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in "
         f"{count(made.waves, 'wave')}{''.join(ways)}"
     )
 

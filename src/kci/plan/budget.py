@@ -83,6 +83,13 @@ def money(costs: dict[str, float]) -> str:
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 
+def cost_sentence(made: Estimate) -> str:
+    """What a run costs: `up to 1.66 USD at the prices of 2026-01-01`."""
+    few = "up to " if made.at_least != made.at_most else ""
+    free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
+    return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
+
+
 def starts(legs: Sequence[Leg]) -> list[int]:
     """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kci.matrix.table_page import PageRow, PageSection, table_page
-from kci.plan.budget import money, starts
+from kci.plan.budget import cost_sentence, money, starts
 from kci.plan.plan import Estimate, Leg, Plan
 from kci.plurals import between, count
 
@@ -44,13 +44,10 @@ def plan_page(plan: Plan, made: Estimate) -> str:
             for item in plan.left_out
         )
         sections.append(PageSection("Left out", ("variant", "kernel", "rule", "reason"), left))
-    free = f"; {count(made.unpriced, 'leg')} have no known price" if made.unpriced else ""
-    few = "up to " if made.at_least != made.at_most else ""
     subtitle = (
         f"{count(made.legs, 'leg')} in {count(made.waves, 'wave')}, "
         f"{between(made.wall_at_least, made.wall_at_most, 'minute')} from the first to the last, "
-        f"{between(made.at_least, made.at_most, 'runner minute')}, {few}{money(made.costs_at_most)} "
-        f"at the prices of {made.prices_as_of}{free}."
+        f"{between(made.at_least, made.at_most, 'runner minute')}, {cost_sentence(made)}."
     )
     return table_page("Plan", subtitle, sections, _FILTERS)
 

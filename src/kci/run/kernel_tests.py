@@ -187,7 +187,7 @@ def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
         MissingToolError: it has no torch or no loader, or can load none of them.
     """
     environment = probe(python)
-    reasons = {path.name: lacking(path.name, environment) for path in variants}
+    reasons = {path.name: untestable(path.name, environment) for path in variants}
     found = [path for path in variants if not reasons[path.name]]
     if not found:
         raise nothing_run(reasons)

@@ -6,11 +6,12 @@ What takes a list of sources and flags no further is passed over; what would, an
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from kci.starter.cmake_text import Argument, CMakeCommand, Condition, by_language, read_commands
+from kci.starter.cmake_text import Argument, CMakeCommand, Condition, by_language, is_expression, read_commands
 
 CMAKE = "CMakeLists.txt"
 _ROOT = "/kci-setup-cmake/project"
@@ -142,6 +143,9 @@ class CMakeReader:
             for opens, body in command.branches:
                 self.line = opens.line
                 words = [Argument(self.text(item.text), item.quoted) for item in opens.arguments]
+                for how, what in itertools.pairwise(words):
+                    if how.text == "MATCHES" and is_expression(what.text):
+                        self.note(f"MATCHES {what.text[:60]}: kci compares texts only: look at what depends on it")
                 if opens.name == "else" or Condition(words, self.values.get, self.test).holds():
                     return self.run(body)
         return True
@@ -257,6 +261,7 @@ class CMakeReader:
         if patterns[:1] == ["RELATIVE"]:
             base, patterns = "".join(self.paths(patterns[1:2])), patterns[2:]
         found: dict[str, None] = {}
+        self.steps += len(self.files) * len(patterns) // 100
         for pattern in self.paths(patterns[:50]):
             for name in sorted(self.files):
                 folder, last = posixpath.split(name)

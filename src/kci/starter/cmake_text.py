@@ -98,6 +98,15 @@ def is_true(value: str) -> bool:
     return value.upper() not in _FALSE and not value.upper().endswith("-NOTFOUND")
 
 
+def _matches(text: str, expression: str) -> bool:
+    """Texts, with `|` between, `^` and `$`: no expression of somebody else is run."""
+    starts, ends = expression.startswith("^"), expression.endswith("$")
+    return any(
+        one in text and (not starts or text.startswith(one)) and (not ends or text.endswith(one))
+        for one in expression.strip("^$()").split("|")
+    )
+
+
 _COMPARED: dict[str, Callable[[str, str], bool]] = {
     "STREQUAL": lambda one, two: one == two,
     "EQUAL": lambda one, two: _numbers(one) == _numbers(two),
@@ -106,8 +115,13 @@ _COMPARED: dict[str, Callable[[str, str], bool]] = {
     "LESS_EQUAL": lambda one, two: _numbers(one) <= _numbers(two),
     "GREATER_EQUAL": lambda one, two: _numbers(one) >= _numbers(two),
     "IN_LIST": lambda one, two: one in two.split(";"),
-    "MATCHES": lambda one, two: two.strip("^$").lower() in one.lower(),  # no expression of somebody else is run
+    "MATCHES": _matches,
 }
+
+
+def is_expression(text: str) -> bool:
+    """Whether MATCHES takes this for more than kci follows."""
+    return re.search(r"[][.*+?\\]", text) is not None or "(" in text.strip("^$()")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
