@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from kci.starter.cpp_code import read_code
 from kci.starter.mutation import writes_to
+from kci.starter.new_kernel import choose
 from kci.starter.registrations import operators_of
+from kci.starter.take_over import from_setup_py
 
 
 def made(code: str, binding: str) -> tuple[str, str]:
@@ -42,7 +47,7 @@ def made(code: str, binding: str) -> tuple[str, str]:
     ],
 )  # fmt: skip
 def test_a_bound_function_gets_a_schema(code: str, binding: str, schema: str) -> None:
-    assert made(code, binding) == (f'ops.def("{schema}", &kci_operators::f);', "")
+    assert made(code, binding) == (f'ops.def("{schema}", &kci_operators::f_op);', "")
 
 
 @pytest.mark.parametrize(
@@ -51,10 +56,10 @@ def test_a_bound_function_gets_a_schema(code: str, binding: str, schema: str) ->
         ("", 'm.def("f", &f);', "no declaration of `f`"),
         ("void f(Thing t);", 'm.def("f", &f);', "cannot pass `Thing`"),
         ("void f(float* p);", 'm.def("f", &f);', "cannot pass"),
-        ("void f(int& n);", 'm.def("f", &f);', "cannot pass"),
+        ("void f(py::ssize_t n);", 'm.def("f", &f);', "cannot pass"),
         ("Thing f();", 'm.def("f", &f);', "cannot return `Thing`"),
         ("auto f() { return 1; }", 'm.def("f", &f);', "cannot return `auto`"),
-        ("", 'm.def("f", [](int a) { return a; });', "no declaration"),
+        ("", 'm.def("f", [](int a) { return a; });', "a lambda has to say what it returns"),
         ("", 'py::class_<Thing>(m, "Thing").def(py::init<>()).def("go", &Thing::go);', "it is a class"),
         ("enum E { A };", 'py::enum_<E>(m, "E").value("A", A);', "it is an enum"),
     ],
@@ -69,8 +74,8 @@ def test_conditions_and_overloads_stay() -> None:
     code = "int f(int a);\nint g(int a, int b);"
     registered, _ = made(code, '#ifdef WITH_CUDA\nm.def("f", &f);\n#else\nm.def("f", &g);\n#endif')
     assert registered.splitlines() == [
-        'ops.def("f(int a) -> int", &kci_operators::f);',
-        'ops.def("f.overload1(int a, int b) -> int", &kci_operators::f_1);',
+        'ops.def("f(int a) -> int", &kci_operators::f_op);',
+        'ops.def("f.overload1(int a, int b) -> int", &kci_operators::f_op1);',
     ]
     text = f'{code}\nPYBIND11_MODULE(a, m) {{\n#ifdef WITH_CUDA\nm.def("f", &f);\n#endif\n}}'
     changed, _, _ = operators_of({"a.cpp": text}, ["a.cpp"], read_code({"a.cpp": text}))
@@ -78,7 +83,7 @@ def test_conditions_and_overloads_stay() -> None:
 
 
 def test_a_macro_that_binds_by_name_is_written_out() -> None:
-    short = "#define REG(name) m.def(#name, &name)\nREG(f);\nREG(g);"
+    short = "#define REG(name) m.def(#name, &name)\nREG(f);  // text\nREG(g);"
     registered, left = made("int f(int a);\nint g();", short)
     assert (registered.count("ops.def"), left) == (2, "; "), "nothing is left out"
 
@@ -93,7 +98,8 @@ def test_the_stable_forms_are_registrations_too() -> None:
 
 def test_registrations_get_the_namespace_of_the_build() -> None:
     text = (
-        'static auto version = torch::RegisterOperators().op("old::v", [] { return v(1, 2); });\n'
+        'static auto version = torch::RegisterOperators("old::v", [] { return v(1, 2); });\n'
+        'static auto unknown = torch::RegisterOperators().op("old::w", torch::RegisterOperators::options().kernel<W>());\n'
         'static auto registry = torch::RegisterOperators().op("old::f", &f)\n  .op("old::g(Tensor a) -> Tensor", &g);\n'
         'TORCH_LIBRARY(old, m) { m.def("old::h(int a) -> int"); /* TORCH_LIBRARY(x, */ }\nTORCH_LIBRARY_IMPL(old, CUDA, m) { m.impl("h", &h); }\n'
         "TORCH_LIBRARY_IMPL(aten, CUDA, m) {}\n"
@@ -105,7 +111,8 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
     assert 'ops.def("v", [] { return v(1, 2); });\n}' in new
     assert "TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CUDA, m)" in new
     assert "TORCH_LIBRARY_IMPL(aten, CUDA, m)" in new
-    assert sorted(item.name for item in operators) == ["f", "g", "h", "v"]
+    assert sorted(item.name for item in operators if not item.left) == ["f", "g", "h", "v"]
+    assert [(item.name, item.line) for item in operators if item.left] == [("RegisterOperators", 2)]
     assert namespaces == {"old"}
 
 
@@ -154,3 +161,27 @@ def test_a_name_says_what_a_body_does_not() -> None:
     assert writes_to(code.functions["f_"][0], 0, code) is True
     assert writes_to(code.functions["f_"][0], 1, code) is False
     assert writes_to(code.functions["h"][0], 0, code) is None
+
+
+FORMS = Path(__file__).parent / "every_form"
+"""An extension that compiles with pybind11. `tests/starter/test_init_builds.py` builds what kci makes of it, and calls it."""
+
+LEFT = {
+    'm.attr("VERSION") = 3', "maybe_order", "list_of_bools", "view_of_bools", "list_of_texts", "list_of_orders", "list_of_lists",
+    "list_of_maybe", "fixed_size", "typed_int", "typed_double", "lambda", "an_open_lambda", "a_pointer", "an_array", "a_move",
+    "counter", "letters", "Mode", "Counter", "below",
+}  # fmt: skip
+
+
+def test_each_binding_becomes_an_operator_or_is_said(tmp_path: Path) -> None:
+    text = (FORMS / "forms.cpp").read_text(encoding="utf-8")
+    made = from_setup_py(FORMS, choose("forms"))
+    said = {found[1] for line in made.left if (found := re.match(r"forms.cpp:\d+: `(.*?)` is left out: ", line))}
+    assert said == LEFT
+    bound = set(re.findall(r'\.def(?:_submodule)?\("(\w+)"|py::\w+_<.*?"(\w+)"', text)) - {("next", ""), ("step", "")}
+    registered = set(re.findall(r'ops\.def\("(\w+)', made.files["forms.cpp"].decode()))
+    assert registered == {one or two for one, two in bound} - LEFT
+    for line in made.left:
+        if found := re.match(r"forms.cpp:(\d+): `(\w+)`", line):
+            assert found[2] in text.splitlines()[int(found[1]) - 1], "its line is the one that binds it"
+    assert any("`no_such_default`: callers have to give `a = 1`, `b = 1 << 4`: " in line for line in made.left)

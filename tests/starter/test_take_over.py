@@ -126,8 +126,8 @@ def test_the_sources_register_operators_where_the_module_was(here: Path) -> None
     text = (here / "adder" / "csrc" / "ops.cpp").read_text()
     assert "PYBIND11" not in text
     assert "torch/extension.h" not in text
-    assert 'ops.def("add(Tensor a, Tensor b, float alpha=1.0) -> Tensor", &kci_operators::add);' in text
-    assert "at::Tensor add(at::Tensor arg0, at::Tensor arg1, double arg2)" in text
+    assert 'ops.def("add(Tensor a, Tensor b, float alpha=1.0) -> Tensor", &kci_operators::add_op);' in text
+    assert "at::Tensor add_op(at::Tensor arg0, at::Tensor arg1, double arg2)" in text
     assert 'ops.def("scale_(Tensor(a!) x) -> ()"' in text
     assert "torch/extension.h" not in (here / "adder" / "csrc" / "add.h").read_text()
     assert (here / "adder" / "csrc" / "cuda" / "add.cu").read_text() == '#include "add.h"\n\nvoid g() {  }\n'
@@ -191,6 +191,15 @@ def test_several_extensions_are_said_and_chosen(here: Path) -> None:
     assert b"[kernel.sum_cpu]" in every
     with pytest.raises(UsageError, match="no extension 'else'"):
         from_setup_py(root, choose("adder"), ["else"])
+
+
+def test_one_name_in_two_files_of_a_backend_is_said(here: Path) -> None:
+    bound = 'int f();\nPYBIND11_MODULE(x, m) {\n#ifdef NEVER\nm.def("f", &f);\n#endif\nm.def("f", &f);\n}'
+    write_tree(here / "old", {"setup.py": SEVERAL, "a.cpp": bound, "a.cu": bound, "b.cpp": bound})
+    left = from_setup_py(here / "old", choose("adder"), ["all"]).left
+    assert [item for item in left if "calls its own" in item] == [
+        "b.cpp:6: `f` is what a.cpp:6 calls its own: rename it"
+    ]
 
 
 def test_sources_that_two_components_share_are_compiled_once(here: Path) -> None:

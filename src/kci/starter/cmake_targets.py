@@ -9,7 +9,7 @@ import fnmatch
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kci.starter.cmake_text import Argument, CMakeCommand, Condition, by_language, is_expression, read_commands
 
@@ -119,6 +119,8 @@ class CMakeReader:
                 self.call(function, given)
             elif (known := getattr(self, f"do_{command.name}", None)) is not None:
                 known(given)
+            elif command.name.startswith("target_"):
+                self.more(command.name.removeprefix("target_"), given)
             elif command.name in _EXTENSIONS:
                 self.added(command.name, given)
             elif command.name.startswith(("fetchcontent_make", "externalproject_add", "add_custom_command")):
@@ -329,25 +331,21 @@ class CMakeReader:
         if "pybind11" in how or "nanobind" in how:
             target.links.append(how.partition("_")[0])
 
-    def more(self, given: list[str], add: Callable[[CMakeTarget, list[str]], None]) -> None:
-        target = self.targets.get(given[0]) if given else None
-        if target is not None:
-            add(target, [word for word in given[1:] if word not in _WORDS])
-
-    def do_target_sources(self, given: list[str]) -> None:
-        self.more(given, lambda target, words: target.sources.extend(self.paths(words)))
-
-    def do_target_include_directories(self, given: list[str]) -> None:
-        self.more(given, lambda target, words: target.include.extend(self.paths(_values(words))))
-
-    def do_target_link_libraries(self, given: list[str]) -> None:
-        self.more(given, lambda target, words: target.links.extend(_values(words)))
-
-    def do_target_compile_options(self, given: list[str]) -> None:
-        self.more(given, lambda target, words: target.options.extend(by_language(";".join(words))))
-
-    def do_target_compile_definitions(self, given: list[str]) -> None:
-        self.more(given, lambda target, words: target.options.extend(_macros(by_language(";".join(words)))))
+    def more(self, what: str, given: list[str]) -> None:
+        if given and (target := self.targets.get(given[0])) is not None:
+            known = by_language(";".join(word for word in given[1:] if word not in _WORDS))
+            values = [value for language, value in known if language != "?"]
+            match what:
+                case "sources":
+                    target.sources += self.paths([value for _, value in known])
+                case "include_directories":
+                    target.include += self.paths(values)
+                case "link_libraries":
+                    target.links += values
+                case "compile_options":
+                    target.options += known
+                case "compile_definitions":
+                    target.options += [(language, f"-D{value.removeprefix('-D')}") for language, value in known]
 
     def do_set_target_properties(self, given: list[str]) -> None:
         if "PROPERTIES" in given:
@@ -376,16 +374,7 @@ class CMakeReader:
     def do_add_compile_options(self, given: list[str]) -> None:
         self.do_list(["APPEND", ":options", *given])
 
-    def do_add_definitions(self, given: list[str]) -> None:
-        self.do_list(["APPEND", ":options", *given])
+    do_add_definitions = do_add_compile_options
 
     def do_add_compile_definitions(self, given: list[str]) -> None:
         self.do_list(["APPEND", ":options", *(f"-D{word}" for word in given)])
-
-
-def _values(words: list[str]) -> list[str]:
-    return [value for language, value in by_language(";".join(words)) if language != "?"]
-
-
-def _macros(values: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(language, f"-D{value.removeprefix('-D')}") for language, value in values]

@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 from tree_sitter import Language, Node, Parser
 
-from kci.starter.cpp_text import block_end, split_arguments, without_comments
+from kci.starter.cpp_text import block_end, split_arguments, statements, without_comments
 
 _MOST_SOURCE = 1_000_000
 """Bytes of a file that is parsed: a table of numbers has no functions."""
@@ -53,6 +53,8 @@ class Binding(msgspec.Struct, frozen=True):
     line: int
     kind: str = "function"
     """Or class, enum, other."""
+    cast: tuple[str, ...] | None = None
+    """The types of the parameters that an overload is chosen by."""
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -61,6 +63,7 @@ class Code(msgspec.Struct, frozen=True):
     functions: dict[str, tuple[CppFunction, ...]]
     """By the last part of their names."""
     enums: frozenset[str]
+    """With their namespaces."""
 
 
 @cache
@@ -81,7 +84,7 @@ def read_code(texts: Mapping[str, str]) -> Code:
         for node, scope, internal, template in _outer(_parser().parse(raw).root_node):
             if node.type == "enum_specifier":
                 if name := node.child_by_field_name("name"):
-                    enums.add(_text(name))
+                    enums.add("::".join((*scope, _text(name))))
                 continue
             if (found := _function(node, scope, file, internal=internal, template=template)) is not None:
                 functions.setdefault(found.name.rpartition("::")[2], []).append(found)
@@ -173,7 +176,9 @@ def parameter(text: str, default: str = "") -> Parameter:
     if default:
         text = text[: text.rfind("=", 0, len(text) - len(default) + 1)]
     text = " ".join(text.split())
-    found = re.fullmatch(r"(.*?[\w>&*\]])\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[\s*\])?", text)
+    if text.endswith("]") and not text.startswith("["):
+        text = re.sub(r"(\w+)\s*\[[^][]*\]$", r"*\1", text)  # an array is a pointer
+    found = re.fullmatch(r"(.*?[\w>&*\]])\s*(?<![\w:])([A-Za-z_]\w*)", text)
     if found is None or found[1] in ("const", "unsigned", "struct") or found[1].endswith("::"):
         return Parameter(text, "", default)
     return Parameter(found[1].strip(), found[2], default)
@@ -184,9 +189,8 @@ def _text(node: Node) -> str:
 
 
 _MODULE = re.compile(
-    r"\bPYBIND11_MODULE\s*\(\s*\w+\s*,\s*(\w+)\s*\)\s*\{|\bvoid\s+\w+\s*\(\s*(?:py|pybind11)::module_?\s*&\s*(\w+)\s*\)\s*\{"
+    r"\bPYBIND11_MODULE\s*\(\s*\w+\s*,\s*(\w+)\s*\)\s*\{|\bvoid\s+\w+\s*\(\s*(?:py|pybind11)::module_?\s*&?\s*(\w+)\s*\)\s*\{"
 )
-_DEFINED = re.compile(r"(?<![\w:>])([\w:]+(?:<[^;{}]*?>)?(?:\([^;{}()]*\))?)\s*((?:\.\s*)def\w*\s*\()")
 
 
 def modules(text: str) -> Iterator[tuple[int, int, str, str]]:
@@ -197,61 +201,87 @@ def modules(text: str) -> Iterator[tuple[int, int, str, str]]:
             yield found.start(), end, found[1] or found[2], text[found.end() : end - 1]
 
 
-def bindings(file: str, text: str) -> list[Binding]:
-    """What the pybind11 modules of a file define."""
+_PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.M)
+_NOTHING = re.compile(r"\s*(?:$|[{}]|using\b|\w+\s*\.\s*doc\s*\(\s*\)\s*=)")
+"""The beginning of a statement that binds nothing."""
+
+
+def bindings(file: str, text: str, code: Code) -> list[Binding]:
+    """What the pybind11 modules of a file define; a statement that is no definition is one of the kind `other`."""
     plain = without_comments(text)
     found: list[Binding] = []
-    for start, end, _, _ in modules(plain):
-        at = plain.index("{", start) + 1
-        line = plain.count("\n", 0, at) + 1
-        owner = ""
-        for item in re.finditer(r"\.\s*def(?:_\w+)?\s*\(|\b(?:py|pybind11)::(class_|enum_)\s*<|;", plain[at:end]):
-            where = line + plain.count("\n", at, at + item.start())
-            if item[0] == ";":
-                owner = ""
-            elif item[1]:
-                name = re.search(r'"(\w+)"', plain[at + item.end() : end])
-                owner = "class" if item[1] == "class_" else "enum"
-                found.append(Binding(name[1] if name else "?", "", (), file, where, owner))
-            elif not owner:
-                close = block_end(plain, at + item.end() - 1)
-                if close and (one := _binding(plain[at + item.end() : close - 1], item[0], file, where)) is not None:
-                    found.append(one)
+    for _, end, variable, body in modules(plain):
+        line = plain.count("\n", 0, end - 1 - len(body)) + 1
+        blank = _PREPROCESSOR.sub(lambda one: re.sub(r"[^\n]", " ", one[0]), body)
+        for start, statement in statements(blank):
+            call = re.fullmatch(rf"\s*([\w:]+)\s*\(\s*{variable}\s*\)\s*", statement)
+            if not _NOTHING.match(statement) and not (call and functions_named(code, call[1])):
+                found += _bound(statement, file, line + blank.count("\n", 0, start))
     return found
 
 
-def _binding(inside: str, called: str, file: str, line: int) -> Binding | None:
-    parts = split_arguments(inside)
-    name = re.fullmatch(r'\s*"(\w+)"\s*', parts[0]) if parts else None
-    if name is None or len(parts) < 2:
-        return None
-    if not re.fullmatch(r"\.\s*def\s*\(", called):
-        return Binding(name[1], "", (), file, line, "other")
-    arguments = []
-    for part in parts[2:]:
-        said = re.fullmatch(
-            r'\s*(?:(?:py|pybind11)::arg\s*\(\s*"(\w+)"\s*\)|"(\w+)"_a)\s*(?:\.\s*none\s*\([^()]*\)\s*)?(?:=(.*))?',
-            part,
-            re.S,
-        )
-        if said:
-            arguments.append((said[1] or said[2], " ".join((said[3] or "").split())))
-    return Binding(name[1], _target(parts[1].strip()), tuple(arguments), file, line)
+def _bound(statement: str, file: str, line: int) -> Iterator[Binding]:
+    """What one statement binds."""
+    if owner := re.search(r"\b(?:py|pybind11)::(class|enum)_\s*<", statement):
+        name = re.search(r'"(\w+)"', statement[owner.end() :])
+        where = line + statement.count("\n", 0, owner.start())
+        yield Binding(name[1] if name else "?", "", (), file, where, owner[1])
+        return
+    done = 0
+    for item in re.finditer(r"\.\s*def(_\w+)?\s*\(", statement):
+        close = block_end(statement, item.end() - 1) if item.start() >= done else 0
+        parts = split_arguments(statement[item.end() : close - 1]) if close else []
+        named = re.fullmatch(r'"(\w+)"', parts[0]) if len(parts) > 1 else None
+        if named is None:
+            continue
+        done, where = close, line + statement.count("\n", 0, item.start())
+        if item[1]:
+            yield Binding(named[1], "", (), file, where, "other")
+            continue
+        arguments = [
+            (said[1] or said[2], " ".join((said[3] or "").split()))
+            for said in map(_ARGUMENT.fullmatch, parts[2:])
+            if said
+        ]
+        target, cast = _target(parts[1])
+        yield Binding(named[1], target, tuple(arguments), file, where, cast=cast)
+    if not done:
+        where = line + statement.count("\n", 0, len(statement) - len(statement.lstrip()))
+        yield Binding(" ".join(statement.split())[:60].replace("`", "'"), "", (), file, where, "other")
 
 
-def _target(text: str) -> str:
-    """The name of a function, out of the casts and wrappers around it."""
+_ARGUMENT = re.compile(
+    r'(?:(?:py|pybind11)::arg\s*\(\s*"(\w+)"\s*\)|"(\w+)"_a)\s*(?:\.\s*no\w+\s*\([^()]*\)\s*)*(?:=(.*))?', re.S
+)
+
+
+def _target(text: str) -> tuple[str, tuple[str, ...] | None]:
+    """The name of a function, out of the casts and wrappers around it, and the types that it is chosen by."""
     if text.startswith("["):
-        return text
-    if found := re.fullmatch(
-        r"(?:torch::wrap_pybind_function(?:_no_gil)?|TORCH_FN|(?:py|pybind11)::overload_cast\s*<.*>)\s*\((.*)\)",
-        text,
-        re.S,
-    ):
+        return text, None
+    if found := re.fullmatch(r"(?:torch::wrap_pybind_function(?:_no_gil)?|TORCH_FN)\s*\((.*)\)", text, re.S):
         return _target(found[1].strip())
-    if found := re.fullmatch(r"static_cast\s*<.*>\s*\((.*)\)|\(.*\(\s*\*\s*\).*\)\s*(&\s*[\w:<>, ]+)", text, re.S):
-        return _target((found[1] or found[2]).strip())
-    return text.removeprefix("&").strip()
+    for pattern in _CASTS:
+        if found := re.fullmatch(pattern, text, re.S):
+            name, _ = _target(found[2].strip().removeprefix("(").removesuffix(")").strip())
+            return name, tuple(split_arguments(found[1]))
+    return text.removeprefix("&").strip(), None
+
+
+_CASTS = (
+    r"(?:py|pybind11)::overload_cast\s*<(.*)>\s*(\(.*\))",
+    r"(?:static_cast\s*<|\()[^()]*\(\s*\*\s*\)\s*\((.*)\)\s*[>)]\s*(\([^()]*\)|&?\s*[\w:<>, ]+)",
+)
+
+
+def enum_named(code: Code, name: str, scope: str) -> str:
+    """The full name of the enum that a name means in a namespace; empty if it means none, or one of several."""
+    plain, parts = name.removeprefix("::"), scope.split("::") if scope else []
+    for many in range(len(parts), -1, -1):
+        if (full := "::".join([*parts[:many], plain])) in code.enums:
+            return full
+    found = [item for item in code.enums if item.endswith(f"::{plain}")]
+    return found[0] if len(found) == 1 else ""
 
 
 def functions_named(code: Code, name: str) -> tuple[CppFunction, ...]:

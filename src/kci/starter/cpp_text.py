@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 _SKIPPED = re.compile(
     r"//(?:[^\n\\]|\\.|\\\n)*|/\*.*?(?:\*/|\Z)|R\"([^\s()\\]{0,16})\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.){1,8}'",
@@ -41,7 +41,7 @@ def split_arguments(text: str) -> list[str]:
     """Arguments, split at the commas that stand in no bracket, string or template."""
     parts: list[str] = []
     depth = angle = start = 0
-    token = re.compile(rf"[()\[\]{{}}<>,;]|->|{_SKIPPED.pattern}", re.S)
+    token = re.compile(rf"[()\[\]{{}}>,;]|<<?|->|{_SKIPPED.pattern}", re.S)
     for found in token.finditer(text):
         word = found[0]
         if word in _OPEN:
@@ -56,6 +56,20 @@ def split_arguments(text: str) -> list[str]:
             parts.append(text[start : found.start()])
             start = found.end()
     return [part.strip() for part in (*parts, text[start:]) if part.strip()]
+
+
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """The statements of a block and where they begin: what ends with a `;` that stands in no bracket."""
+    depth = start = 0
+    for found in re.finditer(rf"[()\[\]{{}};]|{_SKIPPED.pattern}", text, re.S):
+        if found[0] in _OPEN:
+            depth += 1
+        elif found[0] in _CLOSE:
+            depth -= 1
+        elif found[0] == ";" and depth == 0:
+            yield start, text[start : found.start()]
+            start = found.end()
+    yield start, text[start:]
 
 
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b[ \t]*(.*)$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import operator
 import os
 import re
 import sys
@@ -11,7 +12,7 @@ import types
 from typing import Any
 
 SETUP = os.path.abspath("setup.py")
-RECORD: dict[str, Any] = {"extensions": [], "setup": {}, "programs": [], "asked": [], "error": "", "line": 0}
+RECORD: dict[str, Any] = {"extensions": [], "setup": {}, "error": "", "line": 0}
 _ROOTS = ("torch", "torchvision", "setuptools", "distutils", "wheel", "pkg_resources", "skbuild", "pybind11", "numpy",
           "Cython", "cmake", "ninja", "requests", "pip", "torch_npu", "torch_musa", "intel_extension_for_pytorch",
           "setuptools_scm", "hipify", "scikit_build_core", "nanobind", "triton")  # fmt: skip
@@ -32,26 +33,13 @@ class Anything:
     def __call__(self, *_: Any, **__: Any) -> Any:
         return Anything(self._name)
 
+    __getitem__ = __call__
+
     def __mro_entries__(self, _bases: Any) -> tuple[type, ...]:
         return (AnyCommand,)
 
     def __iter__(self) -> Any:
         return iter(())
-
-    def __getitem__(self, _key: Any) -> Any:
-        return Anything(self._name)
-
-    def __setitem__(self, _key: Any, _value: Any) -> None:
-        pass
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def __bool__(self) -> bool:
-        return False
 
     def __len__(self) -> int:
         return 0
@@ -59,17 +47,16 @@ class Anything:
     def __str__(self) -> str:
         return ""
 
-    def __fspath__(self) -> str:
-        return ""
+    __fspath__ = __str__
 
     def _same(self, *_: Any) -> Any:
         return self
 
-    def _no(self, _other: Any) -> bool:
+    def _no(self, *_: Any) -> bool:
         return False
 
-    __add__ = __radd__ = __sub__ = __truediv__ = __rtruediv__ = __or__ = __mod__ = _same
-    __lt__ = __gt__ = __le__ = __ge__ = _no
+    __add__ = __radd__ = __sub__ = __truediv__ = __rtruediv__ = __or__ = __mod__ = __enter__ = _same
+    __lt__ = __gt__ = __le__ = __ge__ = __bool__ = __setitem__ = __exit__ = _no
 
 
 class AnyCommand:
@@ -92,12 +79,6 @@ class Extension:
     """An extension of setuptools: what was given, and where."""
 
     kind = "plain"
-    include_dirs: list[Any]
-    define_macros: list[Any]
-    undef_macros: list[Any]
-    libraries: list[Any]
-    extra_link_args: list[Any]
-    extra_compile_args: Any
 
     def __init__(self, name: Any = "", sources: Any = (), *more: Any, **given: Any) -> None:
         given.update(zip(("include_dirs", "define_macros", "undef_macros"), more, strict=False))
@@ -143,23 +124,16 @@ class TorchVersionText(str):
 
     __slots__ = ()
 
-    def _key(self, other: Any = None) -> tuple[int, ...]:
-        text = self if other is None else other
+    @staticmethod
+    def _key(text: Any) -> tuple[int, ...]:
         if isinstance(text, tuple):
             return tuple(item for item in text if isinstance(item, int))
         return tuple(int(part) for part in re.findall(r"\d+", str(text).partition("+")[0])[:3])
 
-    def __lt__(self, other: Any) -> bool:
-        return self._key() < self._key(other)
-
-    def __le__(self, other: Any) -> bool:
-        return self._key() <= self._key(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self._key() > self._key(other)
-
-    def __ge__(self, other: Any) -> bool:
-        return self._key() >= self._key(other)
+    __lt__, __le__, __gt__, __ge__ = (
+        lambda self, other, compare=one: compare(self._key(self), self._key(other))
+        for one in (operator.lt, operator.le, operator.gt, operator.ge)
+    )
 
 
 def find_packages(where: str = ".", exclude: Any = (), include: Any = ("*",), **_: Any) -> list[str]:
@@ -189,7 +163,7 @@ def setup(**given: Any) -> Any:
     return Anything("distribution")
 
 
-def _described(item: Extension) -> dict[str, Any]:
+def _described(item: Any) -> dict[str, Any]:
     flags = item.extra_compile_args
     flags = dict(flags) if isinstance(flags, dict) else {"cxx": list(flags)}
     return {

@@ -44,29 +44,29 @@ _OUT = re.compile(r"(?:^|_)(?:out|output|outputs|result)(?:_|$)")
 """A name that says that it is written to, whatever is found."""
 
 
+_VIEW = (
+    r"(?:\s*(?:\.|->)\s*(?:value|view|view_as|reshape|flatten|select|slice|narrow|index|transpose|permute|squeeze|unsqueeze|t)"
+    r"\s*\((?:[^;()]|\([^;()]*\))*+\)|\s*\[[^\]]{0,200}\])*+"
+)
+"""What follows a tensor, or a list of them, and has the same memory."""
+
+
 def _same_as(name: str, body: str) -> list[str]:
     """The tensor and local names for it."""
-    found = [name]
-    for other in re.findall(
-        rf"(?:auto|Tensor)\s*&?\s+&?(\w+)\s*=\s*\*?\s*{re.escape(name)}(?:\s*\.\s*value\s*\(\s*\))?\s*;", body
-    ):
-        found.append(other)
-    return found
+    kind, word = r"(?:auto|Tensor)\s*+&{0,2}\s*+(?<=[\s&])", re.escape(name)
+    given = re.findall(rf"{kind}(\w+)\s*=\s*+\*?\s*+{word}{_VIEW}\s*;", body)
+    return [name, *given, *re.findall(rf"\bfor\s*\([^;:()]*{kind}(\w+)\s*:\s*{word}\s*\)", body)]
 
 
 def _tensor(name: str, body: str, code: Code, depth: int) -> bool | None:
-    word = rf"(?<![\w.>]){re.escape(name)}\b(?:\s*\.\s*value\s*\(\s*\)|\s*->)?"
-    if re.search(rf"{word}\s*(?:\.|->)?\s*(?!requires_grad_|_)\w*[a-z0-9]_\s*\(", body) and re.search(
-        rf"{word}\s*(?:\.|(?<=->))\s*(?!requires_grad_)[a-z]\w*_\s*\(", body
-    ):
-        return True
-    if re.search(rf"{word}\s*\[[^\]=]*\]\s*=[^=]|\b\w+_out\s*\(\s*{word}\s*,|{word}\s*\.\s*mutable_data_ptr", body):
+    word = rf"(?<![\w.>]){re.escape(name)}\b"
+    if re.search(rf"{word}{_VIEW}\s*(?:\.|->)\s*(?!requires_grad_)[a-z]\w*_\s*\(", body):
         return True
     if re.search(
-        rf"{word}\s*\.\s*(?:select|slice|narrow|index)\s*\([^;]*\)\s*\.\s*(?:copy_|zero_|fill_|add_|index_put_)\s*\(",
-        body,
+        rf"{word}\s*\[[^\]=]*\]\s*=[^=]|\b\w+_out\s*\(\s*{word}\s*,|{word}{_VIEW}\s*(?:\.|->)\s*mutable_data_ptr", body
     ):
         return True
+    word = rf"{word}(?:\s*\.\s*value\s*\(\s*\)|\s*->)?"
     unknown = False
     for found in re.finditer(
         rf"{word}(\s*\.\s*(?:template\s+)?(data_ptr|packed_accessor\w*|accessor|data)\s*(<[^();]*?>)?\s*\(\s*\))?", body
@@ -169,7 +169,7 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
     for function in (item for items in code.functions.values() for item in items if len(item.body) < _LONGEST):
         if re.search(rf"(?:\.|->)\s*{name}\b", function.body) is None:
             continue
-        if _writes_field(name, function.body):
+        if re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", function.body):
             return True
         for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
             before = _LOCAL.search(function.body[max(0, found.start() - 200) : found.start()].rpartition(";")[2])
@@ -186,25 +186,17 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
     return None if not answers or None in answers else False
 
 
-def _writes_field(name: str, body: str) -> bool:
-    return re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", body) is not None
-
-
 def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool | None:
     known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
-    if name.startswith(("at::", "torch::")) and not known:
-        return None
     if not known:
         return None
-    item = next((one for one in known if one.body), known[0])
-    if number >= len(item.parameters):
-        return None
+    item = known[0]
     taken = item.parameters[number]
     if "const" in taken.type and ("*" in taken.type or re.search(r"<\s*const", taken.type)):
         return False
     if not item.body:
         return "*" in taken.type or None
-    return _pointer_known(taken.name, item, code, depth + 1)
+    return _pointer(taken.name, item.body, code, depth + 1)
 
 
 @lru_cache(maxsize=4096)
@@ -215,10 +207,6 @@ def _writes(name: str, body: str) -> bool:
     atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
     counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
     return re.search(f"{indexed}|{pointed}|{atomic}|{counted}", body) is not None
-
-
-def _pointer_known(name: str, function: CppFunction, code: Code, depth: int) -> bool | None:
-    return _pointer(name, function.body, code, depth)
 
 
 def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:

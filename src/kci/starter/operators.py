@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Callable
 
 import msgspec
 
-from kci.starter.cpp_code import Binding, Code, CppFunction, Parameter, bindings, functions_named, modules, parameter
+from kci.starter.cpp_code import (
+    Binding,
+    Code,
+    CppFunction,
+    Parameter,
+    bindings,
+    enum_named,
+    functions_named,
+    modules,
+    parameter,
+)
 from kci.starter.cpp_text import block_end, split_arguments, without_comments
 from kci.starter.mutation import writes_to
 
@@ -25,8 +36,8 @@ class Operator(msgspec.Struct, frozen=True):
     """Where it was bound."""
     left: str = ""
     """Why it is left out; empty for an operator."""
-    asked: tuple[str, ...] = ()
-    """Arguments that it may write to."""
+    notes: tuple[str, ...] = ()
+    """What a person has to look at."""
     within: tuple[str, ...] = ()
     """The conditions of the preprocessor that it is bound in."""
 
@@ -37,8 +48,10 @@ class _Type(msgspec.Struct, frozen=True):
     schema: str
     taken: str
     """The type of the wrapper's argument or result."""
-    made: str = "{}"
-    """From that type to the function's own; of a result, the other way round."""
+    own: str = ""
+    """The function's own type, where it is another one."""
+    made: str = "{0}"
+    """From the one to the other."""
 
 
 _INTS = frozenset((
@@ -46,6 +59,7 @@ _INTS = frozenset((
     "int32_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "uintptr_t", "intptr_t", "ssize_t", "unsigned char",
     "unsigned long long",
 ))  # fmt: skip
+_FLOATS = {"float": "float", "half": "half", "Half": "c10::Half"}
 _PLAIN = {
     "Tensor": _Type("Tensor", "at::Tensor"), "int64_t": _Type("int", "int64_t"), "double": _Type("float", "double"),
     "bool": _Type("bool", "bool"), "string": _Type("str", "std::string"),
@@ -55,8 +69,8 @@ _PLAIN = {
     "Device": _Type("Device", "at::Device"),
     "Generator": _Type("Generator", "at::Generator"),
 }  # fmt: skip
-_SPACES = re.compile(r"^(?:::)?(?:std|c10|at|torch|pybind11|py|caffe2|aten)::")
-_RESULTS = frozenset(("Tensor", "int", "float", "bool", "str", "Tensor[]", "int[]"))
+_SPACES = re.compile(r"^(?:::)?(?:std|c10|at|torch|caffe2|aten)::")
+_RESULTS = frozenset(("Tensor", "Tensor?", "int", "float", "bool", "str", "Tensor[]", "int[]", "float[]"))
 
 
 def _bare(text: str) -> str:
@@ -68,91 +82,69 @@ def _bare(text: str) -> str:
     return text.strip()
 
 
-def passed(text: str, enums: frozenset[str]) -> _Type | None:
-    """How PyTorch passes a parameter's type; None if it cannot."""
+def passed(text: str, enum: Callable[[str], str]) -> _Type | None:
+    """How PyTorch passes a parameter's type; None if it cannot. `enum` tells the full name of an enum, if it is one."""
     bare = _bare(text)
     if "*" in text or "&&" in text:
         return None
     if found := _PLAIN.get(bare):
         return found
-    writable = "&" in text and "const" not in text
-    if bare in _INTS or bare in enums or bare.rpartition("::")[2] in enums:
-        return None if writable else _Type("int", "int64_t", f"static_cast<{_own(text)}>({{}})")
-    if bare in ("float", "half", "Half"):
-        return None if writable else _Type("float", "double", f"static_cast<{_own(text)}>({{}})")
-    inner = re.fullmatch(r"(optional|vector|ArrayRef|List|OptionalRef)\s*<(.*)>", bare)
-    part = passed(inner[2], enums) if inner is not None else None
-    if inner is None or part is None or part.schema.endswith(("?", "[]")):
+    if own := bare if bare in _INTS else f"::{full}" if (full := enum(bare)) else "":
+        return _Type("int", "int64_t", own, f"static_cast<{own}>({{0}})")
+    if own := _FLOATS.get(bare, ""):
+        return _Type("float", "double", own, f"static_cast<{own}>({{0}})")
+    inner = re.fullmatch(r"(optional|vector|ArrayRef)\s*<(.*)>", bare)
+    part = passed(inner[2], lambda _: "") if inner is not None else None
+    if inner is None or part is None or part.schema.endswith(("[]", "?")):
         return None
     if inner[1] == "optional":
-        made = "{}"
-        if part.made != "{}" or "const" in inner[2]:
-            own = inner[2].strip()
-            made = f"({{0}}.has_value() ? std::optional<{own}>({part.made.format('*{0}')}) : std::optional<{own}>())"
-        return (
-            None
-            if made != "{}" and writable and "const" not in inner[2]
-            else _Type(f"{part.schema}?", f"std::optional<{part.taken}>", made)
-        )
-    if part.schema not in ("Tensor", "int", "float", "bool"):
+        own = f"std::optional<{'const ' * ('const' in text.partition('<')[2])}{part.own or part.taken}>"
+        taken = f"std::optional<{part.taken}>"
+        return _Type(f"{part.schema}?", taken, own, "{0}" if own == taken else f"{own}({{0}})")
+    if part.schema not in ("Tensor", "int", "float") or (part.own and inner[1] == "ArrayRef"):
         return None
-    if (
-        inner[1] in ("vector", "ArrayRef")
-        and part.made == "{}"
-        and not (inner[1] == "vector" and part.schema == "bool")
-    ):
-        taken = f"std::vector<{part.taken}>"
-        return _Type(f"{part.schema}[]", taken)
-    if inner[1] == "vector" and part.schema in ("int", "float"):
-        own = inner[2].strip()
-        return _Type(
-            f"{part.schema}[]", f"std::vector<{part.taken}>", f"std::vector<{own}>({{0}}.begin(), {{0}}.end())"
-        )
-    return None
+    made = f"std::vector<{part.own}>({{0}}.begin(), {{0}}.end())" if part.own else "{0}"
+    return _Type(f"{part.schema}[]", f"std::vector<{part.taken}>", part.own, made)
 
 
-def _own(text: str) -> str:
-    return " ".join(re.sub(r"\bconst\b", " ", text).replace("&", " ").split())
+def _returned(text: str, enum: Callable[[str], str]) -> _Type | None:
+    kind = passed(text, enum)
+    if kind is None or kind.schema not in _RESULTS:
+        return None
+    whole = "[]" not in kind.schema or ("vector" in text and not kind.own)
+    return kind if whole and ("?" not in kind.schema or kind.made == "{0}") else None
 
 
-def _result(text: str, enums: frozenset[str]) -> tuple[str, str, str] | None:
+def _result(text: str, enum: Callable[[str], str]) -> tuple[str, str, str] | None:
     """Schema, type and expression (of `{}`) of a result."""
     bare = _bare(text)
     if bare == "void":
-        return "()", "void", ""
+        return "()", "void", "{};"
     if found := re.fullmatch(r"(?:tuple|pair)\s*<(.*)>", bare):
-        parts = [passed(item, enums) for item in split_arguments(found[1])]
-        if not parts or any(item is None or item.schema not in _RESULTS for item in parts):
+        kinds = [kind for item in split_arguments(found[1]) if (kind := _returned(item, enum)) is not None]
+        if not kinds or len(kinds) != len(split_arguments(found[1])):
             return None
-        kinds = [item for item in parts if item is not None]
         whole = ", ".join(f"static_cast<{item.taken}>(std::get<{index}>(result))" for index, item in enumerate(kinds))
         schema = f"({', '.join(item.schema for item in kinds)})" if len(kinds) > 1 else kinds[0].schema
-        return (
-            schema,
-            f"std::tuple<{', '.join(item.taken for item in kinds)}>",
-            f"auto result = {{}}; return {{{{{whole}}}}};",
-        )
-    kind = passed(text.replace("&", " "), enums)
-    if kind is None or kind.schema not in _RESULTS:
-        return None
-    if kind.schema == "Tensor[]" and "vector" not in bare:
-        return None
-    if kind.schema == "int[]" and (kind.made != "{}" or "vector" not in bare):
-        return None
-    return kind.schema, kind.taken, f"return static_cast<{kind.taken}>({{}});"
+        made = f"std::tuple<{', '.join(item.taken for item in kinds)}>"
+        return schema, made, f"auto result = {{}}; return {made}({whole});"
+    kind = _returned(text, enum)
+    return None if kind is None else (kind.schema, kind.taken, f"return static_cast<{kind.taken}>({{}});")
 
 
 def _default(text: str, schema: str) -> str | None:
     """A default as a schema writes it, or None where it cannot."""
     text = re.sub(r"(?<=[\d.])[fFlLuU]+$", "", text.strip())
-    if text in ("true", "false"):
-        return text.capitalize()
-    if re.search(r"(?:none\(\)|nullopt|None|optional<.*>\(\)|nullptr)$", text) or text == "{}":
+    if re.search(r"(?:none\(\)|nullopt|None|optional<.*>(?:\(\)|\{\})|nullptr)$", text) or text == "{}":
         return "None" if schema.endswith("?") else ("[]" if schema.endswith("[]") else None)
-    if re.fullmatch(r"-?\d+", text):
-        return f"{text}.0" if schema.startswith("float") else text
-    if re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", text, re.I):
+    if (found := re.fullmatch(r"(?:(?:std::)?vector<[\w:]+>)?(?:\(\)|\{([-\d, ]*)\})", text)) and schema == "int[]":
+        return f"[{found[1] or ''}]"
+    if schema.startswith("bool") and text in ("true", "false", "0", "1"):
+        return str(text in ("true", "1"))
+    if schema.startswith("int") and re.fullmatch(r"-?\d+", text):
         return text
+    if schema.startswith("float") and re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", text, re.I):
+        return str(float(text))
     return text if re.fullmatch(r'"[\w .-]*"', text) and schema.startswith("str") else None
 
 
@@ -172,7 +164,7 @@ def with_operators(file: str, text: str, code: Code) -> tuple[str, list[Operator
     made: list[Operator] = []
     names: dict[str, int] = {}
     parts: list[str] = []
-    bound = bindings(file, text)
+    bound = bindings(file, text, code)
     done = 0
     for start, end, _, body in found:
         parts.append(text[done:start])
@@ -184,28 +176,27 @@ def with_operators(file: str, text: str, code: Code) -> tuple[str, list[Operator
     return "".join([*parts, text[done:]]), made
 
 
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else|endif)\b(?:[^\n\\]|\\.|\\\n)*", re.M)
+
+
 def _block(made: list[_MadeOperator], body: str, line: int) -> str:
     """Wrappers and registrations, within the conditions of the preprocessor that they stood in."""
     items: list[tuple[int, str | _MadeOperator]] = [(item.operator.line, item) for item in made]
-    items += [
-        (line + number, text.strip()) for number, text in enumerate(body.split("\n")) if text.lstrip().startswith("#")
-    ]
-    ordered = [item for _, item in sorted(items, key=lambda pair: pair[0])]
-    wrappers, lines = [], []
-    for item in ordered:
+    items += [(line + body.count("\n", 0, found.start()), found[0].strip()) for found in _CONDITIONAL.finditer(body)]
+    wrappers, lines = list[str](), list[str]()
+    for _, item in sorted(items, key=lambda pair: pair[0]):
         if isinstance(item, str):
             wrappers.append(item)
             lines.append(item)
-        elif item.operator.left:
-            lines.append(f"  // draft: `{item.operator.name}` is left out: {item.operator.left}")
-        else:
+            continue
+        done = item.operator
+        lines += [f"  // draft: `{done.name}` is left out: {done.left}"] if done.left else []
+        lines += [f"  // draft: {note}" for note in done.notes]
+        if item.schema:
             wrappers.append(item.wrapper)
-            if item.operator.asked:
-                lines.append(
-                    f"  // draft: does it write to {', '.join(item.operator.asked)}? Remove the `!` where it does not."
-                )
-            lines.append(f'  ops.def("{item.schema}", &{item.function});')
-    if not any(not item.operator.left for item in made):
+            schema = item.schema.replace('"', '\\"')
+            lines.append(f'  ops.def("{schema}", &{item.function});')
+    if not any(item.schema for item in made):
         return "\n".join(f"// {line.strip().removeprefix('// ')}" for line in lines if not line.startswith("#")) + "\n"
     return (
         "// The functions of a pybind11 module, as operators of PyTorch: a wrapper takes the types that it passes.\n"
@@ -216,68 +207,85 @@ def _block(made: list[_MadeOperator], body: str, line: int) -> str:
     )
 
 
-def _made(binding: Binding, code: Code, names: dict[str, int]) -> _MadeOperator:
-    def left(why: str) -> _MadeOperator:
-        return _MadeOperator(Operator(binding.name, binding.file, binding.line, left=why))
+_NO_FUNCTION = {
+    "class": "it is a class: a person has to find functions for it",
+    "enum": "it is an enum: callers pass its numbers",
+    "other": "only functions can be operators: write what it does into the Python package",
+}
 
-    if binding.kind != "function":
-        what = {"class": "a class: a person has to find functions for it", "enum": "an enum: callers pass its numbers"}
-        return left(f"it is {what.get(binding.kind, 'no function of the module itself')}")
-    function = _function(binding, code)
-    if function is None:
-        return left(f"no declaration of `{binding.target[:60]}` was found")
+
+def _made(binding: Binding, code: Code, names: dict[str, int]) -> _MadeOperator:
+    if why := _NO_FUNCTION.get(binding.kind):
+        return _left(binding, why)
+    if keyword.iskeyword(binding.name):
+        return _left(binding, "its name is a keyword of Python")
+    if (function := _function(binding, code)) is not None:
+        return _wrapped(binding, function, code, names)
+    if binding.target.startswith("["):
+        return _left(binding, "a lambda has to say what it returns, with `->`, and to take nothing from around it")
+    return _left(binding, f"no declaration of `{binding.target[:60]}` was found")
+
+
+def _left(binding: Binding, why: str) -> _MadeOperator:
+    return _MadeOperator(Operator(binding.name, binding.file, binding.line, left=why))
+
+
+def _wrapped(binding: Binding, function: CppFunction, code: Code, names: dict[str, int]) -> _MadeOperator:
+    def enum(text: str) -> str:
+        return enum_named(code, text, function.name.rpartition("::")[0])
+
+    kinds: list[_Type] = []
     listed = [item for item in function.parameters if item.type != "void"]
-    arguments, call, taken = [], [], []
-    kinds = [passed(item.type, code.enums) for item in listed]
-    defaults = _defaults(binding, listed, kinds)
-    asked: list[str] = []
+    for item in listed:
+        if (kind := passed(item.type, enum)) is None:
+            return _left(binding, f"PyTorch cannot pass `{item.type[:60]}`")
+        kinds.append(kind)
+    if (result := _result(function.result, enum)) is None:
+        return _left(binding, f"PyTorch cannot return `{function.result[:60]}`")
+    schema, returned, how = result
+    defaults, notes = _defaults(binding, kinds)
+    arguments, call, taken, asked, before = list[str](), list[str](), list[str](), list[str](), ""
     letter = iter("abcdefghijklmnopqrstuvwxyz" * 10)
     written: dict[str, str] = {}
     for index, (item, kind) in enumerate(zip(listed, kinds, strict=True)):
-        if kind is None:
-            return left(f"PyTorch cannot pass `{item.type[:60]}`")
         name = binding.arguments[index][0] if index < len(binding.arguments) else item.name
         name = name if name.isidentifier() and not keyword.iskeyword(name) else f"arg{index}"
-        schema = kind.schema
-        if schema in ("Tensor", "Tensor?", "Tensor[]"):
+        shown = kind.schema
+        if shown.startswith("Tensor"):
             writes = writes_to(function, index, code)
             if writes is None:
                 asked.append(name)
             if writes is not False:
-                mark = next(letter)
-                schema = schema.replace("Tensor", f"Tensor({mark}!)", 1)
-                written[item.name] = mark
-        arguments.append(f"{schema} {name}" + (f"={defaults[index]}" if defaults[index] is not None else ""))
+                written[item.name] = mark = next(letter)
+                shown = shown.replace("Tensor", f"Tensor({mark}!)", 1)
+        arguments.append(f"{shown} {name}" + (f"={defaults[index]}" if defaults[index] is not None else ""))
         taken.append(f"{kind.taken} arg{index}")
-        call.append(kind.made.format(f"arg{index}"))
-    result = _result(function.result, code.enums)
-    if result is None:
-        return left(f"PyTorch cannot return `{function.result[:60]}`")
-    schema, returned, how = result
+        value = kind.made.format(f"arg{index}")
+        outer = re.sub(r"<.*>", "", item.type)
+        if kind.made != "{0}" and "&" in outer and "const" not in outer:  # it takes no temporary value
+            before += f"auto own{index} = {value}; "
+            value = f"own{index}"
+        call.append(value)
+    if asked:
+        notes.append(f"does it write to {', '.join(asked)}? Remove the `!` from its schema where it does not")
     back = re.search(r"return\s+(\w+)\s*;", function.body)
     if schema == "Tensor" and back and back[1] in written:
         schema = f"Tensor({written[back[1]]}!)"
     count = names.get(binding.name, 0)
     names[binding.name] = count + 1
-    unique = binding.name + (f"_{count}" if count else "")
-    shown = binding.name + (f".overload{count}" if count else "")
-    called = f"{_called(binding, function)}({', '.join(call)})"
-    statement = how.format(called) if how else f"{called};"
+    unique = f"{binding.name}_op{count or ''}"  # no keyword of C++, and of no other binding
+    full = binding.name + (f".overload{count}" if count else "")
+    statement = before + how.format(f"{_called(binding, function)}({', '.join(call)})")
     wrapper = f"{returned} {unique}({', '.join(taken)}) {{ {statement} }}"
-    operator = Operator(binding.name, binding.file, binding.line, asked=tuple(asked))
-    return _MadeOperator(operator, wrapper, f"{shown}({', '.join(arguments)}) -> {schema}", f"kci_operators::{unique}")
+    operator = Operator(binding.name, binding.file, binding.line, notes=tuple(notes))
+    return _MadeOperator(operator, wrapper, f"{full}({', '.join(arguments)}) -> {schema}", f"kci_operators::{unique}")
 
 
 def _called(binding: Binding, function: CppFunction) -> str:
     if binding.target.startswith("["):
         return f"({binding.target})"
-    name = binding.target
-    template = re.search(r"<.*>$", name)
-    return (
-        f"::{function.name}{template[0] if template else ''}"
-        if not function.internal or "::" not in function.name
-        else name
-    )
+    template = re.search(r"<.*>$", binding.target)
+    return f"::{function.name}{template[0] if template else ''}"
 
 
 def _function(binding: Binding, code: Code) -> CppFunction | None:
@@ -286,8 +294,12 @@ def _function(binding: Binding, code: Code) -> CppFunction | None:
     found = functions_named(code, binding.target)
     found = tuple(item for item in found if not item.internal or item.file == binding.file)
     found = tuple(item for item in found if not item.template or "<" in binding.target)
+    if binding.cast is not None:
+        wanted = [_bare(item) for item in binding.cast]
+        found = tuple(item for item in found if [_bare(one.type) for one in item.parameters] == wanted)
     if binding.arguments:
         found = tuple(item for item in found if len(item.parameters) == len(binding.arguments)) or found
+    found = tuple(item for item in found if item.name == binding.target.removeprefix("::")) or found
     here = [item for item in found if item.file == binding.file and item.body]
     return next(iter(here or found), None)
 
@@ -312,15 +324,14 @@ def _split_default(text: str) -> Parameter:
     return parameter(before) if default else parameter(text)
 
 
-def _defaults(binding: Binding, listed: list[Parameter], kinds: list[_Type | None]) -> list[str | None]:
-    """The defaults that a schema can have: those behind which every argument has one."""
-    given = [default for _, default in binding.arguments][: len(listed)]
-    found: list[str | None] = [None] * len(listed)
-    for index in reversed(range(len(listed))):
-        kind = kinds[index]
-        said = given[index] if index < len(given) else ""
-        value = _default(said, kind.schema) if said and kind is not None else None
-        if value is None:
-            break
+def _defaults(binding: Binding, kinds: list[_Type]) -> tuple[list[str | None], list[str]]:
+    """The defaults that a schema can have, which are those behind which every argument has one; and what is lost."""
+    found: list[str | None] = [None] * len(kinds)
+    lost: list[str] = []
+    for index in reversed(range(min(len(kinds), len(binding.arguments)))):
+        name, said = binding.arguments[index]
+        value = _default(said, kinds[index].schema) if said and None not in found[index + 1 :] else None
         found[index] = value
-    return found
+        if said and value is None:
+            lost.append(f"`{name} = {said[:40]}`")
+    return found, [f"callers have to give {', '.join(reversed(lost))}: a schema cannot say it"] if lost else []

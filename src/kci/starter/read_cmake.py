@@ -63,6 +63,14 @@ def _table(project: object, *keys: str) -> dict[str, object]:
     return project if isinstance(project, dict) else {}
 
 
+def license_in_pyproject(files: Mapping[str, bytes]) -> str:
+    """What pyproject.toml calls the license, as a text or a table with one."""
+    project = _table(_project(files), "project")
+    said = project.get("license", "")
+    said = said if isinstance(said, str) else _table(project, "license").get("text", "")
+    return said if isinstance(said, str) else ""
+
+
 def _said(project: dict[str, object], files: Mapping[str, bytes]) -> SaidInSetup:
     told = _table(project, "project")
     listed = _table(project, "tool", "scikit-build", "wheel").get("packages")
@@ -75,7 +83,6 @@ def _said(project: dict[str, object], files: Mapping[str, bytes]) -> SaidInSetup
         return to_type(
             {
                 "name": name,
-                "license_expression": told["license"] if isinstance(told.get("license"), str) else None,
                 "classifiers": tuple(str(item) for item in stated) if isinstance(stated, list) else (),
                 "packages": tuple(folders),
                 "package_dir": folders,

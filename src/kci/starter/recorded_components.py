@@ -24,6 +24,8 @@ _NOT_THERE = re.compile(
     r"(?m)^[ \t]*#[ \t]*include[ \t]*[<\"]"
     r"((?:(THC)/(?!THCAtomics|THCDeviceUtils)|ATen/cuda/|c10/cuda/|cuda\.h|cuda_runtime|cublas|cusparse)[\w./-]*)"
 )
+_BROUGHT = ("/usr/local/cuda", "/opt/rocm", "/usr/lib/python3/site-packages", "/usr/include", "/numpy", "/pybind11")
+"""Include directories that the build has."""
 _MACROS = {"cpu": {"CPU_KERNEL"}, "cuda": {"CUDA_KERNEL"}, "rocm": {"ROCM_KERNEL", "USE_ROCM", "__HIP_PLATFORM_AMD__"}}
 """What is defined without being asked for."""
 
@@ -64,11 +66,8 @@ class TakenOver:
         used: dict[str, set[str]] = {}
         for stem, items in sorted(groups.items()):
             for backend, item in items.items():
-                label = (
-                    f"{package}_{backend}"
-                    if len(groups) == 1
-                    else f"{python_name(re.sub(r'[^A-Za-z0-9_]', '_', stem))}_{backend}"
-                )
+                name = package if len(groups) == 1 else python_name(re.sub(r"[^A-Za-z0-9_]", "_", stem))
+                label = f"{name}_{backend}"
                 before = used.setdefault(backend, set())
                 sources = [name for name in self.sources(item) if name not in before]
                 before.update(sources)
@@ -101,16 +100,8 @@ class TakenOver:
                 self.note(
                     item, f"it links `{library}`: build.toml has no key for libraries, so compile it in, or do without"
                 )
-        return Component(
-            label,
-            backend,
-            tuple(sources),
-            tuple(reached),
-            tuple(include),
-            tuple(cxx),
-            tuple(gpu) if backend != "cpu" else (),
-            tuple(depends),
-        )
+        gpu = gpu if backend != "cpu" else []
+        return Component(label, backend, *map(tuple, (sources, reached, include, cxx, gpu, depends)))
 
     def no_such_header(self, backend: str, names: Iterable[str], macros: set[str]) -> None:
         """Say which files include what torch, or the backend, has not."""
@@ -145,16 +136,7 @@ class TakenOver:
         for said in item.include_dirs:
             path = relative(said)
             if path is None:
-                if not said.startswith(
-                    (
-                        "/usr/local/cuda",
-                        "/opt/rocm",
-                        "/usr/lib/python3/site-packages",
-                        "/usr/include",
-                        "/numpy",
-                        "/pybind11",
-                    )
-                ):
+                if not said.startswith(_BROUGHT):
                     self.note(item, f"the include directory {said[:120]!r} lies outside of the project")
                 continue
             if not any(name.startswith(f"{path}/") for name in self.found) and path:

@@ -13,9 +13,10 @@ from kci.starter.operators import Operator, with_operators
 
 _REGISTRY = re.compile(
     r"^[ \t]*(?:static\s+)?(?:auto|torch::RegisterOperators|c10::RegisterOperators)\s+\w+\s*=?\s*"
-    r"(?:torch|c10)::RegisterOperators\s*\(\s*\)",
+    r"(?:torch|c10)::RegisterOperators",
     re.M,
 )
+_OPERATOR = re.compile(r"\s*(?:\.\s*op\s*)?\(")
 _LIBRARY = re.compile(r"\b((?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?)\s*\(\s*(\w+)\s*,")
 
 
@@ -27,17 +28,21 @@ def with_own_namespace(file: str, text: str) -> tuple[str, list[Operator], set[s
     edits: list[tuple[int, int, str]] = []
     for found in _REGISTRY.finditer(plain):
         calls, end = [], found.end()
-        while (call := re.compile(r"\s*\.\s*op\s*\(").match(plain, end)) is not None:
+        while end and (call := _OPERATOR.match(plain, end)) is not None:
             end = block_end(plain, call.end() - 1)
             given = split_arguments(plain[call.end() : end - 1])
-            said = re.fullmatch(r'"(\w+)::([^"]+)"', given[0]) if given else None
-            if not end or said is None or len(given) != 2:
-                break
-            calls.append((said[1], said[2], given[1]))
-        end = plain.find(";", end) if end else -1
-        if end < 0 or not calls:
-            continue
+            said = re.fullmatch(r'"(\w+)::([^"]+)"', given[0]) if len(given) == 2 else None
+            if said and re.fullmatch(r"&?\s*[\w:]+|\[.*", given[1], re.S):
+                calls.append((said[1], said[2], given[1]))
+            elif given:
+                end = 0
+        end = plain.find(";", end) if end and calls else -1
         line = plain.count("\n", 0, found.start()) + 1
+        if end < 0:
+            made.append(
+                Operator("RegisterOperators", file, line, left="write it as TORCH_LIBRARY: kci does not follow it")
+            )
+            continue
         lines = [f'  ops.def("{schema}", {target});' for _, schema, target in calls]
         namespaces |= {space for space, _, _ in calls}
         made += [Operator(re.split(r"[.(]", schema)[0], file, line) for _, schema, _ in calls]
@@ -73,7 +78,7 @@ def _written_out(text: str) -> str:
     """A source in which a macro that binds the function of a name is written out."""
     for found in _SHORT.finditer(text):
         text = re.sub(
-            rf"\b{found[1]}\(\s*(\w+)\s*\)\s*;?(?=[ \t]*\n)",
+            rf"\b{found[1]}\(\s*(\w+)\s*\)\s*;?(?=[ \t]*(?:\n|//))",
             rf'{found[3]}.def("\1", &\1);',
             text.replace(found[0], ""),
         )

@@ -73,8 +73,6 @@ class Recorded(msgspec.Struct, frozen=True):
 
     extensions: Annotated[tuple[RecordedExtension, ...], msgspec.Meta(max_length=500)] = ()
     setup: SaidInSetup = SaidInSetup()
-    programs: Annotated[tuple[tuple[int, _Text], ...], msgspec.Meta(max_length=100)] = ()
-    asked: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=500)] = ()
     error: _Text = ""
     line: int = 0
 
@@ -165,10 +163,7 @@ def _run(place: Path, backend: str, facts: Mapping[str, str]) -> Recorded:
             "--unshare-all",
             "--die-with-parent",
             "--new-session",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
+            *("--proc", "/proc", "--dev", "/dev"),
             "--tmpfs",
             _TMP,
         ]

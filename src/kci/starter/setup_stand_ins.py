@@ -17,21 +17,19 @@ import sys
 import traceback
 from typing import Any
 
-from kci.starter.module_stand_ins import RECORD, SETUP, Finder, line_of_setup, roots_of
+from kci.starter.module_stand_ins import RECORD, SETUP, Finder, roots_of
 
 _MOST = 100_000
 
 
 class WatchedVariables(dict):  # type: ignore[type-arg]
-    """The variables, which remembers the names that were asked for, and answers those that turn a backend on."""
+    """The variables, which answers those that turn a backend on."""
 
     def __init__(self, values: Any, backend: str) -> None:
         super().__init__(values)
         self.backend = backend
 
     def _answer(self, name: Any) -> str | None:
-        if isinstance(name, str) and len(RECORD["asked"]) < 500 and name not in RECORD["asked"]:
-            RECORD["asked"].append(name[:100])
         if name in self.keys() or not isinstance(name, str):
             return dict.get(self, name)
         if self.backend in ("cuda", "rocm") and re.search(r"(FORCE|WITH|BUILD|USE|ENABLE)_(CUDA|GPU)(_EXT)?$", name):
@@ -55,9 +53,6 @@ class WatchedVariables(dict):  # type: ignore[type-arg]
     def __contains__(self, name: Any) -> bool:
         return self._answer(name) is not None
 
-    def copy(self) -> Any:
-        return dict(self)
-
 
 _VERSIONS = {
     "nvcc": "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release {cuda}, V{cuda}.88\n"
@@ -75,8 +70,6 @@ _VERSIONS = {
 def _said(facts: dict[str, str]) -> Any:
     def said(command: Any) -> str | None:
         words = command.split() if isinstance(command, str) else [str(word) for word in command]
-        if len(RECORD["programs"]) < 100:
-            RECORD["programs"].append([line_of_setup(), " ".join(words)[:200]])
         text = _VERSIONS.get(os.path.basename(words[0]) if words else "")
         return text.format(cuda=facts["cuda"], hip=facts["hip"]) if text is not None else None
 
@@ -86,7 +79,7 @@ def _said(facts: dict[str, str]) -> Any:
 def _no_programs(facts: dict[str, str]) -> None:
     said = _said(facts)
 
-    def answer(command: Any, given: dict[str, Any]) -> Any:
+    def answer(command: Any, **given: Any) -> Any:
         text = said(command)
         if text is None:
             raise FileNotFoundError(2, "kci starts no program while it runs setup.py", str(command)[:100])
@@ -94,18 +87,15 @@ def _no_programs(facts: dict[str, str]) -> None:
         return text if decoded else text.encode()
 
     def run(command: Any, **given: Any) -> Any:
-        return subprocess.CompletedProcess(command, 0, answer(command, given), answer(command, given)[:0])
-
-    def check_output(command: Any, **given: Any) -> Any:
-        return answer(command, given)
+        return subprocess.CompletedProcess(command, 0, answer(command, **given), answer(command, **given)[:0])
 
     def call(command: Any, **given: Any) -> int:
-        answer(command, given)
+        answer(command, **given)
         return 0
 
     class Popen:
         def __init__(self, command: Any, **given: Any) -> None:
-            text = answer(command, given)
+            text = answer(command, **given)
             self.args, self.returncode, self.pid = command, 0, 0
             self.stdout = io.StringIO(text) if isinstance(text, str) else io.BytesIO(text)
             self.stderr, self.stdin = type(self.stdout)(), type(self.stdout)()
@@ -116,8 +106,7 @@ def _no_programs(facts: dict[str, str]) -> None:
         def wait(self, *_: Any, **__: Any) -> int:
             return 0
 
-        def poll(self) -> int:
-            return 0
+        poll = wait
 
         def __enter__(self) -> Any:
             return self
@@ -125,7 +114,7 @@ def _no_programs(facts: dict[str, str]) -> None:
         def __exit__(self, *_: Any) -> None:
             pass
 
-    subprocess.run, subprocess.check_output = run, check_output  # type: ignore[assignment]
+    subprocess.run, subprocess.check_output = run, answer  # type: ignore[assignment]
     subprocess.call, subprocess.check_call, subprocess.Popen = call, call, Popen  # type: ignore[assignment,misc]
     subprocess.getoutput = lambda command, **_: said(command) or ""
     subprocess.getstatusoutput = lambda command, **_: (0 if (text := said(command)) is not None else 127, text or "")

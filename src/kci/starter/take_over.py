@@ -24,7 +24,7 @@ from kci.starter.licenses import license_of
 from kci.starter.new_kernel import NewKernel, rendered
 from kci.starter.operators import Operator
 from kci.starter.python_package import OWN_OPS, moved, python_files
-from kci.starter.read_cmake import cmake_file, read_cmake
+from kci.starter.read_cmake import cmake_file, license_in_pyproject, read_cmake
 from kci.starter.recorded_components import Component, TakenOver, defined
 from kci.starter.registrations import operators_of
 from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
@@ -64,6 +64,7 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     compiled = list(dict.fromkeys(name for item in components for name in item.sources))
     headers = list(dict.fromkeys(name for item in components for name in item.headers))
     files, operators, namespaces = _code(found, compiled, headers, work)
+    had = _had(operators, components, work)
     work.left += _operators_left(operators)
     package = python_name(choice.name)
     names = {item.name for items in groups.values() for item in items.values()}
@@ -82,12 +83,14 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     work.left.append(
         f"tests/test_{package}.py only looks whether the operators are there: write tests of their results"
     )
+    shared = set.intersection(*map(set, had.values()))
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
         "package": package,
         "backends": backends, "components": components, "depends": depends,
         "left": [_one_line(item) for item in work.left], "operators": registered,
-        "only": _only(operators, components, backends),
+        "only": {name: sorted(ops.keys() - shared) for name, ops in had.items() if ops.keys() - shared},
+        "some": set(registered) - shared,
     }  # fmt: skip
     templates = {
         BUILD_TOML: "port/build.toml.j2",
@@ -152,8 +155,9 @@ def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str
         if posixpath.basename(runs.file) == CMAKE:
             what, known = "it has no module that links torch", "modules and shared libraries that link torch"
         else:
-            what = "extensions that are not torch's" if plain else "no extension of torch.utils.cpp_extension"
-            what = f"it makes {what}"
+            what = "it makes " + (
+                "extensions that are not torch's" if plain else "no extension of torch.utils.cpp_extension"
+            )
             known = "CUDAExtension and CppExtension"
         hint = "\n".join([*ends, f"kci takes over {known}; else {_BY_HAND}"])
         raise FindingsError(f"{root / runs.file}: {what}", hint=hint)
@@ -206,30 +210,28 @@ def _code(
 
 def _operators_left(operators: Sequence[Operator]) -> list[str]:
     left = [f"{item.file}:{item.line}: `{item.name}` is left out: {item.left}" for item in operators if item.left]
-    for item in operators:
-        if item.asked:
-            left.append(
-                f"{item.file}:{item.line}: `{item.name}`: does it write to {', '.join(item.asked)}? Its schema says so"
-            )
-    return left
+    return [*left, *(f"{item.file}:{item.line}: `{item.name}`: {note}" for item in operators for note in item.notes)]
 
 
-def _only(
-    operators: Sequence[Operator], components: Sequence[Component], backends: Sequence[str]
-) -> dict[str, list[str]]:
-    """The operators that not every backend has, by backend: it compiles their file, and their condition holds."""
-    had: dict[str, set[str]] = {}
-    for backend in backends:
+def _had(
+    operators: Sequence[Operator], components: Sequence[Component], work: TakenOver
+) -> dict[str, dict[str, Operator]]:
+    """The operators that each backend has: it compiles their file, and their condition holds."""
+    had: dict[str, dict[str, Operator]] = {}
+    for backend in {item.backend for item in components}:
         mine = [item for item in components if item.backend == backend]
         macros = defined(backend, [word for item in mine for word in (*item.cxx_flags, *item.gpu_flags)])
         compiled = {name for item in mine for name in item.sources}
-        had[backend] = {
-            item.name
-            for item in operators
-            if not item.left and item.file in compiled and all(holds(one, macros) for one in item.within)
-        }
-    shared = set.intersection(*had.values())
-    return {backend: sorted(names - shared) for backend, names in had.items() if names - shared}
+        names = had.setdefault(backend, {})
+        for item in operators:
+            if item.left or item.file not in compiled or not all(holds(one, macros) for one in item.within):
+                continue
+            if (first := names.setdefault(item.name, item)).file != item.file:
+                said = (
+                    f"{item.file}:{item.line}: `{item.name}` is what {first.file}:{first.line} calls its own: rename it"
+                )
+                work.left += [said] if said not in work.left else []
+    return had
 
 
 def _license(runs: SetupRuns, found: Mapping[str, bytes], work: TakenOver) -> str:
@@ -237,12 +239,7 @@ def _license(runs: SetupRuns, found: Mapping[str, bytes], work: TakenOver) -> st
     for run in runs.by_backend.values():
         said = said or run.setup.license_expression or run.setup.license or ""
         classifiers |= set(run.setup.classifiers) if isinstance(run.setup.classifiers, tuple) else set()
-    if not said and (
-        match := re.search(
-            rb'(?m)^license\s*=\s*(?:\{\s*text\s*=\s*)?"([^"\n]{1,100})"', found.get("pyproject.toml", b"")
-        )
-    ):
-        said = match[1].decode("utf-8", "replace")
+    said = said or license_in_pyproject(found)
     known, where = license_of(said, tuple(sorted(classifiers)), found)
     if known:
         work.said.append(f"license: {known}, as {where} says")
