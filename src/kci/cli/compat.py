@@ -31,6 +31,7 @@ from kci.publish.branch_changes import version_of
 from kci.publish.hub import HubKernel
 from kci.publish.publish_tree import target_of
 from kci.tree.manifest import read_published
+from kci.tree.signing import evidence_of
 from kci.verify.tree_rules import check_signatures
 from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.watch.coverage import CoverageState, coverage
@@ -337,12 +338,14 @@ def show_signatures(kernels: tuple[str, ...], catalog: str | None) -> int:
                 with tempfile.TemporaryDirectory(prefix="kci-signed-") as folder:
                     files = signed_on_hub(target.repo_id, heads[branch], Path(folder))
                     wrong = list(check_signatures(Path(folder), place, signers, context, files))
+                    again = evidence_of(Path(folder))
             except FindingsError as error:
                 unknown.append(error.message)
                 rows.append((place, "not known"))
                 continue
             found += wrong
-            rows.append((place, count(len(wrong), "finding") if wrong else "signed"))
+            signed = f"signed again: {again}" if again else "signed"
+            rows.append((place, count(len(wrong), "finding") if wrong else signed))
     click.echo(table(("published", "signature"), rows))
     print_diagnostics(found)
     for message in unknown:

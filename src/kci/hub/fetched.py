@@ -18,6 +18,8 @@ from kci.tree.leg_record import read_sealed
 _Answer = TypeVar("_Answer")
 _MOST_BYTES = 16 * 1024**3
 _MOST_FILES = 10_000
+_MOST_VARIANTS = 20
+"""So many variants of the largest size a tree may have."""
 _MOST_COMMITS = 20
 """So far back a release is looked for."""
 
@@ -32,6 +34,7 @@ class PublishedVariants:
         self.revision = revision
         listed = self._ask(lambda: listed_files(self.client, repo_id, revision, FOLDER.rstrip("/")))
         self._files: dict[str, list[HubFile]] = {}
+        self._tree = listed
         for file in listed:
             if variant := variant_of(file.path):
                 self._files.setdefault(variant, []).append(file)
@@ -57,16 +60,26 @@ class PublishedVariants:
             raise UnsafeError(f"{variant} of {self} is larger than a variant can be")
         into.mkdir(parents=True, exist_ok=True)
         with replacing(into / variant) as made:
-            for file in files:
-                name = file.path.removeprefix(f"{FOLDER}{variant}/")
-                if problem := unsafe_name(name):
-                    raise UnsafeError(f"{self} has a file that kci does not write: {problem}")
-                place = made.staging / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._download(file.path), place)
+            self._copy(files, f"{FOLDER}{variant}/", made.staging)
             read_sealed(made.staging, name=variant)
             made.commit()
         return into / variant
+
+    def fetch_tree(self, into: Path) -> None:
+        """Everything below `build/`, as it is there; raises as `fetch`."""
+        size = sum(file.size for file in self._tree)
+        if len(self._tree) > _MOST_VARIANTS * _MOST_FILES or size > _MOST_VARIANTS * _MOST_BYTES:
+            raise UnsafeError(f"{self} is larger than a tree can be")
+        self._copy(self._tree, FOLDER, into)
+
+    def _copy(self, files: Sequence[HubFile], prefix: str, into: Path) -> None:
+        for file in files:
+            name = file.path.removeprefix(prefix)
+            if problem := unsafe_name(name):
+                raise UnsafeError(f"{self} has a file that kci does not write: {problem}")
+            place = into / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._download(file.path), place)
 
     def before(self, variant_dir: Path, into: Path) -> tuple[str, Path]:
         """The newest other build of a variant in the commits of the revision: where it is from, and its directory.

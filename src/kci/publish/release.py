@@ -87,7 +87,7 @@ def read_release(
             continue
         if file.link or not file.regular:
             raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
-        inside[file.name] = _local(file.path)
+        inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
         hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
@@ -97,7 +97,7 @@ def read_release(
     # As the reference's builder publishes them.
     for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
-            files[f"{BENCHMARKS}{path.name}"] = _local(path)
+            files[f"{BENCHMARKS}{path.name}"] = local_file(path)
     return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
 
 
@@ -121,7 +121,8 @@ def _complete(tree: Path) -> Manifest:
     return manifest
 
 
-def _local(path: Path) -> LocalFile:
+def local_file(path: Path) -> LocalFile:
+    """A file as it is now."""
     return LocalFile(path, file_hash(path), path.stat().st_size)
 
 

@@ -98,6 +98,13 @@ class Publisher(msgspec.Struct, frozen=True):
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
         return Publication(builds, self._bring(WantedBranch(MAIN, card), page))
 
+    def add(self, wanted: WantedBranch, message: str) -> PublishedBranch:
+        """Bring the named files to a branch, and leave all else there alone.
+
+        FindingsError: the branch is not where it has to be, or the Hub refuses or does not answer.
+        """
+        return self._bring(wanted, message)
+
     def _require_page(self, card: LocalFile | None) -> None:
         """Have the Hub judge the front page before anything is written: its commit is the last one."""
         if card is None or self.dry_run:
@@ -183,6 +190,10 @@ class Publisher(msgspec.Struct, frozen=True):
         there = self.hub.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(there, inherited=inherited)
+        if goal.at not in ("", head) and not changes.empty:  # else it is there: its reply was lost
+            where = f"is at {head}" if head else "is not there"
+            message = f"{self.name}@{goal.branch} {where}, and what is to be added is about {goal.at}"
+            raise FindingsError(message, hint="nothing was changed; look at what is there now, and name that commit")
         if taking is None or (inherited and goal.version != MAIN_VERSION):
             return head, there, goal, changes
         release, terms = taking

@@ -319,7 +319,8 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
     if not found.publishes:
         return None
     chosen = found.settings.publish
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
+    again = found.settings.signing.repository is not None
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again)
 
 
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:

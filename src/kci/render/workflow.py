@@ -69,6 +69,8 @@ class PublishJobs(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     attest: bool
     sign: bool
+    again: bool = False
+    """Whether what is published can be signed again."""
 
 
 class Inputs(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from kci.diagnostics import printable
 from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded
 from kci.files.replace import write_atomic
@@ -25,6 +26,7 @@ from kci.tree.dsse import (
     SigningContext,
     Statement,
     StatementSubject,
+    claimed_statement,
     open_statement,
     sign_statement,
 )
@@ -52,19 +54,26 @@ def is_signed(name: str) -> bool:
     return name not in _SIGNATURES and not is_bytecode(name) and not signature
 
 
-def tree_statement(tree: Path, context: SigningContext) -> Statement:
-    """What is signed of a tree. Raises FindingsError: the tree has no manifest, or cannot be read."""
+def tree_statement(tree: Path, context: SigningContext, evidence: Mapping[str, str] | None = None) -> Statement:
+    """What is signed of a tree; `evidence` is what it was held to where it is signed again.
+
+    Raises FindingsError: the tree has no manifest, or cannot be read.
+    """
     manifest = read_manifest(tree)
     if manifest is None:
         raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
-    predicate = msgspec.structs.asdict(context) | {
-        "kernel": manifest.kernel,
-        "version": manifest.version,
-        "complete": manifest.complete,
-        "variants": {
-            entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
-        },
-    }
+    predicate = (
+        msgspec.structs.asdict(context)
+        | {
+            "kernel": manifest.kernel,
+            "version": manifest.version,
+            "complete": manifest.complete,
+            "variants": {
+                entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
+            },
+        }
+        | ({"evidence": dict(evidence)} if evidence else {})
+    )
     return _statement(signed_files(tree), predicate)
 
 
@@ -75,14 +84,16 @@ def sign_tree(tree: Path, key: Path, context: SigningContext) -> Path:
     return path
 
 
-def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
+def sign_tree_as_run(
+    tree: Path, context: SigningContext, trust: Path | None = None, evidence: Mapping[str, str] | None = None
+) -> list[Path]:
     """Sign every variant's metadata and the whole tree with the identity of the CI run that this is.
 
     `metadata.json.sigstore` is for today's loader; the bundle over the whole tree binds what that does not.
     Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
     Returns the files that were written.
     """
-    statement = tree_statement(tree, context)
+    statement = tree_statement(tree, context, evidence)
     bundles = {}
     with run_signer(trust) as signer:
         for variant in sorted(path for path in tree.iterdir() if is_variant_dir(path)):
@@ -92,6 +103,16 @@ def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = N
     for path, bundle in bundles.items():
         write_atomic(path, bundle)
     return list(bundles)
+
+
+def evidence_of(tree: Path) -> str:
+    """What a tree was held to when it was signed again, by the bundle at its top; empty if that says nothing."""
+    try:
+        found = claimed_statement(read_bounded(tree / BUNDLE_NAME)).predicate.get("evidence")
+    except (OSError, ValueError):
+        return ""
+    said = sorted(found.items()) if isinstance(found, dict) else []
+    return ", ".join(f"{name} {printable(str(value), ' ')[:200]}" for name, value in said)
 
 
 def sign_artifact(artifact: Path, key: Path, context: SigningContext) -> Path:
