@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from conftest import read_yaml
+from conftest import add_package, read_yaml
 from kci.catalog.runners import default_runners
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
@@ -24,6 +25,7 @@ from outside_tools import schema_errors
 from planning import leg
 
 HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
+RELU = '[general]\nname = "relu"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,38 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
     plan = (tmp_path / "calls").read_text().splitlines()[0].split()
     assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
+
+
+@pytest.mark.parametrize("how", ["tell", "gate", ""])
+def test_what_a_merge_request_takes_from_users_is_told_or_fails_it(
+    tmp_path: Path, no_git_environment: None, how: str
+) -> None:
+    """With the real command, in a repository whose newest commit takes a function away."""
+    (tmp_path / "kci.toml").write_text(f'[pull-request]\napi = "{how}"\n' if how else "")
+    (tmp_path / "relu").mkdir()
+    (tmp_path / "relu" / "build.toml").write_text(RELU)
+    offered = next(add_package(tmp_path / "relu").rglob("__init__.py"))
+    offered.write_text("def relu(x): ...\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path, tmp_path).code == 0
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=x"]):
+        subprocess.run([*git, *words], check=True)
+    text = (tmp_path / GITLAB_FILE).read_text()
+    require_valid(text)
+    if not how:
+        assert "kci-api" not in text
+        return
+    job = read_yaml(text)["kci-api"]
+    assert job.get("allow_failure") == ({"exit_codes": [1]} if how == "tell" else None)
+    assert job["variables"]["KCI_EXTRA"] == "[api]"
+    (script,) = job["script"]
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "CI_MERGE_REQUEST_DIFF_BASE_SHA": "HEAD"}
+    for offers, code in (("def relu(x): ...\n", 0), ("def gelu(x): ...\n", 1)):
+        offered.write_text(offers)
+        words = ["sh", "-eu", "-c", script]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert "KCI452" in done.stderr
 
 
 def document(legs: list[Any], **more: Any) -> PlanDocument:

@@ -68,6 +68,8 @@ class GitlabInputs(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = (".",)
     pr_tier: str = "pr"
     schedule_tier: str = "compat"
+    api: str = ""
+    """Whether merge requests are compared with their base for users: `tell`, `gate`; empty for not."""
     publish: PublishJobs | None = None
 
 
@@ -82,6 +84,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
         "kernels": shlex.join(inputs.kernels),
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
+        "api": inputs.api,
         "publish": inputs.publish,
     }
     text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))

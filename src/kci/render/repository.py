@@ -285,6 +285,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
+        api=str(chosen.pull_request.api or ""),
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
