@@ -63,7 +63,7 @@ def find_trees(pulls: PullTalk, owner: str, *, commit: str) -> None:
 
 
 def tell_staged(repository: str, pulls: PullTalk) -> None:
-    """Say in the comment of a pull request how to load what is staged."""
+    """Say in the comment of a pull request how to load what is staged, and then whether it is closed by now."""
     number, commit = require_number(text_input("number"), "pull request"), text_input("commit")
     run = pulls.newest_run(commit)
     if run is None:
@@ -72,6 +72,7 @@ def tell_staged(repository: str, pulls: PullTalk) -> None:
     names = required_input("names").split(",")
     text = staged_section(required_input("staging"), number, run.head_sha, names, text_input("ended"), link)
     pulls.keep_staged(number, run, text)
+    set_output("closed", "false" if pulls.pull(number).state == "open" else "true")
 
 
 def keep_comment(repository: str, pulls: PullTalk) -> None:

@@ -166,9 +166,17 @@ def test_a_pull_request_of_a_fork_has_one_comment_is_staged_and_released(
     sha = known["pulls"][0]["head"]["sha"]
     assert (file, sent["inputs"]) == ("kci-stage.yml", {"number": "7", "commit": sha})
     runs = [broken, repaired]
+    # Closed while it is uploaded: the run for that finds nothing to remove, for the comment does not name it yet.
+    staging = hub["acme-staging/some-kernel"]
+    closed = {"action": "closed", "number": 7, "pull_request": {"number": 7, "head": {"sha": sha}}}
+    hub.once(r"POST .*/commit/", lambda: talk.change(state="closed"))
+    run = talk.run(STAGE, "workflow_dispatch", "stage-closed", runs, inputs=sent["inputs"])
+    ran = ["find", "stage some-kernel", "tell", "clean some-kernel"]
+    assert run.jobs == dict.fromkeys(sorted(ran), "success"), run.log
+    assert set(staging.branches) == {"main"}
+    talk.change(state="open")
     run = talk.run(STAGE, "workflow_dispatch", "stage", runs, inputs=sent["inputs"])
     assert run.jobs == dict.fromkeys(["find", "stage some-kernel", "tell"], "success"), run.log
-    staging = hub["acme-staging/some-kernel"]
     assert "build/torch-cpu/metadata.json" in staging.files("pr-7")
     assert set(staging.branches) == {"main", "pr-7"}
     assert set(hub["acme/some-kernel"].branches) == {"main"}
@@ -183,7 +191,6 @@ def test_a_pull_request_of_a_fork_has_one_comment_is_staged_and_released(
     assert run.jobs["find"] == "failure"
     assert "#7 is at bbbbbbbbbbbb now" in run.log
     talk.change(head={"sha": sha, "repo": FORK}, state="closed")
-    closed = {"action": "closed", "number": 7, "pull_request": {"number": 7, "head": {"sha": sha}}}
     run = talk.run(STAGE, "pull_request_target", "closed", runs, **closed)
     assert run.jobs == dict.fromkeys(["find", "clean some-kernel"], "success"), run.log
     assert set(staging.branches) == {"main"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actions.test_common import load
 from ci.test_gate import CPU, planned, record
 from ci.test_pull_comment import SHA, World
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE
@@ -79,3 +80,28 @@ def test_the_comment_keeps_what_is_staged_and_only_kcis_own_is_removed(world: Wo
     assert staged_before(world.pulls, 7, "acme") == []
     comment["user"] = {"login": "stranger"}
     assert staged_before(world.pulls, 7, "acme-staging") == []
+
+
+def test_closed_at_any_moment_one_of_the_two_runs_removes_what_is_staged(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of a closed pull request goes by the comment; the run that stages writes it, and then looks again."""
+    talk = load("talk")
+    given = {"NUMBER": "7", "COMMIT": SHA, "STAGING": "acme-staging", "NAMES": "relu", "ENDED": "success"}
+    given = {f"KCI_INPUT_{name}": value for name, value in given.items()}
+    given |= {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_RUN_ID": "1", "GITHUB_OUTPUT": str(tmp_path / "out")}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    def close() -> list[StagedTree]:
+        world.state["pulls"][0]["state"] = "closed"
+        return staged_before(world.pulls, 7, "acme-staging")
+
+    assert close() == [], "the comment says nothing yet"
+    talk.tell_staged("acme/kernels", world.pulls)
+    assert (tmp_path / "out").read_text().splitlines()[1] == "true"
+    assert world.asked.index("GET pulls/7") > world.asked.index("POST issues/7/comments")
+    world.state["pulls"][0]["state"] = "open"
+    talk.tell_staged("acme/kernels", world.pulls)
+    assert (tmp_path / "out").read_text().splitlines()[4] == "false"
+    assert close() == [StagedTree("relu")]
