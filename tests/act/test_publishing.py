@@ -240,6 +240,8 @@ def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
         hub.trusts = trusts
         (repository / "kci.toml").write_text(SIGNED)
         (repository / "sigstore.json").write_text(running.trust_config())
+        (repository / ".github" / "kci").mkdir()
+        (repository / ".github" / "kci" / "before-merge.yml").write_text(BEFORE_MERGE)
         commit_all(repository)
         render(repository)
         yield running
@@ -271,6 +273,38 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
         assert checked.code == 0, checked.stdout + checked.stderr
         (tree / "torch-cuda" / "added.py").write_text("")
         assert "added.py is there and was not signed" in kci("verify", tree, "--signatures").stderr
+        assert run.log.count(f"before the merge: {name}.") == 1
+    the_daily_check_is_green_until_something_else_is_there(repository, without_token(runner, sigstore), hub, tmp_path)
+
+
+BEFORE_MERGE = """\
+- name: See what the legs built
+  shell: bash
+  env:
+    PLACE: ${{ runner.temp }}/kci-artifacts
+    KERNEL: ${{ inputs.kernel }}
+  run: |
+    if [ -n "$(find "$PLACE" -type f)" ]; then echo "before the merge: $KERNEL."; fi
+"""
+COMPAT = ".github/workflows/kci-compat.yml"
+
+
+def the_daily_check_is_green_until_something_else_is_there(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    """Of the scheduled workflow nothing else runs each day."""
+    daily = read_yaml((repository / COMPAT).read_text())[True]["schedule"][1]["cron"]
+    known = Runner(runner.checkout, {**runner.env, "KCI_ACT_ISSUES": str(tmp_path / "issues.json")})
+    run = known.run(repository, COMPAT, "schedule", place(tmp_path, "daily"), schedule=daily)
+    assert run.jobs == {"awake": "success", "signatures": "success"}, run.log
+    signed, other = hub["acme/some-kernel"].files("v1"), hub["acme/other-kernel"].files("v1")
+    hub["acme/some-kernel"].write("v1", {**signed, "build/torch-cuda/added.py": b""}, "by hand")
+    unsigned = {path: data for path, data in other.items() if "attestation" not in path}
+    hub["acme/other-kernel"].write("v1", unsigned, "by hand")
+    run = known.run(repository, COMPAT, "schedule", place(tmp_path, "daily-2"), schedule=daily)
+    assert run.jobs == {"awake": "success", "signatures": "failure"}, run.log
+    assert "torch-cuda/added.py is there and was not signed" in run.log
+    assert "there is no kci-attestation.dsse.json, and no kci-attestation.sigstore.json" in run.log
 
 
 def test_without_a_signature_nothing_is_published(
