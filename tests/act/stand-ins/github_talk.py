@@ -15,6 +15,7 @@ from typing import Any
 BOT = "github-actions[bot]"
 NEEDED = (
     (r"GET actions/runs(/\d+(/artifacts)?)?", "actions", "read"),
+    (r"GET compare/[0-9a-f]{40}\.\.\.[0-9a-f]{40}", "contents", "read"),
     (r"GET actions/artifacts/\d+/zip", "actions", "read"),
     (r"POST actions/workflows/[a-z.-]+/dispatches", "actions", "write"),
     (r"POST actions/runs/\d+/rerun-failed-jobs", "actions", "write"),
@@ -51,6 +52,8 @@ def answered(
     name, wanted = next(rest for pattern, *rest in NEEDED if re.fullmatch(pattern, f"{method} {path}"))
     if may.get(name) not in (wanted, "write"):
         raise Refused(f"gh: Resource not accessible by integration (HTTP 403): {method} {path}")
+    if path.startswith("compare/"):
+        return {"status": state["compared"], "commits": []}
     numbers = [int(word) for word in re.findall(r"\d+", path)]
     comments = state.setdefault("comments", [])
     match method, re.sub(r"\d+", "N", path):
