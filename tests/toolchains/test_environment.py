@@ -17,7 +17,8 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import default_cache, work_dir
 from kci.files.lock import locked
-from kci.toolchains import environment
+from kci.processes.process import Finished
+from kci.toolchains import downloads, environment
 from kci.toolchains.environment import (
     COMPLETE,
     Environment,
@@ -303,3 +304,30 @@ def test_versions_compare_by_major_and_minor() -> None:
     assert not same_version(None, "13.0")
     assert same_version(None, None)
     assert not same_version("nightly", "13.0")
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings", "refused"),
+    [
+        ("[Errno -3] Temporary failure in name resolution", "For variant 'global', …\n:env:.index-url='a'", True),
+        ("[Errno 111] Connection refused", "global.timeout='60'", True),
+        ("timed out", "global.timeout='60'", False),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED]", "global.timeout='60'", False),
+        ("[Errno 111] Connection refused", "user.find-links='/opt/wheels'", False),
+        ("[Errno 111] Connection refused", "site.index-url='https://mirror/simple'", False),
+        ("[Errno 111] Connection refused", "", False),
+    ],
+)
+def test_without_a_way_to_the_only_index_nothing_is_made(
+    fault: str, settings: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What may be slow, or what pip knows another place for, is left to pip."""
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setattr(downloads, "_fault", lambda _url: OSError(fault))
+    monkeypatch.setattr(downloads, "said", lambda *_: settings)
+    asked = isolated(tmp_path, "2.13", "cpu", headers_only=refused)
+    monkeypatch.setattr(
+        environment, "run", lambda _: pytest.fail("a Python environment is made") if refused else Finished(1, "none")
+    )
+    with pytest.raises(MissingToolError, match="no way to the package index" if refused else "cannot make"):
+        asked.ensure(asked.python, quiet)

@@ -22,8 +22,8 @@ from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
+from kci.toolchains.downloads import is_reachable
 from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
-from kci.toolchains.environment import is_reachable
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains

@@ -22,7 +22,6 @@ class Parameter(msgspec.Struct, frozen=True):
     type: str
     """As it is written, without `const` before a value and without doubled space."""
     name: str
-    default: str = ""
 
 
 class CppFunction(msgspec.Struct, frozen=True):
@@ -35,7 +34,6 @@ class CppFunction(msgspec.Struct, frozen=True):
     body: str
     """Without comments; empty for a declaration."""
     file: str
-    line: int
     internal: bool
     """Only its own file can call it: `static`, or in a namespace without a name."""
     template: bool
@@ -154,10 +152,9 @@ def _function(node: Node, scope: tuple[str, ...], file: str, *, internal: bool, 
     return CppFunction(
         name="::".join((*scope, _text(name))),
         result=result,
-        parameters=tuple(_parameter(item) for item in listed.named_children if item.type in _PARAMETERS),
+        parameters=tuple(parameter(_text(item)) for item in listed.named_children if item.type in _PARAMETERS),
         body=_text(body) if body is not None else "",
         file=file,
-        line=node.start_point[0] + 1,
         internal=internal or "static" in words,
         template=template,
     )
@@ -166,22 +163,15 @@ def _function(node: Node, scope: tuple[str, ...], file: str, *, internal: bool, 
 _PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
 
 
-def _parameter(node: Node) -> Parameter:
-    default = node.child_by_field_name("default_value")
-    return parameter(_text(node), _text(default) if default is not None else "")
-
-
-def parameter(text: str, default: str = "") -> Parameter:
-    """A parameter as it is written."""
-    if default:
-        text = text[: text.rfind("=", 0, len(text) - len(default) + 1)]
-    text = " ".join(text.split())
+def parameter(text: str) -> Parameter:
+    """A parameter as it is written, without its default."""
+    text = " ".join(text.partition("=")[0].split())
     if text.endswith("]") and not text.startswith("["):
         text = re.sub(r"(\w+)\s*\[[^][]*\]$", r"*\1", text)  # an array is a pointer
     found = re.fullmatch(r"(.*?[\w>&*\]])\s*(?<![\w:])([A-Za-z_]\w*)", text)
     if found is None or found[1] in ("const", "unsigned", "struct") or found[1].endswith("::"):
-        return Parameter(text, "", default)
-    return Parameter(found[1].strip(), found[2], default)
+        return Parameter(text, "")
+    return Parameter(found[1].strip(), found[2])
 
 
 def _text(node: Node) -> str:

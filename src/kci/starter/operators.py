@@ -16,7 +16,6 @@ from kci.starter.cpp_code import (
     Binding,
     Code,
     CppFunction,
-    Parameter,
     bindings,
     enum_named,
     functions_named,
@@ -313,15 +312,8 @@ def _lambda(binding: Binding) -> CppFunction | None:
     found = re.match(r"\s*(?:mutable\s*)?->\s*([^{]+)\{", text[closed:]) if closed else None
     if found is None or text[:at].strip("[]& =\n"):
         return None
-    listed = tuple(_split_default(item) for item in split_arguments(text[opened + 1 : closed - 1]))
-    return CppFunction(
-        "lambda", found[1].strip(), listed, text[closed:], binding.file, binding.line, internal=True, template=False
-    )
-
-
-def _split_default(text: str) -> Parameter:
-    before, _, default = text.partition("=")
-    return parameter(before) if default else parameter(text)
+    listed = tuple(parameter(item) for item in split_arguments(text[opened + 1 : closed - 1]))
+    return CppFunction("lambda", found[1].strip(), listed, text[closed:], binding.file, internal=True, template=False)
 
 
 def _defaults(binding: Binding, kinds: list[_Type]) -> tuple[list[str | None], list[str]]:

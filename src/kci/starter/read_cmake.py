@@ -6,10 +6,8 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-import msgspec
 import tomli
 
-from kci.files.dated_data import to_type
 from kci.starter.cmake_targets import CMAKE, CMakeReader, CMakeTarget, EndsError
 from kci.starter.run_setup import Recorded, RecordedExtension, SaidInSetup, SetupRuns
 
@@ -79,18 +77,8 @@ def _said(project: dict[str, object], files: Mapping[str, bytes]) -> SaidInSetup
     paths = paths or [path for path in (f"src/{name}", f"python/{name}", name) if f"{path}/__init__.py" in files][:1]
     folders = {posixpath.basename(path): path for path in paths}
     stated = told.get("classifiers")
-    try:
-        return to_type(
-            {
-                "name": name,
-                "classifiers": tuple(str(item) for item in stated) if isinstance(stated, list) else (),
-                "packages": tuple(folders),
-                "package_dir": folders,
-            },
-            SaidInSetup,
-        )
-    except msgspec.ValidationError:
-        return SaidInSetup()
+    classifiers = tuple(str(item) for item in stated) if isinstance(stated, list) else ()
+    return SaidInSetup(name=name, classifiers=classifiers, packages=tuple(folders), package_dir=folders)
 
 
 def _extensions(reader: CMakeReader) -> Iterator[RecordedExtension]:

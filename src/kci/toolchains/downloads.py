@@ -111,6 +111,48 @@ _AWAY = {
 _OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
+DEFAULT_INDEX = "https://pypi.org/simple"
+_PROBE_SECONDS = 5
+_NO_WAY = ("Name or service not known", "name resolution", "nodename nor servname", "Connection refused", "unreachable")
+"""What a system says where nothing is at an address. A time-out is none of these: that may be a slow network."""
+_OTHER_PLACES = re.compile(r"^(?!:env:).*\.index-url=|\.(?:extra-index-url|find-links|no-index|proxy)=", re.M)
+
+
+def _fault(url: str) -> Exception | None:
+    """Why an index does not answer, asked once and briefly: pip itself would retry for minutes."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    try:
+        request = urllib.request.Request(url.rstrip("/") + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
+        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as error:
+        return None if error.code == 405 else error  # it is there, and does not like a HEAD
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return error
+
+
+def is_reachable(url: str) -> bool:
+    """Whether a package index answers; never where pip is told to ask none."""
+    return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
+
+
+def require_index(python: str) -> None:
+    """Before anything is made: see that there is a way to the index that pip asks, if it asks but one.
+
+    Raises:
+        MissingToolError: there is none. Where pip knows other places, or the index only takes its time, pip decides.
+    """
+    index = os.environ.get("PIP_INDEX_URL") or DEFAULT_INDEX
+    fault = str(_fault(index) or "")
+    settings = said(python, "-m", "pip", "config", "list", "-v") if any(word in fault for word in _NO_WAY) else ""
+    if settings and not _OTHER_PLACES.search(settings):
+        why = fault.removeprefix("<urlopen error ").removesuffix(">")[:200]
+        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=_OTHER_INDEX)
+
+
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     """Run a pip command that has to succeed.
 

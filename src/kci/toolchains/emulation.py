@@ -26,8 +26,8 @@ from kci.files.dated_data import Dated, shipped
 from kci.files.full_disk import program_hint
 from kci.matrix.names import this_system
 from kci.processes.process import Log, guarded, run, said, shown, silent
-from kci.toolchains.downloads import install, newer_pip, pip_install
-from kci.toolchains.environment import base_python, is_reachable
+from kci.toolchains.downloads import install, is_reachable, newer_pip, pip_install
+from kci.toolchains.environment import base_python
 from kci.toolchains.toolchain_data import toolchains
 
 DEBIAN_MIRROR = "KCI_DEBIAN_MIRROR"

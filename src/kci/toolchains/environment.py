@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import os
 import re
 import shutil
 import sys
@@ -27,12 +26,19 @@ from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run
-from kci.toolchains.downloads import FetchedTool, install, newer_pip, pip_install, timed
+from kci.toolchains.downloads import (
+    FetchedTool,
+    install,
+    is_reachable,
+    newer_pip,
+    pip_install,
+    require_index,
+    timed,
+)
 from kci.toolchains.toolchain_data import toolchains
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
-_PROBE_SECONDS = 5
 _SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
 """What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
 
@@ -113,6 +119,8 @@ class Environment(FetchedTool, frozen=True):
         if not reachable and self.flavour.startswith("rocm"):
             hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
             raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
+        if self.requirement or not reachable:
+            require_index(base_python())
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
@@ -372,25 +380,6 @@ def _check_flavour(environment: Environment, log: Log) -> None:
         raise MissingToolError(
             f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
         )
-
-
-def is_reachable(url: str) -> bool:
-    """Whether a package index answers; never where pip is told to ask none."""
-    # asked once and briefly: pip itself would retry for minutes
-    if os.environ.get("PIP_NO_INDEX"):
-        return False
-    import http.client
-    import urllib.error
-    import urllib.request
-
-    try:
-        request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
-        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code == 405  # it is there, and does not like a HEAD
-    except (OSError, http.client.HTTPException, ValueError):
-        return False
 
 
 def same_version(left: str | None, right: str | None) -> bool:

@@ -29,9 +29,8 @@ from kci.files.bounded_json import decode_json
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import room_hint
 from kci.processes.process import Log, silent
-from kci.toolchains.downloads import Transfer
+from kci.toolchains.downloads import DEFAULT_INDEX, Transfer
 
-DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _SECONDS = 60
 _BLOCK = 1 << 16
