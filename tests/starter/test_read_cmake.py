@@ -211,3 +211,32 @@ def test_many_globs_over_many_files_come_to_an_end() -> None:
     text = "find_package(Torch)\n" + "file(GLOB A a/*.cpp b/*.cpp c/*.cpp d/*.cpp)\n" * 2000
     runs = read_cmake({**files, "CMakeLists.txt": text.encode()}, "CMakeLists.txt")
     assert "more commands than kci follows" in runs.by_backend["cpu"].error
+
+
+@pytest.mark.parametrize(
+    ("loop", "sources"),
+    [
+        ("RANGE 2", "0 1 2"),
+        ("RANGE 3 4", "3 4"),
+        ("RANGE 9 2 -3", "9 6 3"),
+        ("RANGE 1 ${MOST} 2", "1 3"),
+        ("IN ITEMS a b", "a b"),
+    ],
+)
+def test_a_loop_has_the_values_that_it_has_in_cmake(loop: str, sources: str) -> None:
+    text = f"find_package(Torch)\nset(MOST 4)\nforeach(i {loop})\nlist(APPEND S k${{i}}.cpp)\nendforeach()\nadd_library(m MODULE ${{S}})"
+    runs = read_cmake(
+        {"CMakeLists.txt": f"{text}\ntarget_link_libraries(m ${{TORCH_LIBRARIES}})".encode()}, "CMakeLists.txt"
+    )
+    assert list(runs.by_backend["cpu"].extensions[0].sources) == [f"k{one}.cpp" for one in sources.split()]
+    assert runs.left == ()
+
+
+@pytest.mark.parametrize("loop", ["RANGE ${UNSET_A} x", "IN ZIP_LISTS A B", "RANGE 0 999999999"])
+def test_a_loop_that_is_not_followed_is_said(loop: str) -> None:
+    text = f"find_package(Torch)\nforeach(i {loop})\nforeach(j RANGE 999999)\nendforeach()\nendforeach()\nproject(x)"
+    runs = read_cmake({"CMakeLists.txt": text.encode()}, "CMakeLists.txt")
+    said = [*runs.left, runs.by_backend["cpu"].error]
+    assert any(
+        item.startswith("CMakeLists.txt:2: foreach(") or "more commands than kci follows" in item for item in said
+    )

@@ -67,8 +67,6 @@ class CMakeReader:
         }  # fmt: skip
         self.forced = forced
 
-    # The files
-
     def folder(self, place: str, deep: int) -> None:
         """The CMakeLists.txt of a folder; its variables end with it, unless it is the first."""
         before, where = dict(self.values), (self.file, self.place)
@@ -98,8 +96,6 @@ class CMakeReader:
 
     def note(self, text: str) -> None:
         self.left.append(f"{self.file or CMAKE}:{self.line}: {text}")
-
-    # Commands
 
     def run(self, commands: Sequence[CMakeCommand]) -> bool:
         """Follow commands; False if one of them is `return`."""
@@ -131,14 +127,10 @@ class CMakeReader:
         if command.name in ("function", "macro"):
             self.functions[command.arguments[0].text.lower() if command.arguments else ""] = command
         elif command.name == "foreach":
-            given = self.expanded(command.arguments)
-            values = given[1:]
-            if values[:2] == ["IN", "LISTS"]:
-                values = [item for name in values[2:] for item in self.values.get(name, "").split(";") if item]
-            elif values[:2] == ["IN", "ITEMS"]:
-                values = values[2:]
-            for value in values:
-                self.values[given[0]] = value
+            name, *values = self.expanded(command.arguments)
+            for value in self.looped(values):
+                self.steps += 1
+                self.values[name] = value
                 if not self.run(command.branches[0][1]):
                     return False
         elif command.name == "if":
@@ -151,6 +143,21 @@ class CMakeReader:
                 if opens.name == "else" or Condition(words, self.values.get, self.test).holds():
                     return self.run(body)
         return True
+
+    def looped(self, values: list[str]) -> list[str]:
+        """The values of a `foreach`."""
+        match values:
+            case ["IN", "LISTS", *names]:
+                return [item for name in names for item in self.values.get(name, "").split(";") if item]
+            case ["IN", "ITEMS", *items]:
+                return items
+            case ["RANGE", *numbers] if re.fullmatch(r"(?: -?\d{1,9}){1,3}", "".join(f" {item}" for item in numbers)):
+                first, last, step = (*([0] if len(numbers) == 1 else []), *map(int, numbers), 1)[:3]
+                return [str(one) for one in range(first, last + (1 if step > 0 else -1), step or 1)[:_MOST_STEPS]]
+            case ["RANGE", *_] | ["IN", "ZIP_LISTS", *_]:
+                self.note(f"foreach({' '.join(values)[:60]}): kci does not follow it: look at what it adds")
+                return []
+        return values
 
     def call(self, function: CMakeCommand, given: list[str]) -> None:
         names = [item.text for item in function.arguments[1:]]
@@ -173,8 +180,6 @@ class CMakeReader:
             return name in self.targets
         path = self.paths([name])
         return bool(path) and any(item == path[0] or item.startswith(f"{path[0]}/") for item in self.files)
-
-    # Values
 
     def text(self, text: str) -> str:
         """A text with the values of its variables."""
@@ -203,8 +208,6 @@ class CMakeReader:
             inside = path == _ROOT or path.startswith(f"{_ROOT}/")
             made += [(path[len(_ROOT) + 1 :] or "." if inside else path)] if path else []
         return made
-
-    # What commands do
 
     def do_set(self, given: list[str]) -> None:
         if not given:

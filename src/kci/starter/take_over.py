@@ -14,6 +14,7 @@ from pathlib import Path
 from kci.config.file_lints import PLACEHOLDER_LICENSE
 from kci.config.reader import BUILD_TOML
 from kci.config.values import python_name
+from kci.diagnostics import printable
 from kci.errors import FindingsError, UsageError
 from kci.plurals import count
 from kci.starter.cmake_targets import CMAKE
@@ -65,7 +66,8 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     headers = list(dict.fromkeys(name for item in components for name in item.headers))
     files, operators, namespaces = _code(found, compiled, headers, work)
     had = _had(operators, components, work)
-    work.left += _operators_left(operators)
+    work.left += [f"{item.file}:{item.line}: `{item.name}` is left out: {item.left}" for item in operators if item.left]
+    work.left += [f"{item.file}:{item.line}: `{item.name}`: {note}" for item in operators for note in item.notes]
     package = python_name(choice.name)
     names = {item.name for items in groups.values() for item in items.values()}
     backends = list(dict.fromkeys(item.backend for item in components))
@@ -88,7 +90,7 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
         "package": package,
         "backends": backends, "components": components, "depends": depends,
-        "left": [_one_line(item) for item in work.left], "operators": registered,
+        "left": [printable(" ".join(item.split()))[:400] for item in work.left], "operators": registered,
         "only": {name: sorted(ops.keys() - shared) for name, ops in had.items() if ops.keys() - shared},
         "some": set(registered) - shared,
     }  # fmt: skip
@@ -111,10 +113,6 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     taken += [f"{count(len(registered), 'operator')}: {shown}"]
     taken += [f"{count(len(python), 'Python file')}"] if python else []
     return Adopted(choice.name, files, (*taken, *work.said), tuple(work.left))
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:400]
 
 
 _BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
@@ -206,11 +204,6 @@ def _code(
             work.left.append(f"{name}:{where}: it uses `{uses[0]}`: a kernel is built without pybind11, so rewrite it")
         files[name] = new.encode("utf-8", "surrogateescape")
     return files, operators, namespaces
-
-
-def _operators_left(operators: Sequence[Operator]) -> list[str]:
-    left = [f"{item.file}:{item.line}: `{item.name}` is left out: {item.left}" for item in operators if item.left]
-    return [*left, *(f"{item.file}:{item.line}: `{item.name}`: {note}" for item in operators for note in item.notes)]
 
 
 def _had(
