@@ -9,7 +9,7 @@ import pytest
 
 from builders.test_commands import chain
 from buildkit import write_tree
-from kci.builders.read_files import read_by_compilers
+from kci.builders.read_files import _as_hip, read_by_compilers
 from kci.config.reader import read_kernel
 from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTree
@@ -39,3 +39,9 @@ def test_a_toolchain_in_the_repository_is_no_source(tmp_path: Path, monkeypatch:
     inputs = KernelInputs(read_kernel(root / "k").build, root / "k", SourceTree(root))
     named = [str(root / place / "a.h") for place in ("k", "venv", "base", "cutlass", "work")]
     assert read_by_compilers(root / "work", named, tools, [], inputs) == {str(root / "k" / "a.h")}
+
+
+def test_what_hipify_renames_is_found_again() -> None:
+    """`_hip` is what it puts behind the name of a file that would have the name of its source."""
+    cases = {"csrc/cuda/a.cu": "csrc/hip/a.hip", "csrc/a.cu": "csrc/a.hip", "csrc/cuda/a.h": "csrc/hip/a.h", "b_hip.h": "b.h"}
+    assert {name: _as_hip(name) for name in cases} == cases

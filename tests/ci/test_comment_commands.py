@@ -12,7 +12,7 @@ from ci.test_pull_comment import SHA, World
 from kci.ci.comment_commands import CommandSetup, PullCommand, Said, obey, parse_command
 from kci.ci.run_records import PLAN_FILE
 from kci.errors import FindingsError, UsageError
-from kci.plan.plan import LeftOut
+from kci.plan.plan import LeftOut, Skipped
 from planning import leg
 
 LATER, EARLIER = "2026-11-23T08:00:00Z", "2026-11-23T06:59:59Z"
@@ -152,13 +152,15 @@ def test_only_what_is_merged_is_published(world: World) -> None:
 
 def test_a_variant_is_explained_from_the_records(world: World) -> None:
     left = LeftOut("relu", CUDA, "cuda", "x86_64-linux", "KCI301", "no runner for @team `](x)")
-    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "norm"),), left_out=(left,)))
+    skipped = Skipped("rope", "torch-cuda-of-another", "it is published")
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "norm"),), left_out=(left,), skipped=(skipped,)))
     say(world, f"/kci explain {CUDA}")
     (answer,) = answers(world)
     assert f"`{CUDA}` at {SHA}:" in answer
     assert "- `norm`: `a job builds it on " in answer
     assert "- `relu`: `left out, KCI301: no runner for " in answer
     assert "@team" not in answer
+    assert "rope" not in answer
     assert answer.count("`") % 2 == 0
     say(world, "/kci explain torch-cpu")
     assert "neither builds it nor leaves it out" in answers(world)[-1]

@@ -44,6 +44,14 @@ def test_this_system_exchanges_directories_in_one_step(tmp_path: Path) -> None:
     assert (contents(one), contents(other)) == ({"b": "2"}, {"a": "1"})
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
+def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
+    one = fill(tmp_path / "one", a="1")
+    with pytest.raises(FileNotFoundError):
+        replace._exchange(one, tmp_path / "gone")
+    assert contents(one) == {"a": "1"}
+
+
 @pytest.mark.usefixtures("way")
 def test_an_older_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
     target = fill(tmp_path / "build", a="old", stale="")

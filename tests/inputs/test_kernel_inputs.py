@@ -431,3 +431,16 @@ def test_a_record_of_another_kind_is_found_again(tmp_path: Path, monkeypatch: py
         cache.put_result("k", data)
         cache.save()
         assert answer(root, StatCache(root, tmp_path / "c")) == first
+
+
+def test_a_file_that_a_macro_names_is_looked_for_beside_what_includes_it(tmp_path: Path) -> None:
+    """The macro is defined in another folder; the compiler looks beside the file with `#include IMPL`."""
+    write(
+        tmp_path,
+        {
+            "csrc/a.cu": '#include "names/all.h"\n#include "deep/user.h"', "csrc/names/all.h": '#define IMPL "impl.h"',
+            "csrc/deep/user.h": "#include IMPL", "csrc/deep/impl.h": "", "csrc/other/impl.h": "",
+        },
+    )  # fmt: skip
+    assert labels(tmp_path, "csrc/deep/impl.h", build()) == {"a"}
+    assert labels(tmp_path, "csrc/other/impl.h", build()) == set()

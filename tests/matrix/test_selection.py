@@ -9,7 +9,7 @@ from conftest import ROOT, kernel, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Tier, Version
-from kci.matrix.selection import select
+from kci.matrix.selection import compute_matrix, select
 
 GATED_NORM = """
     [general]
@@ -290,3 +290,11 @@ def test_the_examples_have_the_variants_that_the_readme_shows(catalog: Catalog) 
 
     relu = read_kernel(ROOT / "examples" / "relu")
     assert "torch213-cxx11-cpu-x86_64-linux" in names(relu, catalog)
+
+
+def test_reasons_are_kept_only_if_they_are_asked_for(catalog: Catalog) -> None:
+    """Of fifty kernels they are most of what a matrix holds."""
+    kernels = [parse_kernel(next(iter(cases())).raw)]
+    told, untold = compute_matrix(kernels, catalog, explain=True), compute_matrix(kernels, catalog)
+    assert [variant.name for variant in told.kernels[0].variants] == [item.name for item in untold.kernels[0].variants]
+    assert (bool(told.kernels[0].kept), bool(untold.kernels[0].kept), untold.kernels[0].dropped) == (True, False, ())

@@ -96,6 +96,19 @@ def test_only_so_many_kernels_at_once_and_the_edition_beside_them() -> None:
     ]
 
 
+def test_one_that_somebody_works_on_has_a_place_and_one_that_is_closed_has_none() -> None:
+    wanted = [kernel("a"), kernel("b")]
+    assert decided(wanted, [there(kernel("x"), own=False)], most=2) == [
+        ("open", f"{MIGRATE}a", 0),
+        ("leave", f"{MIGRATE}b", 0),
+        ("leave", f"{MIGRATE}x", 7),
+    ]
+    assert decided(wanted, [there(kernel("x"))], most=2)[:2] == [
+        ("open", f"{MIGRATE}a", 0),
+        ("open", f"{MIGRATE}b", 0),
+    ]
+
+
 def test_the_order_does_not_matter() -> None:
     wanted = [kernel("b"), EDITION, kernel("a")]
     known = [there(EDITION, PullState.CLOSED, number=2), there(replace(EDITION, about="f" * 12), number=5)]

@@ -85,6 +85,9 @@ def test_whose_runners_they_are() -> None:
     native = made.native("cuda", ARM)
     assert native is not None
     assert (native.labels, native.host) == (("ubuntu-24.04-arm",), "")
+    assert runners_from(parse_settings(b'[runners.cuda.x86_64-linux]\nlabels = ["own"]\n')).native(
+        "cuda", "x86_64-linux"
+    ).labels == ("own",), "a machine of that very system is taken as it is"
     named = runners('[runners.cpu.aarch64-linux]\ncross = true\nlabels = ["mine"]\n').machine("cpu", ARM)
     assert named is not None
     assert (named.labels, named.host) == (("mine",), "x86_64-linux")

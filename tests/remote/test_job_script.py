@@ -40,6 +40,14 @@ def script(verb: str, folder: Path, **environment: str) -> subprocess.CompletedP
     )  # fmt: skip
 
 
+def test_a_job_of_a_queue_is_run_by_one_process(tmp_path: Path) -> None:
+    folder = job(tmp_path / "j", "sleep", "60")
+    script("start", folder)
+    done = script("run", folder)
+    script("cancel", folder)
+    assert (done.returncode != 0, "another process has begun this job" in done.stderr) == (True, True)
+
+
 def result(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "result.json").read_text()))
 

@@ -248,6 +248,18 @@ def test_a_variant_for_a_gpu_needs_one(tmp_path: Path, monkeypatch: pytest.Monke
     assert (done.code, "needs an NVIDIA GPU" in done.stderr) == (3, True), done
 
 
+def test_one_for_a_gpu_beside_one_for_the_cpu_is_left_out_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_tests, "has_device", lambda _: False)
+    kernel, python = kernel_with(tmp_path / "kernel", SCRIPT), python_for_benchmarks(tmp_path)
+    make_variant(tree_that_takes(tmp_path / "new", 200), CUDA)
+    words = ("bench", kernel, "--tree", tmp_path / "new", "--python", python, *FEW)
+    done = kci(*words)
+    assert (done.code, f"{CUDA}: not measured, " in done.stderr) == (0, True), done
+    assert kci(*words, "--variant", CUDA, "--variant", CPU).code == 3
+
+
 def test_what_only_one_build_can_do_is_measured_and_not_compared(tmp_path: Path) -> None:
     """And that a comparison was asked for and says nothing is told by the exit code."""
     make_variant(tmp_path / "old", CPU, files={"__init__.py": "def other(): pass\n"})

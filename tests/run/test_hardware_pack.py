@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -189,6 +190,22 @@ def test_wheels_that_cannot_be_installed_make_no_record(there: Path) -> None:
         assert done.returncode == 3
         assert "cannot make an environment" in done.stderr
         assert not (there / "record.json").exists()
+
+
+def test_a_test_that_leaves_no_record_is_no_success_whatever_it_says(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexit 0\n")
+    silent.chmod(0o755)
+    spec = importlib.util.spec_from_file_location("packed_run", there / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "_environment", lambda *_: silent)
+    assert script.main([]) == 1
+    assert "error: no record was made" in capsys.readouterr().err
 
 
 @pytest.mark.network

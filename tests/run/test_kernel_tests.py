@@ -412,3 +412,13 @@ def test_a_machine_that_emulates_nothing_says_so(tmp_path: Path, monkeypatch: py
     assert done.code == 3
     assert "kci emulates no other system on aarch64-darwin" in done.stderr
     assert "aarch64-linux on x86_64-linux" in done.stderr
+
+
+def test_a_gpu_is_there_if_nvidia_smi_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not kernel_tests.has_device("cuda")
+    program = tmp_path / "nvidia-smi"
+    for code, there in ((0, True), (9, False)):
+        program.write_text(f'#!/bin/sh\n[ "$*" = --list-gpus ] && exit {code}\nexit 77\n')
+        program.chmod(0o755)
+        assert kernel_tests.has_device("cuda") is there

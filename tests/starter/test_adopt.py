@@ -193,6 +193,8 @@ def test_each_kernel_has_its_variants_before_and_after_and_minutes_as_a_range(re
     assert (int(first[1]) - int(first[0]), second[:2]) == (2, ["2", "2"])
     assert (first[2], second[2]) == ("0", "0")
     assert " to " in first[4]
+    least, most = zip(*(map(int, row[4].split(" to ")) for row in (first, second)), strict=True)
+    assert least[1] <= most[1] < least[0] <= most[0], "each kernel has the minutes of its own jobs"
     (repository / ".github/workflows/build-mac.yaml").unlink()
     report = kci("adopt", "--dry-run", "--format", "markdown").stdout
     assert rows(report, "Kernels")["second"][:3] == ["0", "0", "2"]

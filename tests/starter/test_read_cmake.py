@@ -85,6 +85,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_variable_can_be_unset(here: Path) -> None:
+    text = "set(EXTRA -DFIRST)\nset(KEPT -DKEPT)\nunset(EXTRA)\nunset()\nadd_compile_options(${EXTRA} ${KEPT})\n"
+    files = PROJECT | {"CMakeLists.txt": CMAKE.replace("find_package(Torch REQUIRED)\n", "find_package(Torch REQUIRED)\n" + text)}
+    assert taken(here, files).code == 0
+    flags = read_kernel(here / "fast-add").build.kernel["fast_add_cpu"].cxx_flags
+    assert ("-DKEPT" in flags, "-DFIRST" in flags) == (True, False)
+
+
 def test_what_cmake_would_build_becomes_a_draft_without_running_anything(here: Path) -> None:
     made = taken(here, PROJECT)
     assert made.code == 0, made.stdout + made.stderr

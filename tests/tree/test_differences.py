@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.tree.differences import compare, listed
+from kci.tree.differences import _SHOWN, FileDifference, compare, listed
 from kci.tree.elf import symbol_names
 from variants import make_artifact, make_variant
 
@@ -59,3 +59,13 @@ def test_libraries_are_told_apart_by_their_symbols(tmp_path: Path) -> None:
     assert done.code == 1
     assert "only the first has one" in done.stderr
     assert "only the second has two" in done.stderr
+
+
+def test_of_many_symbols_the_first_are_named_and_the_rest_counted() -> None:
+    def shown(names: int) -> str:
+        symbols = (tuple(f"s{number}" for number in range(names)), ())
+        return str(FileDifference("lib.so", (1, 1), ("a" * 64, "b" * 64), 0, symbols))
+
+    assert "only the first has s0, s1, s2" in shown(_SHOWN)
+    assert "more" not in shown(_SHOWN)
+    assert shown(_SHOWN + 1).endswith(f"s{_SHOWN - 1} and 1 more)")

@@ -309,6 +309,13 @@ def pe(machine: int = 0x8664, needed: Sequence[str] = ("KERNEL32.dll", "python3.
     return head.ljust(0x400, b"\0") + data
 
 
+def without_imports() -> bytes:
+    """A Windows library whose headers say that it has no table of imports."""
+    whole = bytearray(pe())
+    struct.pack_into("<2I", whole, 0x40 + 24 + 112 + 8, 0, 0)
+    return bytes(whole)
+
+
 @pytest.mark.rule("KCI750", triggers=True)
 @pytest.mark.parametrize(
     ("variant", "name", "content"), [(MACOS, f"{ID}.abi3.so", macho()), (WINDOWS, f"{ID}.pyd", pe())]
@@ -337,6 +344,8 @@ def test_what_headers_of_macos_and_windows_say(tmp_path: Path, compile: Compile)
         (WINDOWS, "x.pyd", pe(machine=0xAA64), "KCI741"),
         (WINDOWS, "x.pyd", pe(needed=("python313.dll",)), "KCI743"),
         (WINDOWS, "x.pyd", pe(needed=("mylib.dll",)), "KCI745"),
+        (WINDOWS, "x.pyd", pe(needed=()), ""),
+        (WINDOWS, "x.pyd", without_imports(), ""),
         (WINDOWS, "x.pyd", pe(flags=0), "KCI757"),
         (WINDOWS, "x.pyd", pe()[:0x300], "KCI740"),
         (CPU, "x.so", macho(), "KCI741"),

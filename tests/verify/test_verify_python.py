@@ -231,6 +231,8 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path, text: str) -> Non
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
         ("from .lib import z", "lib has no z"),
+        ("from .lib import __z", "lib has no __z"),
+        ("from .lib import z__", "lib has no z__"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
