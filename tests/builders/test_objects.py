@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -264,6 +265,20 @@ def test_two_builds_at_once(kernel: Kernel, tmp_path: Path) -> None:
     assert kernel.compile() == set()
     assert [other.compile() for other in others] == [set(), set()]
     assert len(kernel.records()) == len(ALL)
+
+
+def test_of_one_command_the_newest_objects_are_kept(kernel: Kernel) -> None:
+    """What one process makes counts at once, and not only for the next that reads the folder."""
+    store = kernel.store
+    source = next(path for name, path in kernel.records().items() if name == "csrc/b.cpp")
+    record, made = msgspec.json.decode(source.read_bytes(), type=ObjectRecord), store.place.parent / "made.o"
+    made.write_bytes(b"made")
+    digest = hashlib.sha256(b"made").hexdigest()
+    assert len(list(store.of(record.asked))) == 1
+    for number in range(object_store._KEPT + 4):
+        reads = dict.fromkeys(record.reads, f"{number:064x}")
+        store.add(msgspec.structs.replace(record, reads=reads, digest=digest, size=4), made)
+    assert len(list(store.of(record.asked))) == object_store._KEPT
 
 
 def test_the_oldest_objects_go_first(kernel: Kernel) -> None:

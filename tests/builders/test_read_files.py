@@ -43,5 +43,10 @@ def test_a_toolchain_in_the_repository_is_no_source(tmp_path: Path, monkeypatch:
 
 def test_what_hipify_renames_is_found_again() -> None:
     """`_hip` is what it puts behind the name of a file that would have the name of its source."""
-    cases = {"csrc/cuda/a.cu": "csrc/hip/a.hip", "csrc/a.cu": "csrc/a.hip", "csrc/cuda/a.h": "csrc/hip/a.h", "b_hip.h": "b.h"}
+    cases = {
+        "csrc/cuda/a.cu": "csrc/hip/a.hip",
+        "csrc/a.cu": "csrc/a.hip",
+        "csrc/cuda/a.h": "csrc/hip/a.h",
+        "b_hip.h": "b.h",
+    }
     assert {name: _as_hip(name) for name in cases} == cases

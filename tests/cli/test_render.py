@@ -127,6 +127,8 @@ def test_a_leg_that_takes_longer_than_its_job_may_is_said(repository: Path, tmp_
         assert said.stderr.count("error[KCI335]") == 1
         assert "is estimated to take 2 min on ubuntu-24.04, and its job ends after 1" in said.stderr
     assert not (repository / ".github" / "workflows" / "kci.yml").exists()
+    refused = kci("plan", "--format", "github")
+    assert (refused.code, refused.stdout) == (1, ""), "a matrix that is refused is not printed"
     legs = json.loads(kci("plan", "--format", "json").stdout)["legs"]
     took = [{"kernel": leg["kernel"], "variant": name, "seconds": 600} for leg in legs for name in leg["variants"]]
     (tmp_path / "durations.json").write_text(json.dumps({"schema": 1, "durations": took}))

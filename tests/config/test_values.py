@@ -58,7 +58,8 @@ def test_kernel_names() -> None:
 GOOD_URLS = """https://github.com/a/b HTTPS://h git://h git+ssh://h/x git+https://h git+http://h http://h https:h git:x
 ssh://git@h:22/x git@github.com:a/b.git h_1:x ssh://h:/x https://[::1]:80/x https://256/ https://ü.de a/b:c"""
 BAD_URLS = """github.com/a/b host:path host:/path ftp://h/x file:///x https:// ssh://h:99999/x https://[::1 git@h:
-git@h:/x git@[::1]:x https://1.2.3.4.5/ https://999.1.1.1/ https://xn--a/ https://a|b/ ssh://u@/x C:\\x mailto:a@b ://"""
+git@h:/x git@[::1]:x https://1.2.3.4.5/ https://1.2.3.4.0/
+https://999.1.1.1/ https://xn--a/ https://a|b/ ssh://u@/x C:\\x mailto:a@b ://"""
 
 
 def test_git_urls() -> None:

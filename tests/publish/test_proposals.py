@@ -10,7 +10,8 @@ import pytest
 from buildkit import only_these
 from cli.runner import Result, kci
 from conftest import add_package
-from kci.publish.hub import HubKernel
+from kci.errors import FindingsError
+from kci.publish.hub import HubAnswerError, HubKernel, Obstacle
 from kci.publish.release import read_release
 from kci.publish.upload import Publication, Publisher, PublishState
 from publish.fake_hub import STRANGER, FakeHub
@@ -94,6 +95,19 @@ def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path:
     assert f"{REPO} has no branch v1: 403" in done.stderr
     assert f"make it first, as an account that may write to {REPO}" in done.stderr
     assert hub[REPO].proposals == {}
+
+
+def test_a_hub_that_cannot_make_the_branch_is_not_told_as_a_right_that_lacks(
+    hub: FakeHub, stranger: None, tmp_path: Path
+) -> None:
+    class Full(HubKernel):
+        def create_branch(self, branch: str) -> None:
+            raise HubAnswerError(Obstacle.BUSY, "the Hub is busy")
+
+    publisher = Publisher(Full(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None)
+    with pytest.raises((HubAnswerError, FindingsError), match="the Hub is busy") as caught:
+        publisher.publish(read_release(make_tree(tmp_path)), "v1")
+    assert "has no branch" not in str(caught.value)
 
 
 def test_a_dry_run_proposes_nothing(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from cli.runner import Result, kci
 from conftest import ROOT
+from kci.ci.run_records import TestRecord
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend
 from kci.matrix.names import Kind
@@ -20,8 +21,9 @@ from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
 from kci.remote.engine_choice import has_hardware, need_of
-from kci.remote.engine_plan import group_tests
-from kci.remote.job import EngineJob, HardwareNeed
+from kci.remote.engine_plan import EngineRun, group_tests
+from kci.remote.job import EngineJob, Fetched, HardwareNeed, JobResult
+from kci.remote.leg_results import require_passed
 from run.cuda_python import python_with_cuda
 
 GPU = """
@@ -162,6 +164,21 @@ def test_a_good_record_of_a_command_that_failed_does_not_count(kernel_dir: Path)
     result = run(kernel_dir)
     assert result.code == 4
     assert "its command ended with code 9" in result.stderr
+
+
+@pytest.mark.parametrize("tested", [("torch-cpu", "torch-cuda"), ("torch-cuda",)])
+def test_what_a_machine_cannot_load_is_named_and_nothing_else(tmp_path: Path, tested: tuple[str, ...]) -> None:
+    both = ("torch-cpu", "torch-cuda")
+    record = TestRecord("swiglu", "test", 1, True, tested=tested)
+    (tmp_path / "kci-test.json").write_bytes(msgspec.json.encode(record))
+    job = EngineJob(
+        name="kci-job-1", run="r", attempt=1, kernel="swiglu", leg="test", variants=both, command=(), cores=1,
+        memory_gb=1, timeout=1, most_bytes=1000, let_through=(), artifacts=("kci-test.json",),
+    )  # fmt: skip
+    result = JobResult("kci-job-1", 0, 1.0, "exit")
+    fetched = Fetched(result, (tmp_path / "kci-test.json",), tmp_path / "log")
+    said = require_passed(job, fetched, EngineRun(id="r", legs=(), engines={}, planned=frozenset(), trees={}))
+    assert said == f"tested {', '.join(tested)}" + ("; it cannot load torch-cpu" if tested != both else "")
 
 
 def test_a_leg_that_leaves_no_record_has_not_tested(kernel_dir: Path) -> None:

@@ -223,6 +223,14 @@ def test_one_step_that_nobody_knows_keeps_a_workflow(repository: Path) -> None:
     assert (repository / ".github/workflows/build-mac.yaml").exists()
 
 
+def test_a_kernel_whose_lock_cannot_be_read_hides_no_other(repository: Path) -> None:
+    (repository / "second" / "flake.lock").write_text((repository / "first" / "flake.lock").read_text())
+    (repository / "first" / "flake.lock").write_text("{")
+    commit(repository)
+    assert kci("adopt").code == 0
+    assert tomllib.loads((repository / "kci.toml").read_text())["catalog"] == "2026-08-20"
+
+
 def test_a_second_run_has_nothing_to_do(repository: Path) -> None:
     assert kci("adopt").code == 0
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file() and ".git/" not in str(path)}

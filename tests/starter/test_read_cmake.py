@@ -87,7 +87,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_variable_can_be_unset(here: Path) -> None:
     text = "set(EXTRA -DFIRST)\nset(KEPT -DKEPT)\nunset(EXTRA)\nunset()\nadd_compile_options(${EXTRA} ${KEPT})\n"
-    files = PROJECT | {"CMakeLists.txt": CMAKE.replace("find_package(Torch REQUIRED)\n", "find_package(Torch REQUIRED)\n" + text)}
+    files = PROJECT | {
+        "CMakeLists.txt": CMAKE.replace("find_package(Torch REQUIRED)\n", "find_package(Torch REQUIRED)\n" + text)
+    }
     assert taken(here, files).code == 0
     flags = read_kernel(here / "fast-add").build.kernel["fast_add_cpu"].cxx_flags
     assert ("-DKEPT" in flags, "-DFIRST" in flags) == (True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kci.diagnostics import Diagnostic
+from kci.tree.elf import _cpu_level
 from kci.verify import verify
 from kci.verify.processor_rules import disassemble, feature_of
 from lying_elf import Lie
@@ -167,3 +169,13 @@ def test_objdump_sees_the_same_functions(library: Compile) -> None:
             theirs.add(name)
     assert {item.name for item in disassemble(path).beyond} == theirs
     assert len(theirs) == 4
+
+
+def test_every_property_of_a_note_is_read_whatever_stands_before_it() -> None:
+    """The size of the stack is one of eight bytes; all begin at multiples of eight."""
+    stack = struct.pack("<IIQ", 1, 8, 4096)
+    level = struct.pack("<IIII", 0xC0008002, 4, 0b0100, 0)
+    for properties, highest in ((level, 3), (stack + level, 3), (stack, 1), (level + stack, 3)):
+        note = struct.pack("<III", 4, len(properties), 5) + b"GNU\0" + properties
+        assert _cpu_level(note) == highest
+        assert _cpu_level(struct.pack("<III", 4, 16, 5) + b"GNU\0" + stack + note) == highest
