@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from common import (
     add_summary,
@@ -16,12 +19,16 @@ from common import (
     required_input,
     run_action,
     set_output,
+    warn,
 )
 from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_interfaces, judge_jobs, read_results, releasable
 from kci.ci.run_records import ci_run
 from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._tables import left_out_table
 from kci.diagnostics import escape_data, escape_property
+from kci.plan.github import tests_matrix
+from kci.plan.plan import TestLeg
+from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
 
 SHOWN = 10
@@ -36,7 +43,7 @@ def main() -> None:
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
     rows, breaks, releases = judge(run), judge_interfaces(run), releasable(run, ci_run().id)
-    offer(releases)
+    offer(releases, plan.benchmarks)
     kernels = {leg.kernel for leg in plan.legs}
     set_output("failed", str(len(rows) + len(breaks)))
     report("What did not happen", rows)
@@ -69,10 +76,15 @@ def main() -> None:
         add_summary(["There was nothing to do."], [])
 
 
-def offer(releases: list[Releasable]) -> None:
-    """Say which kernels can be published."""
+def offer(releases: list[Releasable], benchmarks: Sequence[TestLeg]) -> None:
+    """Say which kernels can be published, and where they are measured then."""
     set_output("releases", compact_json({"include": releases}))
     set_output("has-releases", "true" if releases else "false")
+    runs = {release.kernel: release.run for release in releases}
+    legs = [msgspec.structs.replace(leg, run=runs[leg.kernel]) for leg in benchmarks if leg.kernel in runs]
+    if len(legs) > MAX_MATRIX:
+        warn(f"{len(legs)} jobs would measure releases, and a matrix has {MAX_MATRIX}: the rest is not measured")
+    set_output("benchmarks", compact_json(tests_matrix(legs[:MAX_MATRIX])) if legs else "")
 
 
 def report(title: str, rows: list[GateRow]) -> None:

@@ -44,6 +44,7 @@ from kci.plan.github import (
     tests_matrix,
     untested,
 )
+from kci.plan.hardware_tests import plan_tests
 from kci.plan.plan import Role, Shard, promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
@@ -129,7 +130,7 @@ def main() -> None:
     set_output("carries", "true" if plan.skipped else "false")
     set_output("has-tree", "true" if promise["kernels"] else "false")
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
-    hand_over(planned)
+    hand_over(planned, workspace)
     report(planned)
 
 
@@ -187,9 +188,12 @@ def trees_so_far() -> TreeIndex:
     return index
 
 
-def hand_over(planned: kci.PlannedRun) -> None:
-    """The whole plan as a file, for the gate."""
-    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
+def hand_over(planned: kci.PlannedRun, workspace: kci.Workspace) -> None:
+    """The whole plan as a file, for the gate; and where releases are measured, never emulated."""
+    measured = [kernel for kernel in planned.plan.kernels if list(Path(kernel.path).glob("benchmarks/benchmark*.py"))]
+    asked = workspace.settings.settings.publish.benchmarks
+    legs = [leg for leg in plan_tests(measured, (), workspace.runners) if not leg.host] if asked else ()
+    whole = compact_json(planned.as_json() | {"benchmarks": legs, "attempt": ci_run().attempt or 1})
     write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -42,6 +45,9 @@ def main() -> None:
     kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
     leg = text_input("leg", "test")
     flag_input("upload", default="false")
+    if flag_input("benchmarks", default="false"):
+        measure(kernel, names, python, leg)
+        return
     if flag_input("results", default="false"):
         if python:
             watch(kernel, names, Path(python), leg)
@@ -98,6 +104,31 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
                 warn(f"{leg} tested nothing: {error.message}")
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
+
+
+def measure(kernel: Path, names: list[str], python: str, leg: str) -> None:
+    """Compare the benchmarks of a release with those of the one before; the first one is measured alone."""
+    tree = unpacked(fetched(Path(required_input("tree"))))
+    variants = variants_of(tree, [name for name in names if (tree / name).is_dir()], isolation=not python)
+    names = [path.name for path in (fitting(variants, Path(python)) if python else variants)]
+    records = runner_temp() / "kci-benchmarks"
+    words = ["bench", str(kernel), *(f"--variant={name}" for name in names), *(["--python", python] if python else [])]
+    command = [sys.executable, "-E", "-m", "kci", *words, "--tree", str(tree), "--record", str(records)]
+    # Its errors are no annotations: of a first release there is nothing to compare with, and the job is good.
+    plain = {**os.environ, "GITHUB_ACTIONS": ""}
+    code = subprocess.run([*command, "--against=hub:"], env=plain, check=False).returncode
+    if code and not records.is_dir():
+        warn("it is measured alone: no earlier release was found on the Hub, see the log")
+        code = subprocess.run(command, check=False).returncode
+    if records.is_dir():
+        name = kci.open_workspace([str(kernel)]).only_kernel().build.name
+        set_output("results-name", f"watch-{name}.benchmarks-{leg}-{ci_run().attempt or 1}")
+        set_output("results-folder", str(records))
+    if code:
+        hint = "the release stays; the table above says what is slower, or could not be measured or told apart"
+        fail(
+            f"kci bench ended with {code}", 1, f"{hint}: {shlex.join(['kci', *words, '--tree=hub:', '--against=hub:'])}"
+        )
 
 
 def fetched(place: Path) -> Path:

@@ -1,6 +1,7 @@
 """How wrong estimates are: compiles variants on this machine, and compares their CPU seconds with what a plan counts.
 
-    python benchmarks/estimates.py KERNEL[=ARCH,...]... [--variants GLOB] [--cache DIR] [--most 20] [--box MINUTES] [--rows FILE]
+    python benchmarks/estimates.py KERNEL[=ARCH,...]... [--variants GLOB] [--cache DIR] [--most 20] [--box MINUTES]
+        [--rows FILE]
 
 Every variant is compiled with an empty store of objects, one source at a time; with architectures, in a copy of the
 kernel whose CUDA components name these. Its CPU seconds, less those of the same command when all is there, are compared
@@ -111,7 +112,18 @@ def compiled(folder: Path, variant: str, asked: argparse.Namespace, place: Path)
     for shared in ("envs", "headers", "cuda", "wheels"):
         (cache / shared).symlink_to(asked.cache / shared)
     command = [sys.executable, "-m", "kci", "build", str(folder), "--variant", variant, "--tier", "all"]
-    command += ["--catalog", asked.catalog, "--cache", str(cache), "--part", "1/1", "--jobs", "1", "--objects-to", str(pack)]
+    command += [
+        "--catalog",
+        asked.catalog,
+        "--cache",
+        str(cache),
+        "--part",
+        "1/1",
+        "--jobs",
+        "1",
+        "--objects-to",
+        str(pack),
+    ]
     first, said = used([*command, "--stop-after", str(asked.box)])
     done = said is None
     if said is not None and "not finished" not in said:
@@ -130,10 +142,9 @@ def rows(variant: Variant, named: str, took: Took) -> Iterator[str]:
     share = took.cpu / sum(cost.seconds for cost in took.rows.values()) if took.done else 1.0
     for source, cost in sorted(took.rows.items()):
         device = archs if source.endswith(".cu") else ""
-        known = {
-            "kernel": Path(path).name, "source": source, "archs": device.split(",") if device else [], "seconds":
-            round(cost.seconds * share), "memory": round(cost.memory / 2**30, 1), "stable": variant.kind is Kind.STABLE_ABI,
-        }  # fmt: skip
+        known = {"kernel": Path(path).name, "source": source, "archs": device.split(",") if device else []}
+        known |= {"seconds": round(cost.seconds * share), "memory": round(cost.memory / 2**30, 1)}
+        known |= {"stable": variant.kind is Kind.STABLE_ABI}
         yield tomlkit.dumps({"object": [known]}) + f"# wall clock {cost.seconds:.0f} s\n\n"
 
 

@@ -102,7 +102,7 @@ def test_a_hub_that_cannot_make_the_branch_is_not_told_as_a_right_that_lacks(
 ) -> None:
     class Full(HubKernel):
         def create_branch(self, branch: str) -> None:
-            raise HubAnswerError(Obstacle.BUSY, "the Hub is busy")
+            raise HubAnswerError(Obstacle.BUSY, f"the Hub is busy, no {branch}")
 
     publisher = Publisher(Full(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None)
     with pytest.raises((HubAnswerError, FindingsError), match="the Hub is busy") as caught:

@@ -202,7 +202,9 @@ CASES = [
             tested=True,
             crossed=True,
             commands=True,
-            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True),
+            publish=PublishJobs(
+                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True, benchmarks=True
+            ),
             signatures=True,
         ),
         shipped_pins(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 _PYTHON = """\
@@ -10,7 +11,7 @@ _PYTHON = """\
 case "$*" in
   *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "cuda": "13.0", "backend": "cuda"}' ;;
   *get_local_kernel*) echo 'kci:[]' ;;
-  *pytest*)
+  "-m pytest "*)
     for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
     echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"
     if grep -q BROKEN tests/*.py; then
@@ -19,14 +20,17 @@ case "$*" in
     fi
     grep -q NOTHING tests/*.py && exit 5
     exit 0 ;;
-esac
 """
 
 
-def python_with_cuda(folder: Path) -> Path:
-    """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected."""
+def python_with_cuda(folder: Path, otherwise: Path | None = None) -> Path:
+    """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected.
+
+    What it knows nothing about is a matter of the other program.
+    """
     python = folder / "cuda" / "python-with-torch"
     python.parent.mkdir(parents=True)
-    python.write_text(_PYTHON)
+    rest = f'  *) exec {shlex.quote(str(otherwise))} "$@" ;;\nesac\n' if otherwise else "esac\n"
+    python.write_text(_PYTHON + rest)
     python.chmod(0o755)
     return python

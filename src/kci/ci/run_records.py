@@ -193,6 +193,8 @@ class RunPlan(msgspec.Struct, frozen=True):
     faulty: tuple[FaultyKernel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
+    benchmarks: tuple[TestLeg, ...] = ()
+    """Where those of each kernel run after a release."""
     leave_out: LeaveOut | None = None
     crossed: Crossed = Crossed.TESTED
     attempt: Attempt = 1

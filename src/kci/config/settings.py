@@ -260,6 +260,8 @@ class Publish(Table, frozen=True):
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False
     """Whether each tree is signed with the identity of the run, as `kci sign` does."""
+    benchmarks: bool = False
+    """Whether each release is compared with the one before, on the machines under `[test]`, as `kci bench` does."""
 
 
 class Mirrors(Table, frozen=True):

@@ -71,6 +71,8 @@ class PublishJobs(msgspec.Struct, frozen=True):
     sign: bool
     again: bool = False
     """Whether what is published can be signed again."""
+    benchmarks: bool = False
+    """Whether each release is measured on the machines that test."""
 
 
 class Inputs(msgspec.Struct, frozen=True):
