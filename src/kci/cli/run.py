@@ -144,8 +144,8 @@ def _report(result: local.RunResult) -> int:
         for error in {item.message: item for item in lacking}.values():
             hint = f"\n  hint: {error.hint}" if error.hint else ""
             click.echo(f"{click.style('left:', fg='yellow')} {error.message}{hint}", err=True)
-        why = "the table says what each variant lacks" if lacking else "every variant needs another machine"
-        click.echo(f"nothing was built: {why}", err=True)
+        lacks = "nothing was built: the table says what each variant lacks"
+        click.echo(lacks if lacking else "nothing was built: every variant needs another machine", err=True)
         click.echo("  hint: `kci render` writes workflows that build them; --engine uses machines of yours", err=True)
         return 3
     return code
