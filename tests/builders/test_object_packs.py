@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from buildkit import with_changes
+from kci.builders import recipe
 from kci.builders.build import plan_commands
 from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_costs, read_head
 from kci.builders.object_store import ObjectRecord
@@ -24,6 +25,7 @@ from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
 from kci.plan.object_work import ObjectCost
+from kci.processes.memory_gate import Need
 from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
 
@@ -369,3 +371,10 @@ def test_what_is_missing_of_parts_is_named() -> None:
     assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
     assert missing_parts([whole], "v") == []
     assert pack_name("k", "v", PartOf(2, 16)) == "objects.k.v.part2of16.tar.zst"
+
+
+def test_what_the_largest_object_of_a_part_takes_is_said(here: Kernel) -> None:
+    needs = {"a.o": Need(memory=1 << 30), "b.o": Need(memory=3 << 30), "c.o": Need(memory=9 << 30)}
+    here.part = "1/2"
+    said = list(recipe._limits(here.request(), frozenset({"a.o", "b.o"}), needs))
+    assert "an object that is new here is expected to take up to 3.0 GiB" in said

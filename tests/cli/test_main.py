@@ -374,3 +374,8 @@ def suppress_missing_files() -> Iterator[None]:
     except click.BadParameter as error:
         if "does not exist" not in error.message:
             raise
+
+
+def test_a_name_may_be_as_long_as_file_systems_take(tmp_path: Path) -> None:
+    assert "too long for a name" not in kci("check", tmp_path / ("a" * 255)).stderr
+    assert "too long for a name" in kci("check", tmp_path / ("a" * 256)).stderr

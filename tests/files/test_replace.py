@@ -38,10 +38,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def test_this_system_exchanges_directories_in_one_step(tmp_path: Path) -> None:
+def test_this_system_exchanges_directories_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = fill(tmp_path / "one", a="1"), fill(tmp_path / "other", b="2")
     assert replace._exchange(one, other)
     assert (contents(one), contents(other)) == ({"b": "2"}, {"a": "1"})
+    monkeypatch.chdir(tmp_path)
+    assert replace._exchange(Path("one"), Path("other"))
+    assert (contents(one), contents(other)) == ({"a": "1"}, {"b": "2"})
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")

@@ -113,6 +113,11 @@ def test_a_pull_request_for_each_kernel_that_kci_can_change(tmp_path: Path) -> N
     (file,) = pull.files
     assert file.path == "kernels/relu/build.toml"
     assert "minver" not in file.text
+    assert "by hand" not in pull.body
+    (two,) = wanted_moves(
+        workspace(repository(tmp_path / "two", names=RELEASES, relu='minver = "2.9"\nmaxver = "2.13"')), DAY
+    ).wanted
+    assert "by hand: " in two.body
     assert EDITION_BRANCH not in pull.body, "it need not wait"
     assert found.by_hand == ("silu: support torch 2.14: build and test with it, then raise the bound",)
     (place / file.path).write_text(file.text)

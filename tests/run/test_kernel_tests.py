@@ -13,13 +13,16 @@ from buildkit import program, quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.ci.run_records import TestRecord
+from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.files.bounded_json import read_json
+from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of, why_not
 from kci.toolchains.emulation import Emulated
+from kci.tree.manifest import read_manifest
 from run.cuda_python import python_with_cuda
-from variants import CPU, CUDA, make_variant
+from variants import CPU, CUDA, make_artifact, make_variant
 
 # Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
 KERNELS = """
@@ -422,3 +425,12 @@ def test_a_gpu_is_there_if_nvidia_smi_lists_it(tmp_path: Path, monkeypatch: pyte
         program.write_text(f'#!/bin/sh\n[ "$*" = --list-gpus ] && exit {code}\nexit 77\n')
         program.chmod(0o755)
         assert kernel_tests.has_device("cuda") is there
+
+
+def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
+    """A variant that no leg has built is no reason to test none: that it lacks is what the gate says."""
+    make_variant(tmp_path, CPU)
+    assert kci("merge", make_artifact(tmp_path / "a", tmp_path / CPU), "--into", tmp_path / "tree").code == 0
+    there, told = _job("cpu-x86_64-linux", tmp_path / "tree", [CPU, CUDA])
+    assert (there, told["leg"]) == ((CPU,), "cpu-x86_64-linux")
+    assert told["tree"] == tree_under_test(read_manifest(tmp_path / "tree").digests, [CPU])

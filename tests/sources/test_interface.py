@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 
 import pytest
 
+from kci.diagnostics import Span
 from kci.errors import FindingsError, MissingToolError
+from kci.sources.imports import span_of
 from kci.sources.interface import Change, compare_interfaces
 
 INIT = "torch-ext/silu/__init__.py"
@@ -184,3 +187,8 @@ def test_nothing_of_the_package_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import builtins\nbuiltins.KCI_RAN = True\nraise SystemExit\n"
     assert changes(text, text + "def f(): ...\n") == [Change("f", "is new", False)]
     assert not hasattr(builtins, "KCI_RAN")
+
+
+def test_a_place_is_the_first_line_of_what_stands_there() -> None:
+    one, more = ast.parse("name = 1\n  \nif name:\n    call(\n        1)\n").body
+    assert (span_of(one), span_of(more)) == (Span(1, 1, 1, 9), Span(3, 1, 3, 2))

@@ -352,6 +352,7 @@ assert torch.__version__ >= (2, 1) and torch.__version__ > "1.9" and Version(tor
 assert torch.version.rocm == torch.version.hip
 answer, nothing = subprocess.Popen(["nvcc", "-V"], stdout=subprocess.PIPE, text=True).communicate()
 assert "release" in answer and not nothing
+assert "release" in subprocess.getoutput("nvcc -V") and "release" in os.popen("nvcc -V").read()
 assert os.environ.get("NOTHING") is None and "NOTHING" not in os.environ
 import something_that_is_nowhere.below as other
 other.call(1)[2].more()
