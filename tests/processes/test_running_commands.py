@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,19 @@ def test_without_proc_ends_are_told_and_no_memory(tmp_path: Path, monkeypatch: p
     told: list[EndedCommand] = []
     ninja_runs(tmp_path, {"a.o": "g++ -O2 -c a.cpp -o a.o"}, told.append)
     assert [(item.output, item.peak) for item in told] == [("a.o", None)]
+
+
+def test_keeping_an_object_makes_no_look_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second where an object has read all of torch, and the next would not be looked at for minutes."""
+    pauses: list[float] = []
+
+    class Over(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return len(pauses) > 3
+
+    running = RunningCommands(tmp_path, {}, lambda _: None)
+    monkeypatch.setattr(running, "_over", Over())
+    monkeypatch.setattr(running, "_entries", lambda: [str(sum(range(3_000_000)))][:0])
+    running._watch()
+    assert pauses == [0.0, *[running_commands._PACE_SECONDS] * 3]

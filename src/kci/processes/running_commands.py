@@ -77,6 +77,7 @@ class RunningCommands:
         self._made: set[str] = set()
         self._similar: dict[int, list[int]] = {}
         self._longest = 0.0
+        self._pause = 0.0
         self._waited = False
         self._began = False
         self._session: int | None = None
@@ -119,17 +120,14 @@ class RunningCommands:
 
     def _watch(self) -> None:
         try:
-            pause = 0.0
-            while not self._over.wait(pause):
-                started = time.thread_time()
+            while not self._over.wait(self._pause):
                 self._look()
-                pause = max(_PACE_SECONDS, (time.thread_time() - started) / _LOOKS_SHARE)
             self._tell()
         except BaseException as error:
             self._error = error
 
     def _look(self) -> None:
-        now, seen = time.monotonic(), dict[int, int]()
+        now, seen, started = time.monotonic(), dict[int, int](), time.thread_time()
         for process in _processes(self._session) if self._session else ():
             if process.group == self._session or process.name in _NO_COMPILERS:
                 continue
@@ -148,7 +146,8 @@ class RunningCommands:
         for command in self._gate.look(self, commands):
             self._tell_waits(command)
         self._began |= any(command.begun and command.output for command in commands)
-        self._tell()
+        self._pause = max(_PACE_SECONDS, (time.thread_time() - started) / _LOOKS_SHARE)
+        self._tell()  # which keeps objects: a second of it is no part of what a look costs
         waits = commands and all(command.late(now) for command in commands)
         if self._ends_at is not None and self._session and not self.stopped and (now >= self._ends_at or waits):
             self.stopped = True
