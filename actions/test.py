@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -30,9 +29,12 @@ from kci.ci.watched_leg import unpack_legs, watch_hardware
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.files.cache import default_cache
+from kci.hub.fetched import NothingEarlierError
 from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
+from kci.plurals import count
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
+from kci.run.published_builds import HUB, other_build
 from kci.toolchains.downloads import SeldomTransfers
 from kci.toolchains.emulation import require_emulated
 from kci.tree.manifest import read_manifest
@@ -107,28 +109,29 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
 
 
 def measure(kernel: Path, names: list[str], python: str, leg: str) -> None:
-    """Compare the benchmarks of a release with those of the one before; the first one is measured alone."""
-    tree = unpacked(fetched(Path(required_input("tree"))))
-    variants = variants_of(tree, [name for name in names if (tree / name).is_dir()], isolation=not python)
-    names = [path.name for path in (fitting(variants, Path(python)) if python else variants)]
-    records = runner_temp() / "kci-benchmarks"
-    words = ["bench", str(kernel), *(f"--variant={name}" for name in names), *(["--python", python] if python else [])]
-    command = [sys.executable, "-E", "-m", "kci", *words, "--tree", str(tree), "--record", str(records)]
-    # Its errors are no annotations: of a first release there is nothing to compare with, and the job is good.
-    plain = {**os.environ, "GITHUB_ACTIONS": ""}
-    code = subprocess.run([*command, "--against=hub:"], env=plain, check=False).returncode
-    if code and not records.is_dir():
-        warn("it is measured alone: no earlier release was found on the Hub, see the log")
-        code = subprocess.run(command, check=False).returncode
+    """Compare the benchmarks of a release with those of the one before; what had none before is measured alone."""
+    tree, workspace = unpacked(fetched(Path(required_input("tree")))), kci.open_workspace([str(kernel)])
+    variants = variants_of(tree, names, isolation=not python)
+    records, codes = runner_temp() / "kci-benchmarks", list[int]()
+    for directory in fitting(variants, Path(python)) if python else variants:
+        words = ["bench", str(kernel), f"--variant={directory.name}", *(["--python", python] if python else [])]
+        command = [sys.executable, "-E", "-m", "kci", *words, "--tree", str(tree), "--record", str(records)]
+        try:
+            with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
+                other_build(HUB, directory, workspace, Path(place))
+            command.append(f"--against={HUB}")
+        except NothingEarlierError as error:
+            warn(f"{directory.name} is measured alone: {error.message}")
+        codes.append(subprocess.run(command, check=False).returncode)
+        if codes[-1]:
+            print(f"To do the same: {shlex.join(['kci', *words, f'--tree={HUB}', f'--against={HUB}'])}", flush=True)
     if records.is_dir():
-        name = kci.open_workspace([str(kernel)]).only_kernel().build.name
+        name = workspace.only_kernel().build.name
         set_output("results-name", f"watch-{name}.benchmarks-{leg}-{ci_run().attempt or 1}")
         set_output("results-folder", str(records))
-    if code:
-        hint = "the release stays; the table above says what is slower, or could not be measured or told apart"
-        fail(
-            f"kci bench ended with {code}", 1, f"{hint}: {shlex.join(['kci', *words, '--tree=hub:', '--against=hub:'])}"
-        )
+    if wrong := sum(map(bool, codes)):
+        hint = "what is published stays; the log says what is slower, or could not be measured or told apart"
+        fail(f"{count(wrong, 'variant')} of {len(codes)} without a good comparison", 1, hint)
 
 
 def fetched(place: Path) -> Path:

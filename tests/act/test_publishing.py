@@ -131,7 +131,7 @@ def test_what_the_last_push_has_built_is_published_and_not_built_again(
     ran = ["kci", "plan", "publish other-kernel", "publish some-kernel", "ready", "record"]
     assert run.jobs == dict.fromkeys([*ran, "benchmark some-kernel cuda-x86_64-linux"], "success"), run.log
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
-    assert "it is measured alone: no earlier release was found on the Hub" in run.log
+    assert "torch-cuda is measured alone: acme/some-kernel@v1 has no other build of torch-cuda" in run.log
     listed = subprocess.run(
         ["git", "-C", origin, "ls-tree", "-r", "--name-only", "kci-history"], check=True, capture_output=True, text=True
     )

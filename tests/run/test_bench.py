@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ from huggingface_hub import HfApi, constants
 
 from buildkit import write_tree
 from cli.runner import Result, kci
+from conftest import ROOT
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.files.bounded_json import decode_json, read_record
 from kci.hub import fetched
+from kci.hub.fetched import NothingEarlierError
 from kci.run import benchmarks, kernel_tests
 from kci.run.bench_numbers import change_of, summed_up
 from kci.run.benchmarks import with_benchmarks
@@ -26,7 +31,8 @@ from kci.watch.bench_history import BenchRecord, Verdict, bench_file, benches_of
 from kci.watch.bench_page import bench_page
 from kci.workspace.workspace import Workspace, open_workspace
 from publish.fake_hub import FakeHub, serving
-from run.benchkit import SCRIPT, kernel_with, python_for_benchmarks, tree_that_takes
+from publish.test_publish import hub_environment
+from run.benchkit import SCRIPT, WORK, kernel_with, python_for_benchmarks, tree_that_takes
 from variants import CPU, CUDA, make_variant
 
 STEPS = 5000
@@ -330,6 +336,84 @@ def test_the_last_release_is_the_newest_other_build(hub: FakeHub, tmp_path: Path
     hub[REPO].commits = dict(list(hub[REPO].commits.items())[-1:])
     with pytest.raises(FindingsError, match="no other build"):
         other_build(f"hub:{REPO}", tmp_path / "new" / CPU, opened(tmp_path), tmp_path / "none")
+
+
+def test_a_first_release_has_none_before_it_and_a_hub_that_does_not_answer_is_not_taken_for_that(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    """The branch begins with a commit that has no tree; a new version begins with another branch."""
+    new = tree_that_takes(tmp_path / "new", 200) / CPU
+    hub[REPO].write("v1", {"README.md": b"#"}, "made by hand")
+    release(hub, tmp_path / "new")
+    with pytest.raises(NothingEarlierError):
+        other_build(f"hub:{REPO}", new, opened(tmp_path), tmp_path / "none")
+    hub.fail("/commits/", 403, times=99)
+    with pytest.raises(FindingsError, match="cannot be read") as caught:
+        other_build(f"hub:{REPO}", new, opened(tmp_path), tmp_path / "none")
+    assert not isinstance(caught.value, NothingEarlierError)
+
+
+@pytest.mark.parametrize("before", [None, "v1", "another variant"])
+def test_a_first_build_of_version_2_is_compared_with_version_1_where_there_is_one(
+    hub: FakeHub, tmp_path: Path, before: str | None
+) -> None:
+    new = make_variant(tmp_path / "new", CPU, files={"__init__.py": WORK % 2}, version=2)
+    release(hub, new.parent, "v2")  # first: a branch's commits are what this Hub got before its head
+    if before is not None:
+        release(hub, make_variant(tmp_path / "old", CUDA if before == "another variant" else CPU).parent)
+    kernel = kernel_with(tmp_path / "kernel")
+    toml = kernel / "build.toml"
+    toml.write_text(toml.read_text().replace("version = 1", "version = 2"))
+    workspace = open_workspace([str(kernel)])
+    if before == "v1":
+        assert other_build(f"hub:{REPO}", new, workspace, tmp_path / "got")[0] == f"{REPO}@v1"
+    else:
+        with pytest.raises(NothingEarlierError):
+            other_build(f"hub:{REPO}", new, workspace, tmp_path / "got")
+
+
+MEASURED = {
+    "the first": (None, 0, "is measured alone", 1),
+    "slower": (200, 1, "slower", 1),
+    "a Hub that does not tell": (200, 1, "cannot be read", 0),
+}
+
+
+@pytest.mark.parametrize("what", MEASURED)
+def test_a_release_is_measured_against_the_one_before_and_only_a_first_one_alone(
+    hub: FakeHub, tmp_path: Path, what: str
+) -> None:
+    """The action, as a job of kci-publish.yml runs it."""
+    earlier, code, said, records = MEASURED[what]
+    kernel, python = kernel_with(tmp_path / "kernel"), python_for_benchmarks(tmp_path)
+    write_tree(kernel, {"kci.toml": '[publish]\nrepo-prefix = "acme"\n'})
+    if earlier is not None:
+        release(hub, tree_that_takes(tmp_path / "old", earlier))
+    release(hub, tree_that_takes(tmp_path / "new", STEPS))
+    if what == "a Hub that does not tell":
+        hub.fail("/commits/", 403, times=99)
+    (tmp_path / "temp").mkdir()
+    given = {
+        "KERNEL": kernel,
+        "TREE": tmp_path / "new",
+        "VARIANT": CPU,
+        "PYTHON": python,
+        "LEG": "gpu",
+        "BENCHMARKS": "true",
+    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "GITHUB_", "KCI_INPUT_"))}
+    env |= hub_environment(hub, tmp_path / "home") | {f"KCI_INPUT_{name}": str(value) for name, value in given.items()}
+    env |= {
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "KCI_CACHE": str(tmp_path / "c"),
+    }
+    command = [sys.executable, "-E", "-u", str(ROOT / "actions" / "test.py")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    assert len(list((tmp_path / "temp" / "kci-benchmarks").glob("*.bench.json"))) == records
+    if records:
+        assert "watch-gated-norm.benchmarks-gpu-1" in (tmp_path / "output").read_text()
 
 
 def test_a_published_variant_is_fetched_whole_or_refused(hub: FakeHub, tmp_path: Path) -> None:

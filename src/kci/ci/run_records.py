@@ -194,7 +194,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
     benchmarks: tuple[TestLeg, ...] = ()
-    """Where those of each kernel run after a release."""
+    """The jobs that measure each kernel with benchmarks after its release."""
     leave_out: LeaveOut | None = None
     crossed: Crossed = Crossed.TESTED
     attempt: Attempt = 1

@@ -103,7 +103,7 @@ def sign_again(request: SignAgain, api: GitHubApi, place: Path, log: Log, *, dry
     files = {f"{FOLDER}{path.relative_to(tree).as_posix()}": local_file(path) for path in written}
     publisher = Publisher(hub, target.repo_id, log=log)
     title = f"{manifest.kernel} version {manifest.version}: signed again (kci)"
-    done = publisher.add(WantedBranch(branch, files, at=request.revision), title)
+    done = publisher.bring(WantedBranch(branch, files, at=request.revision), title)
     at = msgspec.structs.replace(target, branch=branch)
     return PublishedTree(manifest.kernel, manifest.version, at, Publication(done, None), dry_run)
 

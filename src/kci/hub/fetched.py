@@ -24,18 +24,21 @@ _MOST_COMMITS = 20
 """So far back a release is looked for."""
 
 
+class NothingEarlierError(FindingsError):
+    """A variant has no other build to compare with."""
+
+
 class PublishedVariants:
     """The variants of one revision of a repository of kernels."""
 
     def __init__(self, repo_id: str, revision: str, client: Any = None) -> None:
-        """Look what is there. FindingsError if the repository cannot be read."""
+        """Look what is there; a revision without a tree has no variants. FindingsError if it cannot be read."""
         self.client = client or hub_client()
         self.repo_id = repo_id
         self.revision = revision
-        listed = self._ask(lambda: listed_files(self.client, repo_id, revision, FOLDER.rstrip("/")))
+        self._tree = self._ask(self._listed)
         self._files: dict[str, list[HubFile]] = {}
-        self._tree = listed
-        for file in listed:
+        for file in self._tree:
             if variant := variant_of(file.path):
                 self._files.setdefault(variant, []).append(file)
 
@@ -72,6 +75,14 @@ class PublishedVariants:
             raise UnsafeError(f"{self} is larger than a tree can be")
         self._copy(self._tree, FOLDER, into)
 
+    def _listed(self) -> list[HubFile]:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            return listed_files(self.client, self.repo_id, self.revision, FOLDER.rstrip("/"))
+        except EntryNotFoundError:
+            return []
+
     def _copy(self, files: Sequence[HubFile], prefix: str, into: Path) -> None:
         for file in files:
             name = file.path.removeprefix(prefix)
@@ -85,7 +96,8 @@ class PublishedVariants:
         """The newest other build of a variant in the commits of the revision: where it is from, and its directory.
 
         Raises:
-            FindingsError: there is none.
+            NothingEarlierError: there is none.
+            FindingsError: the repository cannot be read.
         """
         own = directory_digest(file_hashes(variant_dir))
         ask = self.client.list_repo_commits
@@ -96,7 +108,7 @@ class PublishedVariants:
                 found = earlier.fetch(variant_dir.name, into)
                 if directory_digest(file_hashes(found)) != own:
                     return f"{self.repo_id}@{commit.commit_id[:12]}", found
-        raise FindingsError(
+        raise NothingEarlierError(
             f"{self} has no other build of {variant_dir.name} in its last {_MOST_COMMITS} commits",
             hint="--against names a tree or a revision: --against hub:OWNER/NAME@REVISION",
         )

@@ -89,21 +89,14 @@ class Publisher(msgspec.Struct, frozen=True):
         taking = (release, terms)
         main = branch_of(whole, MAIN, expected) if mirror and branch != MAIN else None
         if main is not None:  # what would be refused there is refused before anything is written
-            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None)._bring(main, "", taking)
-        builds = self._bring(wanted, f"{title} (kci)", taking)
+            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).bring(main, "", taking)
+        builds = self.bring(wanted, f"{title} (kci)", taking)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
         if main is not None:
-            return Publication(builds, self._bring(main, f"{title} (kci)", taking))
+            return Publication(builds, self.bring(main, f"{title} (kci)", taking))
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
-        return Publication(builds, self._bring(WantedBranch(MAIN, card), page))
-
-    def add(self, wanted: WantedBranch, message: str) -> PublishedBranch:
-        """Bring the named files to a branch, and leave all else there alone.
-
-        FindingsError: the branch is not where it has to be, or the Hub refuses or does not answer.
-        """
-        return self._bring(wanted, message)
+        return Publication(builds, self.bring(WantedBranch(MAIN, card), page))
 
     def _require_page(self, card: LocalFile | None) -> None:
         """Have the Hub judge the front page before anything is written: its commit is the last one."""
@@ -117,9 +110,13 @@ class Publisher(msgspec.Struct, frozen=True):
                 raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
             self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
-    def _bring(
+    def bring(
         self, goal: WantedBranch, message: str, taking: tuple[Release, TakeoverTerms] | None = None
     ) -> PublishedBranch:
+        """Bring files to a branch in one commit, and leave all else there alone; `taking` is what a release replaces.
+
+        FindingsError: the branch is not where it has to be, or the Hub refuses or does not answer.
+        """
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kci.errors import FindingsError, UsageError
-from kci.hub.fetched import PublishedVariants
+from kci.hub.fetched import NothingEarlierError, PublishedVariants
 from kci.matrix.names import parse_variant_name, this_system
 from kci.publish.publish_tree import HubBranch, target_of
 from kci.tree.leg_record import read_sealed
@@ -34,7 +34,8 @@ def other_build(place: str, variant_dir: Path, workspace: Workspace | None, into
     Of a repository without a revision that is the last release, the newest build that is another one.
 
     Raises:
-        FindingsError: there is none, or it is not whole.
+        NothingEarlierError: the last release was asked for, and there is none.
+        FindingsError: there is no such tree, it is not whole, or the repository cannot be read.
         UsageError: the place does not say which kernel's repository.
     """
     name = variant_dir.name
@@ -45,17 +46,24 @@ def other_build(place: str, variant_dir: Path, workspace: Workspace | None, into
             raise FindingsError(f"{place} has no {name} to compare with", hint="name a tree that has it, or `hub:`")
         read_sealed(directory, name=name)
         return place, directory
+    from huggingface_hub.errors import RevisionNotFoundError
+
     repo_id, revision = _asked(place, workspace)
     published = PublishedVariants(repo_id, revision)
     if "@" in place:
         return str(published), published.fetch(name, into)
     try:
         return published.before(variant_dir, into)
-    except FindingsError:
+    except NothingEarlierError as nothing:
         version = read_sealed(variant_dir).metadata.version
         if revision != f"v{version}" or version < 2:
             raise
-    earlier = PublishedVariants(repo_id, f"v{version - 1}", published.client)
+        try:
+            earlier = PublishedVariants(repo_id, f"v{version - 1}", published.client)
+        except FindingsError as error:
+            raise (nothing if isinstance(error.__cause__, RevisionNotFoundError) else error) from None
+        if name not in earlier.names:
+            raise
     return str(earlier), earlier.fetch(name, into)
 
 
