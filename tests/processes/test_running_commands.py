@@ -96,17 +96,22 @@ def test_without_proc_ends_are_told_and_no_memory(tmp_path: Path, monkeypatch: p
     assert [(item.output, item.peak) for item in told] == [("a.o", None)]
 
 
-def test_keeping_an_object_makes_no_look_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a second where an object has read all of torch, and the next would not be looked at for minutes."""
-    pauses: list[float] = []
+@linux
+def test_while_an_object_is_kept_others_are_looked_at(tmp_path: Path, after_look: AfterLook) -> None:
+    """Keeping takes seconds where an object has read all of torch and nothing of it is known."""
+    seen = threading.Event()
+    kept: dict[str, bool] = {}
 
-    class Over(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout or 0.0)
-            return len(pauses) > 3
+    def keep(item: EndedCommand) -> None:
+        kept[item.output] = seen.wait(30)
 
-    running = RunningCommands(tmp_path, {}, lambda _: None)
-    monkeypatch.setattr(running, "_over", Over())
-    monkeypatch.setattr(running, "_entries", lambda: [str(sum(range(3_000_000)))][:0])
-    running._watch()
-    assert pauses == [0.0, *[running_commands._PACE_SECONDS] * 3]
+    def go(running: RunningCommands) -> None:
+        if not seen.is_set() and "first.o" in running._made and (running.peak("last.o") or 0) > 30 * MIB:
+            seen.set()
+        if kept:
+            let_go(tmp_path, "last.o")
+
+    after_look(go)
+    commands = {"first.o": "touch first.o && : -o first.o", "last.o": eat(30, "last.o")}
+    ninja_runs(tmp_path, commands, keep, "-j1")
+    assert kept == {"first.o": True, "last.o": True}

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -53,8 +54,8 @@ class RunningCommands:
     """Watches a ninja from `follow` on until it is left, and tells of each command that succeeds or is lost.
 
     On Linux it holds back those for which there is no memory or no time.
-    `ended` is called in a thread of its own, at most a second after a command's end; what it raises is raised where the
-    watch is left.
+    `ended` is called in a thread of its own, about a second after a command's end, one after the other; what it raises
+    is raised where the watch is left. It may keep an object for as long as it takes: others are looked at meanwhile.
     """
 
     def __init__(
@@ -77,7 +78,6 @@ class RunningCommands:
         self._made: set[str] = set()
         self._similar: dict[int, list[int]] = {}
         self._longest = 0.0
-        self._pause = 0.0
         self._waited = False
         self._began = False
         self._session: int | None = None
@@ -85,6 +85,8 @@ class RunningCommands:
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._watch, name="kci-running-commands", daemon=True)
+        self._telling = ThreadPoolExecutor(1, "kci-ended-commands")
+        self._tellings: list[Future[None]] = []
         self.stopped = False
         """Whether ninja was ended because its time was over."""
 
@@ -100,8 +102,11 @@ class RunningCommands:
         self._gate.leave(self)
         if self.stopped or error is not None:
             self._tell_lost()
-        if self._error is not None and error is None:
-            raise self._error
+        self._telling.shutdown()
+        if error is None:
+            for wrong in (self._error, *(telling.exception() for telling in self._tellings)):
+                if wrong is not None:
+                    raise wrong
 
     def follow(self, session: int) -> None:
         """The ninja that was started is in this session, the number of which is that of its first process."""
@@ -120,14 +125,17 @@ class RunningCommands:
 
     def _watch(self) -> None:
         try:
-            while not self._over.wait(self._pause):
+            pause = 0.0
+            while not self._over.wait(pause):
+                started = time.thread_time()
                 self._look()
+                pause = max(_PACE_SECONDS, (time.thread_time() - started) / _LOOKS_SHARE)
             self._tell()
         except BaseException as error:
             self._error = error
 
     def _look(self) -> None:
-        now, seen, started = time.monotonic(), dict[int, int](), time.thread_time()
+        now, seen = time.monotonic(), dict[int, int]()
         for process in _processes(self._session) if self._session else ():
             if process.group == self._session or process.name in _NO_COMPILERS:
                 continue
@@ -146,8 +154,7 @@ class RunningCommands:
         for command in self._gate.look(self, commands):
             self._tell_waits(command)
         self._began |= any(command.begun and command.output for command in commands)
-        self._pause = max(_PACE_SECONDS, (time.thread_time() - started) / _LOOKS_SHARE)
-        self._tell()  # which keeps objects: a second of it is no part of what a look costs
+        self._tell()
         waits = commands and all(command.late(now) for command in commands)
         if self._ends_at is not None and self._session and not self.stopped and (now >= self._ends_at or waits):
             self.stopped = True
@@ -192,14 +199,15 @@ class RunningCommands:
             self._longest = max(self._longest, seconds)
             if command and not need.measured:
                 self._similar.setdefault(need.memory, []).append(command.peak)
-            self._ended(EndedCommand(output, round(seconds, 3), command.peak if command else None, need.alone))
+            self._end(EndedCommand(output, round(seconds, 3), command.peak if command else None, need.alone))
 
     def _tell_lost(self) -> None:
         for output, command in self._last.items():
             if output in self._needs and command.begun and output not in self._made:
-                self._ended(
-                    EndedCommand(output, round(command.seconds, 3), command.peak, command.need.alone, lost=True)
-                )
+                self._end(EndedCommand(output, round(command.seconds, 3), command.peak, command.need.alone, lost=True))
+
+    def _end(self, command: EndedCommand) -> None:
+        self._tellings.append(self._telling.submit(self._ended, command))
 
     def _entries(self) -> Iterator[str]:
         # ninja may write the file anew as it starts, so that there is no place in it from which to read on
