@@ -224,6 +224,11 @@ def test_headers_that_nvcc_reads_and_does_not_list(tmp_path: Path) -> None:
         files = FilesNow(tmp_path, StatCache(Path("/"), tmp_path / "inputs"))
         return ObjectCompilers(chain, files).named([str(toolkit / "bin" / "nvcc"), "-c", "a.cu", "-o", "a.o"])[1]
 
+    nvcc = [str(toolkit / "bin" / "nvcc"), "-Xcompiler", "-Iother", "-c", "a.cu", "-o", "a.o"]
+    (tmp_path / "other").mkdir()
+    searched = ObjectCompilers(chain, FilesNow(tmp_path, StatCache(Path("/"), tmp_path / "inputs"))).directories(nvcc)
+    assert "other" in searched, "what reads its headers is g++, which is asked where it looks for them"
+    assert any(path.startswith("/usr/") for path in searched)
     found = {named()}
     for name in names[1:]:
         (toolkit / name).write_text("// changed\n")
