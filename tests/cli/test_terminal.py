@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -236,3 +238,30 @@ def test_elsewhere_its_lines_stay(
 ) -> None:
     logged(options, columns, monkeypatch)
     assert capsys.readouterr().err.splitlines() == shown
+
+
+LATE = """
+import os, signal, time
+from kci import cli
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.NAME)
+        for _ in range(1000): pass
+signal.signal(signal.SIGINT, cli._interrupted)
+signal.signal(signal.SIGTERM, cli._terminated)
+try:
+    Late()
+    time.sleep(60)
+    print("lost")
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends a process there")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_a_finalizer_runs_is_not_lost(name: str) -> None:
+    """Python ignores what `__del__` raises: kci said that it stops, and went on."""
+    command = [sys.executable, "-c", LATE.replace("NAME", name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.stdout, "Traceback" in done.stderr) == ("stopped\n", False), done

@@ -11,9 +11,12 @@ import inspect
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -268,21 +271,33 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _terminated(_number: int, _frame: object) -> NoReturn:
+def _stop(frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; a moment later where a finalizer runs, of which Python ignores what it raises."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, lambda _number, now: _stop(now))
+    main = threading.main_thread().ident
+    again = partial(signal.pthread_kill, main) if hasattr(signal, "pthread_kill") and main else signal.raise_signal
+    threading.Timer(0.05, again, (signal.SIGINT,)).start()
+
+
+def _terminated(_number: int, frame: FrameType | None) -> None:
     """End as an interrupted command does: remove what is unfinished, keep what was there before."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
-    raise KeyboardInterrupt
+    _stop(frame)
 
 
 at_interrupt: list[Callable[[], None]] = []
 """Called as soon as Ctrl-C is pressed: the screen stops moving at once."""
 
 
-def _interrupted(_number: int, _frame: object) -> NoReturn:
+def _interrupted(_number: int, frame: FrameType | None) -> None:
     """Say at once that kci heard Ctrl-C: to end compilers and remove what is unfinished may take some seconds."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stop in at_interrupt:
         stop()
     with suppress(OSError):
         os.write(2, b"stopping...\n")
-    raise KeyboardInterrupt
+    _stop(frame)
