@@ -241,7 +241,7 @@ def test_elsewhere_its_lines_stay(
 
 
 LATE = """
-import os, signal, time
+import os, select, signal
 from kci import cli
 class Late:
     def __del__(self):
@@ -251,7 +251,7 @@ signal.signal(signal.SIGINT, cli._interrupted)
 signal.signal(signal.SIGTERM, cli._terminated)
 try:
     Late()
-    time.sleep(60)
+    select.select([], [], [], 60)
     print("lost")
 except KeyboardInterrupt:
     print("stopped")
