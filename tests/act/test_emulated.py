@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.network,
     pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("KCI_MANY"), reason="an emulated torch takes minutes: KCI_MANY=1 runs it"),
     pytest.mark.skipif(act_path() is None, reason="act is not installed"),
     pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
     *(

@@ -95,7 +95,6 @@ def module(what: Request) -> bytes:
         (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
         pytest.param(Path("new-kernel"), "tvm-ffi01-cu130-x86_64-linux", marks=NVCC),
         pytest.param(DATA / "bare", STABLE_CUDA, marks=NVCC),
-        pytest.param(DATA / "bare", "torch213-cxx11-cu130-x86_64-linux", marks=NVCC),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
