@@ -170,7 +170,7 @@ def test_next_says_what_comes_and_goes_and_what_it_takes(tmp_path: Path) -> None
     assert done.code == 0, done.stderr
     assert "+ torch215-cxx11-cu134-x86_64-linux" in done.stdout
     assert "- torch213-cxx11-cu126-x86_64-linux" in done.stdout
-    assert "runner hours" in done.stdout
+    assert " runner minutes; up to " in done.stdout
     assert "USD" in done.stdout
     assert kci("catalog", "check", tmp_path / "next.toml").code == 0
     names = kci("matrix", relu, "--catalog", tmp_path / "next.toml", "--format", "names").stdout.split()
@@ -178,7 +178,7 @@ def test_next_says_what_comes_and_goes_and_what_it_takes(tmp_path: Path) -> None
     assert come <= set(names)
     printed = kci(*command)
     assert printed.stdout == (tmp_path / "next.toml").read_text()
-    assert "runner hours" in printed.stderr
+    assert " runner minutes; up to " in printed.stderr
 
 
 def test_next_says_which_kernels_it_could_not_estimate(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_next_says_which_kernels_it_could_not_estimate(tmp_path: Path) -> None:
                "--into", tmp_path / "next.toml")  # fmt: skip
     assert done.code == 1
     assert "not estimated: relu: no entry of `cuda-capabilities` is left" in done.stdout
-    assert "runner hours" in done.stdout
+    assert " runner minutes; up to " in done.stdout
     assert (tmp_path / "next.toml").exists()
 
 

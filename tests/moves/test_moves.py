@@ -81,7 +81,7 @@ def test_the_edition_alone(tmp_path: Path) -> None:
     made = interpret_edition(parse_document(files[CATALOG_FILE].encode(), CATALOG_FILE))
     assert {row.torch.text for row in made.rows if row.bundled} == {"2.14", "2.15"}
     assert "relu: 3 come, 3 go, 0 change" in pull.body
-    assert "runner hours" in pull.body
+    assert " runner minutes; up to " in pull.body
     assert "relu: torch-minver: remove `torch.minver = 2.9`" in pull.body
 
 

@@ -419,6 +419,16 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
     assert kci("render", "--ci", "gitlab", "--output", tmp_path).code == 1
 
 
+def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "one")
+    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n[publish]\nbenchmarks = true\n")
+    done = kci("render", "--ci", "gitlab", "--output", tmp_path)
+    assert done.code == 0
+    assert "GitLab's file has nothing for `pull-request.comment` and `publish.benchmarks` of kci.toml" in done.stderr
+    (tmp_path / "kci.toml").unlink()
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path).stderr == ""
+
+
 def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
     without, with_hub = (
         render_gitlab(GitlabInputs())[GITLAB_FILE],

@@ -132,6 +132,12 @@ def test_dates_that_cannot_be_read_leave_the_number_of_results() -> None:
     assert "2 runs" in whole_page(grid(*strange), "t")
 
 
+def test_kernels_that_fail_come_first_and_numbers_in_names_count() -> None:
+    names = {"kernel-10": "pass", "kernel-2": "pass", "a": "unknown", "z-10": "error: x", "z-9": "error: y"}
+    made = grid(run(1, {key(name): what for name, what in names.items()}))
+    assert [kernel.kernel for kernel in made.kernels] == ["z-9", "z-10", "a", "kernel-2", "kernel-10"]
+
+
 def test_columns_are_sorted_by_version() -> None:
     torches = ["2.13", "2.9", "2.14"]
     made = grid(run(1, {key(torch=torch, compute="13.0", part="cu130"): "pass" for torch in torches}))

@@ -17,9 +17,9 @@ from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.matrix.next_edition import propose, published_table
 from kci.moves.wheel_metadata import own_build
-from kci.plan.budget import estimate
+from kci.plan.budget import cost_sentence, estimate
 from kci.plan.plan import Estimate, Leg
-from kci.plurals import count
+from kci.plurals import between, count
 from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Choice, Workspace
@@ -118,11 +118,8 @@ def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
     if not lines:
         lines.append("no variant changes")
     if (takes := found.to_build) is not None:
-        cost = " + ".join(f"{amount:.2f} {currency}" for currency, amount in sorted(takes.costs.items())) or "no price"
-        hours = f"{takes.minutes / 60:.1f} runner hours"
-        lines.append(
-            f"to build: {count(takes.legs, 'leg')}, about {hours}; {cost} at the prices of {takes.prices_as_of}"
-        )
+        minutes = between(takes.at_least, takes.at_most, "runner minute")
+        lines.append(f"to build: {count(takes.legs, 'leg')}, {minutes}; {cost_sentence(takes)}")
     lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
     for needed in found.migrations:
         for item in needed.migrations:

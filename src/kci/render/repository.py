@@ -282,9 +282,19 @@ def render_workflows(
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
-    """Render the file for GitLab and compare it with the committed one. Nothing is written; see `render_workflows`."""
+    """Render the file for GitLab and compare it with the committed one. Nothing is written; see `render_workflows`.
+
+    What kci.toml asks for and no job of GitLab does is told (KCI454).
+    """
     require_sound(workspace)
     chosen = workspace.settings.settings
+    asked = [
+        f"`{table}.{name}`"
+        for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
+        for name in ("comment", "commands", "staging", "benchmarks")
+        if getattr(values, name, None)
+    ]
+    told = [finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}")] if asked else []
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
@@ -293,7 +303,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
-    return _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files), [])
+    return msgspec.structs.replace(compared, told=tuple(told))
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:

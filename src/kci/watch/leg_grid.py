@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.settings import Decisions
+from kci.matrix.archs import natural
 from kci.watch.decide import FLAKY, WatchState
 from kci.watch.history import Failure, RecordedRun, RunFacts
 from kci.watch.issue_text import backend_of
@@ -195,10 +196,12 @@ def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     for leg, track in shown.items():
         cell = _cell(leg, track, number, latest, flaky=track.latest is not None and watch.legs[leg].flaky)
         by_kernel.setdefault(leg.partition(" ")[0], []).append(cell)
-    kernels = tuple(
+    found = [
         KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
-        for name, cells in sorted(by_kernel.items())
-    )
+        for name, cells in by_kernel.items()
+    ]
+    states = list(CellState)
+    kernels = tuple(sorted(found, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel))))
     columns = {cell.column for kernel in kernels for cell in kernel.cells}
     return LegGrid(number + 1, latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown))
 

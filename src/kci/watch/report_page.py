@@ -95,10 +95,7 @@ def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
 
 def index_page(grid: LegGrid, files: Mapping[str, str], title: str, *, benchmarks: bool = False) -> str:
     """The page that leads to the kernels' pages; `files` has their addresses, relative to this one."""
-    order = list(CellState)
-    kernels = sorted(grid.kernels, key=lambda kernel: (order.index(kernel.worst), kernel.kernel))
-    return _page(msgspec.structs.replace(grid, kernels=tuple(kernels)), title, (), files=files,
-                 benchmarks=BENCH_PAGE if benchmarks else "")  # fmt: skip
+    return _page(grid, title, (), files=files, benchmarks=BENCH_PAGE if benchmarks else "")
 
 
 def _page(grid: LegGrid, title: str, cells: _Cells, **more: object) -> str:
