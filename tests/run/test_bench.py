@@ -27,7 +27,7 @@ from kci.run.benchmarks import with_benchmarks
 from kci.run.kernel_tests import Loader, TestReport, TestState
 from kci.run.published_builds import other_build, published_tree
 from kci.tree.digest import directory_digest, file_hashes
-from kci.watch.bench_history import BenchRecord, Verdict, bench_file, benches_of
+from kci.watch.bench_history import BenchRecord, TimeChange, Verdict, bench_file, benches_of
 from kci.watch.bench_page import bench_page
 from kci.workspace.workspace import Workspace, open_workspace
 from publish.fake_hub import FakeHub, serving
@@ -86,8 +86,25 @@ def test_too_few_processes_have_no_verdict_whatever_they_say() -> None:
     assert change_of([[1.5] * 20] * 5).verdict is Verdict.SLOWER
 
 
-def test_one_round_that_disagrees_is_enough_for_no_verdict() -> None:
-    assert change_of([*[[1.3] * 20] * 30, [0.9] * 20]).verdict is Verdict.UNCLEAR
+@pytest.mark.parametrize(
+    ("agree", "disagree", "verdict"), [(8, 1, "no verdict"), (19, 2, "slower"), (26, 3, "no verdict")]
+)
+def test_a_tenth_of_the_rounds_that_disagrees_is_too_few_to_matter(agree: int, disagree: int, verdict: str) -> None:
+    rounds = [*[[1.3] * 20] * agree, *[[0.9] * 20] * disagree]
+    assert change_of(rounds).verdict == verdict
+    turned = {"slower": "faster"}.get(verdict, verdict)
+    assert change_of([[1 / ratio for ratio in ratios] for ratios in rounds]).verdict == turned
+
+
+@pytest.mark.parametrize(("verdict", "rounds"), [("no verdict", 15), ("same", 5)])
+def test_what_has_no_verdict_is_measured_again(
+    verdict: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kci.run.benchmarks.change_of", lambda _: TimeChange(1.0, 0.9, 1.1, Verdict(verdict)))
+    kernel, old = kernel_with(tmp_path / "kernel"), tree_that_takes(tmp_path / "old", 5)
+    words = ("--python", python_for_benchmarks(tmp_path), "--rounds", "5", "--iterations", "5", "--format", "json")
+    record = record_of(kci("bench", kernel, "--tree", old, "--against", old, *words))
+    assert (record.kci.rounds, record.results[0].timing.iterations) == (rounds, 5 * rounds)
 
 
 def test_the_same_numbers_give_the_same_answer() -> None:

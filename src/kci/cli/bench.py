@@ -59,7 +59,11 @@ from kci.watch.history import BENCH_SUFFIX, add_files
 @click.option("--no-isolation", is_flag=True, help="Use this Python's torch and kernels. GPUs need this or --python.")
 @click.option("--python", type=PATH, help="Use this Python's torch and kernels.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 50), default=6, show_default=True, help="Fresh processes for each build."
+    "--rounds",
+    type=click.IntRange(1, 50),
+    default=6,
+    show_default=True,
+    help="Fresh processes for each build; up to three times as many for what has no verdict.",
 )
 @click.option(
     "--iterations", type=click.IntRange(5, 1000), default=100, show_default=True, help="Calls of a workload in a round."
@@ -137,7 +141,7 @@ def command(
             )  # fmt: skip
             wrong |= _tell(directory.name, measured)
             if measured.workloads:
-                records.append(bench_record(measured, directory, machine, effort, [*sides, None][1], label))
+                records.append(bench_record(measured, directory, machine, [*sides, None][1], label))
     _keep(records, record, history)
     if output == "json":
         print_json(benchmarks=records)

@@ -64,12 +64,13 @@ def _resampled(rounds: Sequence[Sequence[float]], chance: random.Random) -> floa
 
 
 def _verdict(low: float, high: float, rounds: Sequence[Sequence[float]]) -> Verdict:
-    """What an interval says. One direction is claimed only where no round says the other, and there are enough."""
-    centers = [statistics.median(values) for values in rounds]
+    """What an interval says. One direction is claimed only where no tenth of the rounds says the other."""
+    centers = sorted(statistics.median(values) for values in rounds)
+    few = len(rounds) // 10
     if len(rounds) < LEAST_ROUNDS:
         return Verdict.UNCLEAR
-    if low > 1 + NOTABLE and min(centers) > 0:
+    if low > 1 + NOTABLE and centers[few] > 0:
         return Verdict.SLOWER
-    if high < 1 / (1 + NOTABLE) and max(centers) < 0:
+    if high < 1 / (1 + NOTABLE) and centers[-1 - few] < 0:
         return Verdict.FASTER
     return Verdict.SAME if low >= 1 / (1 + NOTABLE) and high <= 1 + NOTABLE else Verdict.UNCLEAR

@@ -89,7 +89,7 @@ def drive(request_file: str) -> dict[str, Any]:
             if problem := next((said["error"] for said in first if said["error"]), "") or _unfit(first[0], request):
                 answer["error"] = problem
                 return answer
-            for name in first[0]["names"]:
+            for name in request["only"] or first[0]["names"]:
                 answer["workloads"].setdefault(name, []).append(_round(live, name, number, request))
             for side in live:
                 side.end()
