@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cache
 from statistics import median
@@ -18,7 +19,7 @@ _USUAL_GIB = 4
 
 
 class Measured(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """One object that was compiled alone."""
+    """One object that was compiled."""
 
     kernel: str
     source: str
@@ -27,8 +28,8 @@ class Measured(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_field
     """Patterns for the paths of sources that are made of the same templates."""
     seconds: Annotated[float, Meta(gt=0)]
     """Of one core."""
-    memory: Annotated[float, Meta(ge=0)]
-    """GiB."""
+    memory: Annotated[float, Meta(ge=0)] = 0
+    """GiB; 0 where nobody looked."""
     archs: tuple[str, ...] = ()
     """What device code was made for; none for C++."""
     stable: bool = False
@@ -45,16 +46,16 @@ measured_table = shipped("plan/data/objects.toml", _Table)
 
 
 class Like(msgspec.Struct, frozen=True):
-    """What sources of a name take, by those that were measured."""
+    """What sources of a name took, by those that were measured."""
 
-    per_arch: float
-    """Seconds for one architecture; of C++ for all of it."""
+    rows: tuple[tuple[float, int], ...]
+    """Seconds, and for how many architectures."""
     memory: int
     """The GiB, where that is more than compilers usually take; else 0."""
 
-    def seconds(self, archs: int) -> float:
-        """What an object for so many architectures takes: each is compiled by itself, one after the other."""
-        return self.per_arch * max(1, archs)
+    def seconds(self, archs: int, counted: Callable[[int], float]) -> float:
+        """What an object for so many architectures takes: it grows with them as what is `counted` for it does."""
+        return median(seconds * counted(archs) / counted(number) for seconds, number in self.rows)
 
 
 @cache
@@ -72,4 +73,5 @@ def measured_like(source: str, *, stable: bool, device: bool) -> Like | None:
     if not found:
         return None
     memory = math.ceil(max(row.memory for row in found))
-    return Like(median(row.seconds / max(1, len(row.archs)) for row in found), memory if memory > _USUAL_GIB else 0)
+    rows = tuple((row.seconds, len(row.archs)) for row in found)
+    return Like(rows, memory if memory > _USUAL_GIB else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -224,15 +225,17 @@ def _objects(
         names = headers.of(label, source) if headers is not None else None
         torch = names is None or any(name.startswith(_TORCH) for name in names)
         device = bool(archs and source.lower().endswith(HIP_ENDINGS))
+        large = device and (heavy if names is None else any(name.startswith(data.cutlass.headers) for name in names))
+        per_arch = data.cutlass.per_arch if large else each.per_arch
+        counted = partial(_counted, each.device, per_arch) if device else partial(_counted, each.cxx, 0)
         if known := measured_like(source, stable=kind is Kind.STABLE_ABI, device=device):
-            yield source, ObjectWork(source, known.seconds(archs), known.memory, torch, measured=True)
-        elif not device:
-            yield source, ObjectWork(source, each.cxx, torch=torch)
-        elif heavy if names is None else any(name.startswith(data.cutlass.headers) for name in names):
-            seconds = each.device + archs * data.cutlass.per_arch
-            yield source, ObjectWork(source, seconds, data.cutlass.memory, torch)
+            yield source, ObjectWork(source, known.seconds(archs, counted), known.memory, torch, measured=True)
         else:
-            yield source, ObjectWork(source, each.device + archs * each.per_arch, torch=torch)
+            yield source, ObjectWork(source, counted(archs), data.cutlass.memory if large else 0, torch)
+
+
+def _counted(once: float, per_arch: float, archs: int) -> float:
+    return once + archs * per_arch
 
 
 def works(
