@@ -177,6 +177,12 @@ def catalog() -> Catalog:
     return load_catalog("2026-08-20")
 
 
+@pytest.fixture
+def november(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edition of that month is the default: what a test counts stays when the default moves."""
+    monkeypatch.setattr("kci.catalog.loading.DEFAULT_EDITION", "2026-11-23")
+
+
 @pytest.fixture(scope="session")
 def shared_by_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the processes of one test run have in common, and no other run."""

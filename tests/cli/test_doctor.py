@@ -17,6 +17,7 @@ from kci.files.cache import KeptFolder, kept_folders, remove_kept
 from kci.files.lock import in_use, locked
 
 
+@pytest.mark.usefixtures("november")
 def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these(monkeypatch, tmp_path)
     monkeypatch.delenv("CXX", raising=False)

@@ -9,6 +9,7 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT
+from kci.catalog.loading import editions
 
 PAGE = ROOT / "docs" / "filters.md"
 BLOCK = re.compile(r"^```console\n\$ kci (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
@@ -20,9 +21,12 @@ def answer(command: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("november")
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
 def test_an_example_of_the_page(command: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    then = [name for name in editions() if name <= "2026-11-23"]
+    monkeypatch.setattr("kci.cli.catalog.editions", lambda: then)
     assert answer(command) == shown
 
 

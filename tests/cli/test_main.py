@@ -276,6 +276,7 @@ def test_matrix_json_is_the_documented_form() -> None:
     )
 
 
+@pytest.mark.usefixtures("november")
 def test_names_are_sorted_and_unique_over_all_kernels() -> None:
     names = kci("matrix", ROOT / "examples", "--format", "names").stdout.splitlines()
     assert names == sorted(set(names))
@@ -308,6 +309,7 @@ def test_markdown_can_be_pasted() -> None:
     assert "| torch-cpu | noarch |" in shown
 
 
+@pytest.mark.usefixtures("november")
 def test_filters_narrow_and_repeat() -> None:
     names = kci(
         "matrix", ROOT / "examples" / "relu", "--format", "names", "--backend", "cpu", "--backend", "rocm",
@@ -340,6 +342,7 @@ def test_explain_knows_every_rule() -> None:
     assert kci("explain", "KCI999").code == 2
 
 
+@pytest.mark.usefixtures("november")
 def test_catalog_show() -> None:
     assert "2.13   cuda     13.0" in kci("catalog", "show").stdout
     answer = json.loads(kci("catalog", "show", "2026-09-02", "--format", "json").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -125,6 +126,7 @@ def test_an_overlay_of_kci_toml_holds_for_its_kernel_and_is_explained(monorepo: 
         assert "kci.toml:10" in kci("matrix", "kernels/two", "--explain", "--format", form).stdout
 
 
+@pytest.mark.usefixtures("november")
 def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> None:
     assert set(names("kernels", "--tier", "new")) == {
         f"torch-stable-abi211-{compute}-{system}-linux"
@@ -147,6 +149,7 @@ def test_coverage_proves_which_pairs_are_covered(monorepo: Path, tier: str) -> N
     assert ("nothing" in table) == ("| nothing |" in markdown) == (tier == "pr")
 
 
+@pytest.mark.usefixtures("november")
 def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]
     subprocess.run(["git", "add", "-A"], cwd=monorepo, check=True)
@@ -213,14 +216,17 @@ def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
     command = f"PYTHONPATH={shlex.quote(str(source))} {shlex.quote(sys.executable)} -m kci"
     script = f"{command} diff <({command} matrix kernels --format json) kernels --exit-code"
     done = subprocess.run(["bash", "-c", script], cwd=monorepo, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "no difference: 18 variants on both sides\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"no difference: [1-9]\d* variants on both sides\n", done.stdout)
 
 
+@pytest.mark.usefixtures("november")
 def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
     answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
     assert answer["catalog"] == {"name": "2026-11-23+kci.toml", "as_of": "2026-11-23"}
 
 
+@pytest.mark.usefixtures("november")
 def test_catalog_commands(monorepo: Path) -> None:
     assert kci("catalog", "check").code == 0
     assert "kci.toml: 0 errors, 0 warnings, 0 infos" in kci("catalog", "check", "kci.toml").stdout

@@ -16,6 +16,7 @@ RELU = ROOT / "examples" / "relu"
 REPO = ROOT / "tests" / "plan" / "affected" / "repo"
 
 
+@pytest.mark.usefixtures("november")
 def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     shown = kci("plan", RELU, "--tier", "pr")
     assert shown.code == 0

@@ -16,7 +16,7 @@ from cli.runner import kci
 from conftest import ROOT, read_yaml
 from kci.catalog.loading import load_catalog
 from kci.render.pins import shipped_pins
-from matrix.test_next_edition import NEW, RELEASES, listing
+from matrix.test_next_edition import listing, wheels
 
 FOLDER = ROOT / ".github" / "workflows"
 WRITTEN = [FOLDER / "ci.yml", FOLDER / "release.yml", FOLDER / "edition.yml"]
@@ -85,12 +85,24 @@ def test_what_looks_for_the_next_edition_may_write_nothing_and_what_proposes_it_
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(("wheels", "moved"), [(RELEASES, "false"), (NEW, "true")], ids=["none", "torch 2.15"])
-def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, wheels: list[str], moved: str) -> None:
-    command = ["bash", ROOT / "bin" / "next_edition.sh", tmp_path / "found", "--index", listing(tmp_path, wheels)]
+@pytest.mark.parametrize("newer", [False, True], ids=["none", "torch 2.99"])
+def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newer: bool) -> None:
+    """Whatever the default is. What README.md shows comes along, so that nothing is left but to read it."""
+    flavours: dict[str, set[str]] = {}
+    for row in load_catalog().rows:
+        if row.bundled:
+            version = row.compute.minor_text if row.compute else ""
+            flavour = {"cuda": f"cu{version.replace('.', '')}", "rocm": f"rocm{version}", "metal": "cpu"}
+            flavours.setdefault(row.torch.minor_text, set()).add(flavour.get(row.backend, row.backend))
+    names = [name for torch, some in sorted(flavours.items()) for name in wheels(f"{torch}.0", *sorted(some))]
+    names += wheels("2.99.0", "cpu", "cu130") if newer else []
+    command = ["bash", ROOT / "bin" / "next_edition.sh", tmp_path / "found", "--index", listing(tmp_path, names)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     said = tmp_path / "said"
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PATH": path, "GITHUB_OUTPUT": str(said)})
-    assert said.read_text(encoding="utf-8") == f"moved={moved}\n"
+    assert said.read_text(encoding="utf-8") == f"moved={str(newer).lower()}\n"
     (edition,) = (tmp_path / "found").glob("2*.toml")
     assert load_catalog(str(edition)).rows
+    readme, ours = ((folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT))
+    shown = [line for line in readme.splitlines() if line not in ours.splitlines()]
+    assert any("  2.99   " in line for line in shown) is bool(shown) is newer

@@ -108,6 +108,7 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     assert not list(tmp_path.glob("**/.kci-*"))
 
 
+@pytest.mark.usefixtures("november")
 @pytest.mark.usefixtures("cross_compilers")
 def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = only_these(monkeypatch, tmp_path, "git")
@@ -129,6 +130,7 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monk
     assert all(name.endswith("aarch64-linux") for name in crossed)
 
 
+@pytest.mark.usefixtures("november")
 @pytest.mark.usefixtures("cross_compilers")
 def test_what_kci_toml_does_not_want_crossed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(only_these(monkeypatch, tmp_path, "git"), "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")

@@ -235,6 +235,7 @@ def test_a_leg_that_found_objects_does_not_say_what_building_takes(tmp_path: Pat
     assert [item["seconds"] for item in json.loads(path.read_text())["durations"]] == [seconds]
 
 
+@pytest.mark.usefixtures("november")
 def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:
     made = make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=6000.0)
     path = tmp_path / "durations.json"

@@ -171,6 +171,7 @@ def test_random_overlays_and_tiers_have_one_answer(kernel_dir: Path, block: int)
     assert len(answers) > many(5), "the settings make a difference"
 
 
+@pytest.mark.usefixtures("november")
 def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_dir: Path, tmp_path: Path) -> None:
     """The command line, where build and plan once went different ways."""
     (kernel_dir / "kci.toml").write_text(OVERLAYS["for this kernel only"])
