@@ -48,6 +48,8 @@ def made(code: str, binding: str) -> tuple[str, str]:
         ("#ifdef X\nstatic int f(int a /* , b */) { return a; }  // f(\n#endif", 'm.def("f", &f);', "f(int a) -> int"),
         ("template <typename T> int f(int a);", 'm.def("f", &f<float>);', "f(int a) -> int"),
         ("extern \"C\" int f(int a);", 'm.def("f", &f);', "f(int a) -> int"),
+        ("namespace a { class Tensor { int n; }; }\nint f(const Tensor& x) { return x.size(0); }", 'm.def("f", &f);', "f(Tensor x) -> int"),
+        ("namespace a { class Tensor; int f(const Tensor& x) { return x.size(0); } }", 'm.def("f", &a::f);', "f(Tensor x) -> int"),
         ("auto f(int a) -> at::Tensor;", 'm.def("f", &f);', "f(int a) -> Tensor"),
     ],
 )  # fmt: skip
@@ -63,6 +65,21 @@ def test_a_bound_function_gets_a_schema(code: str, binding: str, schema: str) ->
         ("void f(float* p);", 'm.def("f", &f);', "cannot pass"),
         ("void f(py::ssize_t n);", 'm.def("f", &f);', "cannot pass"),
         ("Thing f();", 'm.def("f", &f);', "cannot return `Thing`"),
+        (
+            "namespace a { struct Tensor { int n; }; int f(const Tensor& x); }",
+            'm.def("f", &a::f);',
+            "cannot pass `const Tensor&`",
+        ),
+        (
+            "template <class T> class optional { T x; };\nint f(optional<int> x);",
+            'm.def("f", &f);',
+            "cannot pass `optional<int>`",
+        ),
+        (
+            "namespace a { struct Tensor { int n; }; Tensor f(at::Tensor x); }",
+            'm.def("f", &a::f);',
+            "cannot return `Tensor`",
+        ),
         ("auto f() { return 1; }", 'm.def("f", &f);', "cannot return `auto`"),
         ("", 'm.def("f", [](int a) { return a; });', "a lambda has to say what it returns"),
         ("", 'py::class_<Thing>(m, "Thing").def(py::init<>()).def("go", &Thing::go);', "it is a class"),

@@ -62,6 +62,7 @@ class Code(msgspec.Struct, frozen=True):
     """By the last part of their names."""
     enums: frozenset[str]
     """With their namespaces."""
+    classes: frozenset[str] = frozenset()
 
 
 @cache
@@ -75,18 +76,21 @@ def read_code(texts: Mapping[str, str]) -> Code:
     """What the files, by their path, declare outside of functions."""
     functions: dict[str, list[CppFunction]] = {}
     enums: set[str] = set()
+    classes: set[str] = set()
+    kinds = {"enum_specifier": enums, "class_specifier": classes, "struct_specifier": classes}
     for file, text in texts.items():
         if len(text) > _MOST_SOURCE:
             continue
         raw = _without_macros(without_comments(text)).encode("utf-8", "replace")
         for node, scope, internal, template in _outer(_parser().parse(raw).root_node):
-            if node.type == "enum_specifier":
-                if name := node.child_by_field_name("name"):
-                    enums.add("::".join((*scope, _text(name))))
+            if (named := kinds.get(node.type)) is not None:
+                name = node.child_by_field_name("name")
+                if name is not None and (named is enums or node.child_by_field_name("body") is not None):
+                    named.add("::".join((*scope, _text(name))))
                 continue
             if (found := _function(node, scope, file, internal=internal, template=template)) is not None:
                 functions.setdefault(found.name.rpartition("::")[2], []).append(found)
-    return Code({name: tuple(found) for name, found in functions.items()}, frozenset(enums))
+    return Code({name: tuple(found) for name, found in functions.items()}, frozenset(enums), frozenset(classes))
 
 
 _EXPORT = re.compile(r"\b(?:[A-Z][A-Z0-9]*_(?:API|EXPORT)|__forceinline__|C10_ALWAYS_INLINE|C10_EXPORT|TORCH_API)\b")
@@ -97,14 +101,14 @@ def _without_macros(text: str) -> str:
 
 
 def _outer(root: Node) -> Iterator[tuple[Node, tuple[str, ...], bool, bool]]:
-    """Functions and enums outside of functions, with the namespaces that they are in."""
+    """Functions, enums and classes outside of functions, with the namespaces that they are in."""
     pending: list[tuple[Node, tuple[str, ...], bool, bool]] = [(root, (), False, False)]
     seen = 0
     while pending and seen < _MOST_NODES:
         node, scope, internal, template = pending.pop()
         seen += 1
         match node.type:
-            case "function_definition" | "declaration" | "enum_specifier":
+            case "function_definition" | "declaration" | "enum_specifier" | "class_specifier" | "struct_specifier":
                 yield node, scope, internal, template
                 if node.type == "declaration" and (kind := node.child_by_field_name("type")) is not None:
                     pending.append((kind, scope, internal, template))
@@ -115,7 +119,7 @@ def _outer(root: Node) -> Iterator[tuple[Node, tuple[str, ...], bool, bool]]:
                     pending += [(item, inner, internal or name is None, False) for item in body.children]
             case "template_declaration":
                 pending += [(item, scope, internal, True) for item in node.children]
-            case "class_specifier" | "struct_specifier" | "compound_statement":
+            case "compound_statement":
                 continue
             case _ if node.child_count and node.type in _TRANSPARENT:
                 pending += [(item, scope, internal, template) for item in node.children]
@@ -266,12 +270,23 @@ _CASTS = (
 
 def enum_named(code: Code, name: str, scope: str) -> str:
     """The full name of the enum that a name means in a namespace; empty if it means none, or one of several."""
-    plain, parts = name.removeprefix("::"), scope.split("::") if scope else []
-    for many in range(len(parts), -1, -1):
-        if (full := "::".join([*parts[:many], plain])) in code.enums:
-            return full
+    plain = name.removeprefix("::")
+    if full := _seen_from(code.enums, plain, scope):
+        return full
     found = [item for item in code.enums if item.endswith(f"::{plain}")]
     return found[0] if len(found) == 1 else ""
+
+
+def own_class(code: Code, text: str, scope: str) -> str:
+    """The first word of a type that means a class of these sources where it stands; empty if none does."""
+    words = re.findall(r"(?<![\w:])\w+(?![\w:])", text)
+    return next((word for word in words if _seen_from(code.classes, word, scope)), "")
+
+
+def _seen_from(names: frozenset[str], name: str, scope: str) -> str:
+    parts = scope.split("::") if scope else []
+    inner = ("::".join([*parts[:many], name]) for many in range(len(parts), -1, -1))
+    return next((full for full in inner if full in names), "")
 
 
 def functions_named(code: Code, name: str) -> tuple[CppFunction, ...]:

@@ -20,6 +20,7 @@ from kci.starter.cpp_code import (
     enum_named,
     functions_named,
     modules,
+    own_class,
     parameter,
 )
 from kci.starter.cpp_text import block_end, split_arguments, without_comments
@@ -230,16 +231,20 @@ def _left(binding: Binding, why: str) -> _MadeOperator:
 
 
 def _wrapped(binding: Binding, function: CppFunction, code: Code, names: dict[str, int]) -> _MadeOperator:
+    space = function.name.rpartition("::")[0]
+
     def enum(text: str) -> str:
-        return enum_named(code, text, function.name.rpartition("::")[0])
+        return enum_named(code, text, space)
 
     kinds: list[_Type] = []
     listed = [item for item in function.parameters if item.type != "void"]
     for item in listed:
-        if (kind := passed(item.type, enum)) is None:
+        kind = None if own_class(code, item.type, space) else passed(item.type, enum)
+        if kind is None:
             return _left(binding, f"PyTorch cannot pass `{item.type[:60]}`")
         kinds.append(kind)
-    if (result := _result(function.result, enum)) is None:
+    result = None if own_class(code, function.result, space) else _result(function.result, enum)
+    if result is None:
         return _left(binding, f"PyTorch cannot return `{function.result[:60]}`")
     schema, returned, how = result
     defaults, notes = _defaults(binding, kinds)
