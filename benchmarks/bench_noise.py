@@ -2,13 +2,15 @@
 
     python benchmarks/bench_noise.py [RUNS] [PROCESSES THAT DISTURB]
 
-The kernel is C++ that g++ compiles here, an RMS norm of float32 in one thread; torch and the loader are stand-ins, so
-that a run takes seconds. The processes disturb for as long as it runs.
+The kernel is examples/relu-tvm-ffi, compiled here, with torch and the loader as users have them. The slower build
+waits after each call for a fifth of what it took. The processes disturb for as long as it runs. A run takes 40 seconds
+where the first rounds tell, and two to four minutes where all are needed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,64 +20,52 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from cli.runner import kci
+from conftest import ROOT
 from kci.files.bounded_json import decode_json
-from run.benchkit import kernel_with, python_for_benchmarks
-from variants import CPU, make_variant
 
-ROWS = 200
-SOURCE = """
-#include <cmath>
-static float in[1024], out[1024];
-extern "C" float work() {
-  float sum = 0;
-  for (int row = 0; row < ROWS; ++row) {
-    float squares = 1e-6f;
-    for (int i = 0; i < 1024; ++i) { in[i] = static_cast<float>((i * 31 + row) % 97); squares += in[i] * in[i]; }
-    const float scale = 1 / std::sqrt(squares / 1024);
-    for (int i = 0; i < 1024; ++i) out[i] = in[i] * scale;
-    sum += out[row % 1024];
-  }
-  return sum - sum;
-}
-"""
-LOADED = """
-import ctypes, pathlib
-work = ctypes.CDLL(str(pathlib.Path(__file__).with_name("norm.so"))).work
-work.restype = ctypes.c_float
+VARIANT, TORCH = "tvm-ffi01-cpu-x86_64-linux", "2.13"
+WORK = "  for (int64_t i = 0; i < count; ++i) out[i] = x[i] < T(0) ? T(0) : x[i];\n"
+LONGER = f"""  const auto begun = std::chrono::steady_clock::now();
+{WORK}  const auto took = std::chrono::steady_clock::now() - begun;
+  while (std::chrono::steady_clock::now() - begun < took * 6 / 5) {{}}
 """
 
 
-def compiled(folder: Path, rows: int) -> Path:
-    """A tree with a variant that does so many rows of the norm."""
-    folder.mkdir()
-    source, binary = folder.with_suffix(".cpp"), folder.with_suffix(".so")
-    source.write_text(SOURCE)
-    subprocess.run(["g++", "-O2", "-shared", "-fPIC", f"-DROWS={rows}", source, "-o", binary], check=True)
-    make_variant(folder, CPU, files={"__init__.py": LOADED, "norm.so": binary.read_bytes()})
-    return folder
+def built(folder: Path, *, slower: bool = False) -> Path:
+    """A tree with the example's variant for the CPU."""
+    shutil.copytree(ROOT / "examples" / "relu-tvm-ffi", folder, ignore=shutil.ignore_patterns("build"))
+    source = folder / "csrc" / "relu.cpp"
+    text = source.read_text(encoding="utf-8")
+    assert WORK in text, source
+    source.write_text("#include <chrono>\n" + text.replace(WORK, LONGER if slower else WORK), encoding="utf-8")
+    made = kci("build", folder, "--variant", VARIANT)
+    assert made.code == 0, made.stderr
+    return folder / "build"
 
 
 def main(runs: int, disturbing: int) -> None:
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(disturbing)]
-    try:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            python, kernel = python_for_benchmarks(folder), kernel_with(folder / "kernel")
-            old = compiled(folder / "old", ROWS)
-            for what, rows in (("equal", ROWS), ("20 % slower", ROWS * 6 // 5)):
-                tree, verdicts = compiled(folder / what.replace(" % ", "-"), rows), Counter()
-                ratios: list[float] = []
-                for _ in range(runs):
-                    words = ["bench", kernel, "--tree", tree, "--against", old, "--python", python, "--format", "json"]
-                    said = decode_json(kci(*words).stdout, dict)
-                    change = said["benchmarks"][0]["results"][0]["kci"]["change"]
-                    verdicts[change["verdict"]] += 1
-                    ratios.append(change["ratio"])
-                ratio = f"ratio {min(ratios):.3f} to {max(ratios):.3f}"
-                print(f"{what}: {dict(verdicts)}, {ratio}, load {os.getloadavg()[0]:.1f}", flush=True)
-    finally:
-        for process in busy:
-            process.kill()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        old = built(folder / "old")
+        trees = {"equal": built(folder / "new"), "20 % slower": built(folder / "slower", slower=True)}
+        verdicts = {what: Counter[str]() for what in trees}
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(disturbing)]
+        try:
+            for what, tree in [*trees.items()] * runs:
+                words = ("--tree", tree, "--against", old, "--torch", TORCH, "--format", "json")
+                done = kci("bench", folder / "old", *words)
+                assert done.stdout, done.stderr
+                record = decode_json(done.stdout, dict)["benchmarks"][0]
+                change = record["results"][0]["kci"]["change"]
+                verdicts[what][change["verdict"]] += 1
+                between = f"{change['ratio']:.3f} ({change['low']:.3f} to {change['high']:.3f})"
+                rounds = f"{record['kci']['rounds']} rounds, load {os.getloadavg()[0]:.1f}"
+                print(f"{what}: {change['verdict']}, {between}, {rounds}", flush=True)
+        finally:
+            for process in busy:
+                process.kill()
+        for what, found in verdicts.items():
+            print(f"{what}: {dict(found)}")
 
 
 if __name__ == "__main__":

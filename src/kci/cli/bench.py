@@ -47,7 +47,9 @@ from kci.watch.history import BENCH_SUFFIX, add_files
     help="Compare with the same variant of this tree, of hub:[OWNER/NAME]@REVISION, or of the last release: hub:",
 )
 @click.option(
-    "--torch", metavar="MINOR", help="The torch to load variants with, such as 2.13 (default: the variant's)."
+    "--torch",
+    metavar="MINOR",
+    help="The torch to load variants with, such as 2.13 (default: that of the name, else the newest that kci knows).",
 )
 @click.option(
     "--with",

@@ -58,7 +58,11 @@ from kci.workspace.workspace import Workspace
     shell_complete=completed("built_variants"),
     help="Test only this variant; repeat for more.",
 )
-@click.option("--torch", metavar="VERSION", help="The torch to load variants with (default: the torch of the build).")
+@click.option(
+    "--torch",
+    metavar="VERSION",
+    help="The torch to load variants with (default: that of the name, else the newest that kci knows).",
+)
 @click.option(
     "--with", "extra", multiple=True, metavar="PACKAGE", help="Install this package for the tests; repeat for more."
 )

@@ -163,13 +163,14 @@ def run_benchmarks(
         found = measured()
         took = monotonic() - begun
         for _ in range(_MORE):
-            left = effort.limit - (monotonic() - begun)
+            left = int(effort.limit - (monotonic() - begun))
             request |= {"only": _unclear(found), "limit": left}
             if not request["only"] or effort.rounds < LEAST_ROUNDS or left < 2 * took:
                 break
             log(f"no verdict yet on {count(len(request['only']), 'workload')}: {effort.rounds} more rounds")
-            for workload, rounds in measured().workloads.items():
-                found.workloads[workload].extend(rounds)
+            more = measured().workloads
+            for workload in request["only"]:
+                found.workloads[workload].extend(more.get(workload, []))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in scripts)).hexdigest()
     good = {name: rounds for name, rounds in found.workloads.items() if not _errors(rounds, _OURS)}
     return BenchOutcome(
