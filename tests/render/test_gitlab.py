@@ -419,13 +419,19 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
     assert kci("render", "--ci", "gitlab", "--output", tmp_path).code == 1
 
 
+@pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
     (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n[publish]\nbenchmarks = true\n")
     done = kci("render", "--ci", "gitlab", "--output", tmp_path)
     assert done.code == 0
     assert "GitLab's file has nothing for `pull-request.comment` and `publish.benchmarks` of kci.toml" in done.stderr
-    (tmp_path / "kci.toml").unlink()
+
+
+@pytest.mark.rule("KCI454", triggers=False)
+def test_what_gitlab_has_jobs_for_is_not_told(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "one")
+    (tmp_path / "kci.toml").write_text('[pull-request]\napi = "gate"\n')
     assert kci("render", "--ci", "gitlab", "--output", tmp_path).stderr == ""
 
 
