@@ -95,6 +95,18 @@ def test_a_variable_can_be_unset(here: Path) -> None:
     assert ("-DKEPT" in flags, "-DFIRST" in flags) == (True, False)
 
 
+def test_what_each_round_of_a_loop_says_is_said_once(here: Path) -> None:
+    text = "foreach(one a b c)\nadd_custom_command(OUTPUT ${one})\nendforeach()\n"
+    files = PROJECT | {
+        "CMakeLists.txt": CMAKE.replace("find_package(Torch REQUIRED)\n", "find_package(Torch REQUIRED)\n" + text)
+    }
+    made = taken(here, files)
+    assert made.stdout.count("add_custom_command: kci fetches and generates nothing") == 1
+    build = (here / "fast-add" / "build.toml").read_text()
+    assert build.count("add_custom_command") == 1
+    assert "taken over from an existing extension" in build
+
+
 def test_what_cmake_would_build_becomes_a_draft_without_running_anything(here: Path) -> None:
     made = taken(here, PROJECT)
     assert made.code == 0, made.stdout + made.stderr

@@ -85,12 +85,13 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     work.left.append(
         f"tests/test_{package}.py only looks whether the operators are there: write tests of their results"
     )
+    left = tuple(dict.fromkeys(work.left))  # a loop of CMake says the same of each of its rounds
     shared = set.intersection(*map(set, had.values()))
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
         "package": package,
         "backends": backends, "components": components, "depends": depends,
-        "left": [printable(" ".join(item.split()))[:400] for item in work.left], "operators": registered,
+        "left": [printable(" ".join(item.split()))[:400] for item in left], "operators": registered,
         "only": {name: sorted(ops.keys() - shared) for name, ops in had.items() if ops.keys() - shared},
         "some": set(registered) - shared,
     }  # fmt: skip
@@ -112,7 +113,7 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
     shown = ", ".join(registered[:12]) + (" and more" if len(registered) > 12 else "")
     taken += [f"{count(len(registered), 'operator')}: {shown}"]
     taken += [f"{count(len(python), 'Python file')}"] if python else []
-    return Adopted(choice.name, files, (*taken, *work.said), tuple(work.left))
+    return Adopted(choice.name, files, (*taken, *work.said), left)
 
 
 _BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
