@@ -11,11 +11,11 @@ from cli.runner import kci_process
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_git_environment")]
 
 KINDS = {
-    "torch": ("--framework", "torch"),
     "stable": ("--stable-abi", "2.11", "--backend", "cpu"),
     "noarch": ("--framework", "torch-noarch"),
     "tvm-ffi": ("--framework", "tvm-ffi"),
 }
+"""Beside that of the tutorial, which tests/test_tutorial.py builds, loads and tests."""
 
 EDITION = ("--catalog", "2026-08-20")
 """In which torch 2.13 is the newest: the builds then share the one that other tests have."""
@@ -36,7 +36,7 @@ def built_and_tested(name: str, place: Path, cache: Path, *, torch: bool = True)
 def test_a_new_kernel_is_built_verified_loaded_and_tested(kind: str, tmp_path: Path, torch_cache: Path) -> None:
     made = kci_process("init", "my-kernel", "-y", *KINDS[kind], cwd=tmp_path)
     assert made.code == 0, made.stderr
-    built_and_tested("my-kernel", tmp_path, torch_cache, torch=kind in ("torch", "stable"))
+    built_and_tested("my-kernel", tmp_path, torch_cache, torch=kind == "stable")
 
 
 FORMS = Path(__file__).parent / "every_form"
