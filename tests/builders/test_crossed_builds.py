@@ -63,7 +63,6 @@ def module(what: Request) -> Path:
         (FULL, "plus-one"),
         (TVM_FFI, "relu-tvm-ffi"),
         (CUDA, "bare"),
-        (TVM_FFI_CUDA, "new-kernel"),
     ],
 )
 def test_a_crossed_variant_is_for_its_system_and_for_older_ones(name: str, kernel: str, tmp_path: Path) -> None:

@@ -19,13 +19,11 @@ from buildkit import (
     variant,
     warm_cache,
     with_changes,
-    write_tree,
 )
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders import Built, build_variant
 from kci.builders.request import Request
-from kci.starter.new_kernel import choose, files_of
 
 pytestmark = [
     pytest.mark.torch,
@@ -93,20 +91,11 @@ def module(what: Request) -> bytes:
         (DATA / "bare", STABLE_CPU),
         (DATA / "plus-one", CPU),
         (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
-        pytest.param(Path("new-kernel"), "tvm-ffi01-cu130-x86_64-linux", marks=NVCC),
         pytest.param(DATA / "bare", STABLE_CUDA, marks=NVCC),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_the_bytes_of_parts_are_those_of_a_whole_build(kernel: Path, name: str, tmp_path: Path) -> None:
-    if "cxx11-cu130" in name:  # the same kernel for the full ABI
-        kernel = Path(shutil.copytree(kernel, tmp_path / "full" / kernel.name))
-        text = (kernel / "build.toml").read_text()
-        (kernel / "build.toml").write_text(text.replace('stable-abi = "2.11"\n', ""))
-    if "cu130" in name and kernel.name == "new-kernel":
-        files = files_of(choose(kernel.name, framework="tvm-ffi", backends=("cuda",)), standalone=True)
-        files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
-        kernel = write_tree(tmp_path / "new" / kernel.name, files)
     machines = Machines(kernel, name, tmp_path)
     whole, expected = machines.build()
     assert whole.objects is not None
