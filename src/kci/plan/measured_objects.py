@@ -48,14 +48,14 @@ measured_table = shipped("plan/data/objects.toml", _Table)
 class Like(msgspec.Struct, frozen=True):
     """What sources of a name took, by those that were measured."""
 
-    rows: tuple[tuple[float, int], ...]
-    """Seconds, and for how many architectures."""
+    rows: tuple[Measured, ...]
     memory: int
     """The GiB, where that is more than compilers usually take; else 0."""
 
-    def seconds(self, archs: int, counted: Callable[[int], float]) -> float:
-        """What an object for so many architectures takes: it grows with them as what is `counted` for it does."""
-        return median(seconds * counted(archs) / counted(number) for seconds, number in self.rows)
+    def seconds(self, archs: int, stable: bool, counted: Callable[[int, bool], float]) -> float:
+        """What an object for so many architectures takes, against these headers: it grows as what is `counted` does."""
+        here = counted(archs, stable)
+        return median(row.seconds * here / counted(len(row.archs), row.stable) for row in self.rows)
 
 
 @cache
@@ -73,5 +73,4 @@ def measured_like(source: str, *, stable: bool, device: bool) -> Like | None:
     if not found:
         return None
     memory = math.ceil(max(row.memory for row in found))
-    rows = tuple((row.seconds, len(row.archs)) for row in found)
-    return Like(rows, memory if memory > _USUAL_GIB else 0)
+    return Like(tuple(found), memory if memory > _USUAL_GIB else 0)

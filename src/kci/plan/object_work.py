@@ -218,24 +218,27 @@ def _objects(
     kind: Kind, label: str, sources: Iterable[str], archs: int, heavy: str, headers: HeaderNames | None
 ) -> Iterable[tuple[str, ObjectWork]]:
     data = work_data()
-    each = data.full if kind is Kind.FULL else data.stable_abi
+    stable = kind is not Kind.FULL  # headers of tvm-ffi are as small
     for source in sources:
         if source.lower().endswith(HEADER_ENDINGS):
             continue
         names = headers.of(label, source) if headers is not None else None
         torch = names is None or any(name.startswith(_TORCH) for name in names)
         device = bool(archs and source.lower().endswith(HIP_ENDINGS))
-        large = device and (heavy if names is None else any(name.startswith(data.cutlass.headers) for name in names))
-        per_arch = data.cutlass.per_arch if large else each.per_arch
-        counted = partial(_counted, each.device, per_arch) if device else partial(_counted, each.cxx, 0)
-        if known := measured_like(source, stable=kind is Kind.STABLE_ABI, device=device):
-            yield source, ObjectWork(source, known.seconds(archs, counted), known.memory, torch, measured=True)
+        large = device and (
+            bool(heavy) if names is None else any(name.startswith(data.cutlass.headers) for name in names)
+        )
+        counted = partial(_counted, device, large)
+        if known := measured_like(source, stable=stable, device=device):
+            yield source, ObjectWork(source, known.seconds(archs, stable, counted), known.memory, torch, measured=True)
         else:
-            yield source, ObjectWork(source, counted(archs), data.cutlass.memory if large else 0, torch)
+            yield source, ObjectWork(source, counted(archs, stable), data.cutlass.memory if large else 0, torch)
 
 
-def _counted(once: float, per_arch: float, archs: int) -> float:
-    return once + archs * per_arch
+def _counted(device: bool, large: bool, archs: int, stable: bool) -> float:
+    data = work_data()
+    each = data.stable_abi if stable else data.full
+    return each.device + archs * (data.cutlass.per_arch if large else each.per_arch) if device else each.cxx
 
 
 def works(
