@@ -85,6 +85,15 @@ def test_no_test_sleeps_or_asserts_seconds() -> None:
             assert not clock.search(file.read_text(encoding="utf-8")), file
 
 
+def test_nothing_binary_is_tracked_but_the_table_of_torchs_symbols() -> None:
+    """A wheel that somebody downloaded into the checkout once landed with a commit of everything."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    names = listed.stdout.decode().rstrip("\0").split("\0")
+    assert len(names) > 1000
+    binary = {name for name in names if (ROOT / name).is_file() and b"\0" in (ROOT / name).read_bytes()}
+    assert binary == {"src/kci/verify/data/torch-exports.bin"}
+
+
 def test_every_mutation_finds_the_text_that_it_changes() -> None:
     """`bin/mutate.py` takes minutes; that its entries still speak of the code is seen at once."""
     for mutation in tomllib.loads((ROOT / "tests" / "code_mutations.toml").read_text(encoding="utf-8"))["mutation"]:
