@@ -9,7 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
-from conftest import ROOT
+from checkout import copy_checkout
 from kci.files.lock import locked
 
 
@@ -24,15 +24,7 @@ def installed_from_a_wheel(shared: Path) -> Path:
     place = shared / "kci-from-a-wheel"
     with locked(place):
         if not (place / "complete").exists():
-            clone = place / "clone"
-            listed = subprocess.run(
-                ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                cwd=ROOT, capture_output=True, text=True, check=True,
-            ).stdout  # fmt: skip
-            for name in filter(None, listed.split("\0")):
-                if (ROOT / name).is_file():
-                    (clone / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(ROOT / name, clone / name)
+            clone = copy_checkout(place / "clone")
             pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, clone]
             outside(*pip, cwd=place)
             shutil.rmtree(clone)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from checkout import checkout_files
 from conftest import ROOT
 
 TEXTS = (".md", ".py", ".toml", ".yml", ".j2", ".sh", ".txt")
@@ -19,10 +19,8 @@ NUMBERED = re.compile(r"\bformat[\s#]+sections?\b|\(sections? \d|[§]", re.IGNOR
 
 
 def texts() -> list[Path]:
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    files = [ROOT / name for name in names.split("\0") if name.endswith(TEXTS)]
-    return [file for file in files if file.is_file() and file != Path(__file__)]
+    files = [ROOT / name for name in checkout_files() if name.endswith(TEXTS)]
+    return [file for file in files if file != Path(__file__)]
 
 
 def anchors(page: Path) -> set[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from checkout import checkout_files
 from conftest import ROOT
 from kci.render.pins import OWN, known_outputs, shipped_pins
 from kci.version import HOME, REPOSITORY
@@ -21,12 +21,7 @@ AN_ADDRESS = re.compile(rf"(?:github|githubusercontent)\.com/({re.escape(REPOSIT
 
 
 def tracked(*endings: str) -> dict[str, str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {
-        name: (ROOT / name).read_text(encoding="utf-8")
-        for name in listed.stdout.split("\0")
-        if name.endswith(endings) and (ROOT / name).is_file()
-    }
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in checkout_files() if name.endswith(endings)}
 
 
 def test_the_address_is_spelled_only_where_it_cannot_be_read() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from checkout import copy_checkout
 from kci.files.lock import locked
 from kci.render.pins import find_pins
 
@@ -62,23 +63,6 @@ def copy_actions(into: Path) -> Path:
 def copy_whole_actions(into: Path) -> Path:
     """What the actions read of their checkout where kci is not installed yet; see `copy_actions`."""
     return copy_checkout(into, "actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml")
-
-
-def copy_checkout(into: Path, *only: str) -> Path:
-    """The files of this repository that git knows or would add, as an action's checkout has them; or some of them."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *only],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    for name in listed.split("\0"):
-        source = ROOT / name
-        if name and source.is_file():
-            target = into / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
-    return into
 
 
 def offline_pip(into: Path) -> dict[str, str]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from act.harness import commit_all, copy_checkout
+from act.harness import commit_all
+from checkout import copy_checkout
 from cli.runner import kci_process
 from conftest import add_package
 from kci.ci.run_records import read_failures

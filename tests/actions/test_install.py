@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from act.harness import copy_checkout
+from checkout import copy_checkout
 from conftest import ROOT, load_script
 
 LOCK = ROOT / "actions" / "requirements.txt"
