@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from cli.runner import Result, kci
 from kci.config.reader import read_kernel
 from kci.errors import FindingsError, UsageError
 from kci.starter import run_setup as running
+from kci.starter import sandbox
 from kci.starter.new_kernel import choose
 from kci.starter.run_setup import RUN_FOR, run_setup
 from kci.starter.take_over import from_setup_py
@@ -265,7 +265,7 @@ def test_what_means_harm_is_stopped(harm: str) -> None:
     assert not Path("/tmp/kci-link").is_symlink()
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None or running._bubblewrap() is None, reason="no bubblewrap here")
+@pytest.mark.skipif(sandbox._bubblewrap() is None, reason="no bubblewrap here")
 def test_in_bubblewrap_the_files_of_the_user_are_not_there(tmp_path: Path) -> None:
     secret = Path(__file__).resolve()
     runs = one_run(f"{HEAD}name = open({str(secret)!r}).read()\nsetup(ext_modules=[CUDAExtension(name, ['a.cu'])])")
@@ -274,8 +274,8 @@ def test_in_bubblewrap_the_files_of_the_user_are_not_there(tmp_path: Path) -> No
 
 
 def test_without_bubblewrap_it_says_so_and_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_bubblewrap", lambda: None)
-    monkeypatch.setattr(running, "_SECONDS", 2)
+    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: None)
+    monkeypatch.setattr(sandbox, "SECONDS", 2)
     runs = one_run("while True: pass")
     assert "without a sandbox" in runs.where
     assert all(run.error for run in runs.by_backend.values())
@@ -284,7 +284,7 @@ def test_without_bubblewrap_it_says_so_and_limits_hold(monkeypatch: pytest.Monke
 
 
 def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_SECONDS", 1)
+    monkeypatch.setattr(sandbox, "SECONDS", 1)
     assert all(run.error for run in one_run("import threading\nthreading.Event().wait()").by_backend.values())
 
 

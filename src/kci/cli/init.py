@@ -33,9 +33,9 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
+              help="Convert a kernel-builder repository, or a setup.py or CMake project; see --run.")  # fmt: skip
 @click.option("--run", "may_run", is_flag=True,
-              help="Run the setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
+              help="Run setup.py or CMake of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
 @click.option("--extension", "extensions", multiple=True, metavar="NAME",
               help="Which of several extensions to take over; repeat for more, or `all`.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
@@ -48,9 +48,9 @@ def command(
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant.
 
-    A setup.py is run to see what it builds, among stand-ins for torch and setuptools that compile nothing. It is code
-    of somebody else, so kci asks before, or wants --run. What comes out is a draft: kci lists what is left to do, and
-    `kci check` reports it until it is done.
+    A setup.py is run to see what it builds, among stand-ins for torch and setuptools that compile nothing; so are
+    CMake files that find torch. They are code of somebody else, so kci asks before, or wants --run. What comes out is
+    a draft: kci lists what is left to do, and `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -88,7 +88,10 @@ def command(
     for line in adopted.left if adopted else ():
         click.echo(f"  {line}")
     findings = tuple(item for item in findings if item.rule != "KCI165")
-    print_diagnostics(findings)
+    notes = [item for item in findings if item.severity is Severity.INFO]
+    print_diagnostics([item for item in findings if item not in notes])
+    if notes and not options().quiet:
+        click.echo(f"`kci check {target}` reports {count(len(notes), 'info')} besides", err=True)
     faulty = any(item.severity is Severity.ERROR and item.rule not in _HELD for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
@@ -139,16 +142,19 @@ def _taken_over(
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    from kci.starter.run_setup import SETUP_PY, sandbox
+    from kci.starter.sandbox import sandbox
     from kci.starter.take_over import from_setup_py
 
-    if not may_run and (origin / SETUP_PY).is_file():
-        asked = sys.stdin.isatty() and sys.stdout.isatty()
-        if not asked or not click.confirm(f"kci runs {origin / SETUP_PY} to see what it builds, {sandbox()}. Run it"):
+    def require_leave(file: Path) -> None:
+        nonlocal may_run
+        asked = not may_run and sys.stdin.isatty() and sys.stdout.isatty()
+        may_run = may_run or (asked and click.confirm(f"kci runs {file} to see what it builds, {sandbox()}. Run it"))
+        if not may_run:
             hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-            raise UsageError(f"{origin / SETUP_PY} has to be run, and nobody allowed that", hint=hint)
+            raise UsageError(f"{file} has to be run, and nobody allowed that", hint=hint)
+
     chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
-    return chosen, from_setup_py(origin, chosen, extensions)
+    return chosen, from_setup_py(origin, chosen, extensions, require_leave)
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:

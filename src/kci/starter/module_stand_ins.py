@@ -206,6 +206,7 @@ def _torch(backend: str, facts: dict[str, str], roots: dict[str, dict[str, Any]]
         "get_device_properties": lambda *_: device, "get_arch_list": lambda: ["sm_90"] if backend == "cuda" else [],
         "current_device": lambda: 0,
     }  # fmt: skip
+    roots["torch.utils"] = {"cmake_prefix_path": f"{where}/share/cmake"}
     roots["torch._C"] = {"_GLIBCXX_USE_CXX11_ABI": True}
     roots["torch.__config__"] = {
         "parallel_info": lambda: "ATen parallel backend: OpenMP\n", "show": lambda: "USE_OPENMP=ON",
@@ -249,7 +250,10 @@ def _others(roots: dict[str, dict[str, Any]], facts: dict[str, str]) -> None:
         "build_ext": AnyCommand,
         "ParallelCompile": Anything("x"),
     }
-    roots["pybind11"] = {"get_include": lambda *_, **__: facts["site"] + "/pybind11/include", "__version__": "2.13.0"}
+    roots["pybind11"] = {
+        "get_include": lambda *_, **__: facts["site"] + "/pybind11/include", "__version__": "2.13.0",
+        "get_cmake_dir": lambda: facts["site"] + "/pybind11/share/cmake/pybind11",
+    }  # fmt: skip
     roots["numpy"] = {"get_include": lambda: facts["site"] + "/numpy/include", "__version__": "2.0.0"}
     roots["Cython.Build"] = {"cythonize": lambda items, **_: [items] if isinstance(items, Extension) else list(items)}
     roots["pkg_resources"] = {

@@ -1,22 +1,16 @@
 """Running a setup.py to see what it would build: in a separate process, among stand-ins, once for each backend.
 
-It is a program that somebody else wrote. In bubblewrap it sees a copy of its project and the system's files, and has no
-network; elsewhere only limits hold it (`setup_stand_ins`), as nothing holds it when pip runs it. What it answers is
-hostile: it is bounded, typed, and each path in it is looked at.
+It is a program that somebody else wrote (`sandbox`). What it answers is hostile: it is bounded, typed, and each path
+in it is looked at.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -26,14 +20,11 @@ from kci.catalog.loading import load_catalog
 from kci.config.values import Backend
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record
-from kci.files.walk import is_own, walk
+from kci.starter.sandbox import MOST_BYTES, SECONDS, project_copy, run_in, sandbox, written
 
 SETUP_PY = "setup.py"
 RUN_FOR = ("cpu", "cuda", "rocm")
-_SECONDS = 60
-_TMP = "/tmp"  # noqa: S108  - of the sandbox
-_TOO_LONG = "TimeoutError: it takes longer than kci waits"
-_MOST_BYTES = 64 * 1024 * 1024
+TOO_LONG = "TimeoutError: it takes longer than kci waits"
 _MOST_ANSWER = 8 * 1024 * 1024
 _HOMES = {"cuda_home": "/usr/local/cuda", "rocm_home": "/opt/rocm", "site": "/usr/lib/python3/site-packages"}
 
@@ -90,11 +81,33 @@ class SetupRuns(msgspec.Struct, frozen=True):
     """What was not followed, a line each, with its place."""
 
 
-def sandbox() -> str:
-    """What holds a setup.py on this machine, for people."""
-    if _bubblewrap():
-        return "in bubblewrap: without network, and with no files of yours but a copy of the project"
-    return "without a sandbox (there is no bubblewrap): as pip would, with limits on time, memory and files"
+def facts_of_today() -> dict[str, str]:
+    """What stand-ins say of torch, CUDA and ROCm: the newest that the catalog has, and where they would be."""
+    rows = load_catalog().rows
+    newest = {
+        backend: max((row.compute for row in rows if row.backend is kind and row.compute is not None), default=None)
+        for backend, kind in (("cuda", Backend.CUDA), ("hip", Backend.ROCM))
+    }
+    return {
+        "torch": f"{max(row.torch for row in rows if row.torch).minor_text}.0",
+        "cuda": newest["cuda"].minor_text if newest["cuda"] else "13.0",
+        "hip": f"{newest['hip'].minor_text}.0" if newest["hip"] else "7.2.0",
+        "seconds": str(SECONDS),
+        "bytes": str(MOST_BYTES),
+        **_HOMES,
+    }
+
+
+def put_stand_ins(place: Path) -> Path:
+    """Copy what stands in for Python's modules into the modules of a place, and return these."""
+    modules = place / "modules"
+    starter = modules / "kci" / "starter"
+    starter.mkdir(parents=True)
+    for folder in (starter, starter.parent):
+        (folder / "__init__.py").touch()
+    for name in ("module_stand_ins.py", "setup_stand_ins.py"):
+        shutil.copy(Path(__file__).with_name(name), starter)
+    return modules
 
 
 def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
@@ -103,48 +116,19 @@ def run_setup(files: Mapping[str, bytes]) -> SetupRuns:
     Raises:
         FindingsError: the answer is not one that setup.py can lead to, or there is no room for a copy.
     """
-    rows = load_catalog().rows
-    newest = {
-        backend: max((row.compute for row in rows if row.backend is kind and row.compute is not None), default=None)
-        for backend, kind in (("cuda", Backend.CUDA), ("hip", Backend.ROCM))
-    }
-    facts = {
-        "torch": f"{max(row.torch for row in rows if row.torch).minor_text}.0",
-        "cuda": newest["cuda"].minor_text if newest["cuda"] else "13.0",
-        "hip": f"{newest['hip'].minor_text}.0" if newest["hip"] else "7.2.0",
-        "seconds": str(_SECONDS),
-        "bytes": str(_MOST_BYTES),
-        **_HOMES,
-    }
-    place = Path(tempfile.mkdtemp(prefix="kci-setup-"))
-    try:
-        project = place / "project"
-        (place / "answers").mkdir()
-        for name, content in files.items():
-            path = project / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        shutil.copytree(Path(packaging.__file__).parent, place / "modules" / "packaging")
-        starter = place / "modules" / "kci" / "starter"
-        starter.mkdir(parents=True)
-        for folder in (starter, starter.parent):
-            (folder / "__init__.py").touch()
-        for name in ("module_stand_ins.py", "setup_stand_ins.py"):
-            shutil.copy(Path(__file__).with_name(name), starter)
-        facts["modules"] = str(place / "modules")
+    with project_copy(files) as place:
+        modules = put_stand_ins(place)
+        shutil.copytree(Path(packaging.__file__).parent, modules / "packaging")
+        facts = {**facts_of_today(), "modules": str(modules)}
         by_backend: dict[str, Recorded] = {}
         for backend in RUN_FOR:
-            ended = next((run for run in by_backend.values() if run.error == _TOO_LONG), None)
+            ended = next((run for run in by_backend.values() if run.error == TOO_LONG), None)
             by_backend[backend] = ended or _run(place, backend, facts)
-        written = _written(project, files)
-        python = [name for name in sorted(files.keys() & written.keys()) if name.endswith(".py")]
-        left = tuple(f"{name}: {_REWRITTEN}" for name in python)
-        made = {name: data for name, data in written.items() if name not in python}
-        return SetupRuns(by_backend, made, f"run {sandbox()}", left=left)
-    except OSError as error:
-        raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        new = written(place, files, SETUP_PY)
+    python = [name for name in sorted(files.keys() & new.keys()) if name.endswith(".py")]
+    left = tuple(f"{name}: {_REWRITTEN}" for name in python)
+    made = {name: data for name, data in new.items() if name not in python}
+    return SetupRuns(by_backend, made, f"run {sandbox()}", left=left)
 
 
 def _run(place: Path, backend: str, facts: Mapping[str, str]) -> Recorded:
@@ -152,45 +136,20 @@ def _run(place: Path, backend: str, facts: Mapping[str, str]) -> Recorded:
     python = Path(sys.executable).resolve()
     begin = "import sys; sys.path.append(sys.argv[3]); from kci.starter.setup_stand_ins import main; main()"
     command = [str(python), "-I", "-S", "-B", "-c", begin, backend, str(answer), facts["modules"]]
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
-                   "LANG": "C.UTF-8", "MAX_JOBS": "1", **_variables(backend)}  # fmt: skip
-    if sys.platform == "win32":  # pragma: no cover - Python does not start without it there
-        environment["SYSTEMROOT"] = os.environ.get("SYSTEMROOT", "")
-    if bwrap := _bubblewrap():
-        seen = {"/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", sys.base_prefix, str(python.parent.parent)}
-        binds = [word for path in sorted(seen) for word in ("--ro-bind-try", path, path)]
-        kept = [
-            "--unshare-all",
-            "--die-with-parent",
-            "--new-session",
-            *("--proc", "/proc", "--dev", "/dev"),
-            "--tmpfs",
-            _TMP,
-        ]
-        binds += ["--ro-bind", str(place), str(place)]  # a folder that is mounted cannot be exchanged for a link
-        binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
-        command = [bwrap, *kept, *binds, "--chdir", str(place / "project"), *command]
-    process = subprocess.Popen(
-        command, cwd=place / "project", env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        process.communicate(msgspec.json.encode(facts), timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Recorded(error=_TOO_LONG)
-    finally:
-        _end(process)
+    code = run_in(place, command, {"MAX_JOBS": "1", **variables(backend)}, msgspec.json.encode(facts))
+    if code is None:
+        return Recorded(error=TOO_LONG)
     try:
         if answer.lstat().st_size == 0:
             raise FileNotFoundError
         return read_record(answer, Recorded, _MOST_ANSWER)
     except FileNotFoundError:
-        return Recorded(error=f"its process ended early, with {process.returncode}")
+        return Recorded(error=f"its process ended early, with {code}")
     except (OSError, ValueError) as error:
         raise FindingsError(f"{SETUP_PY}: what it recorded for {backend} cannot be used: {str(error)[:200]}") from None
 
 
-def _variables(backend: str) -> dict[str, str]:
+def variables(backend: str) -> dict[str, str]:
     """What such files ask for; `setup_stand_ins.Environment` answers variants of FORCE_CUDA."""
     if backend == "cuda":
         home = _HOMES["cuda_home"]
@@ -202,45 +161,7 @@ def _variables(backend: str) -> dict[str, str]:
     return {"FORCE_CUDA": "0", "FORCE_CPU": "1"}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(OSError):
-        if sys.platform == "win32":  # pragma: no cover
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _bubblewrap() -> str | None:
-    """The program, if it can make a sandbox here: in many containers it may not."""
-    found = shutil.which("bwrap")
-    if found is None:
-        return None
-    tried = [found, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    return found if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
-
-
-def _written(project: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What is new below the project and may be a source, or was written anew; links and anything large are left."""
-    found: dict[str, bytes] = {}
-    room = _MOST_BYTES
-    if project.is_symlink():
-        raise FindingsError(
-            f"{SETUP_PY} puts a link in place of its own project", hint="look at what it does before you run it"
-        )
-    for entry in walk(project):
-        if entry.link or not entry.regular or not is_own(entry.name):
-            continue
-        if PurePosixPath(entry.name).suffix in _SOURCES and (size := entry.path.stat().st_size) <= room:
-            room -= size
-            data = entry.path.read_bytes()
-            if data != files.get(entry.name):
-                found[entry.name] = data
-    return found
-
-
 _REWRITTEN = "setup.py writes it when it builds, and no kernel has a setup.py: look at what it says, and who reads it"
-_SOURCES = frozenset((".cpp", ".cc", ".cxx", ".c", ".cu", ".cuh", ".h", ".hpp", ".inc", ".hip", ".py"))
 _ABOUT_ROCM = re.compile(rb"(?i)rocm|\bhip\b|is_hip|[._]hip\b")
 
 

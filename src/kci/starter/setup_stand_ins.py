@@ -122,15 +122,16 @@ def _no_programs(facts: dict[str, str]) -> None:
     os.popen = lambda command, *_: io.StringIO(said(command) or "")  # type: ignore[assignment]
 
 
-def _limit(facts: dict[str, str]) -> None:
+def limit(facts: dict[str, str]) -> None:
+    """Bound what this process may take of the machine."""
     try:
         import resource
     except ImportError:  # Windows
         return
     seconds, size = int(facts["seconds"]), int(facts["bytes"])
     for what, most in (("CPU", seconds), ("AS", 32 * size), ("FSIZE", size), ("NOFILE", 256), ("CORE", 0)):
-        limit = getattr(resource, "setrlimit")  # noqa: B009  - Windows has the name neither for a checker
-        limit(getattr(resource, f"RLIMIT_{what}"), (most, most))
+        bound = getattr(resource, "setrlimit")  # noqa: B009  - Windows has the name neither for a checker
+        bound(getattr(resource, f"RLIMIT_{what}"), (most, most))
 
 
 _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "socket.connect",
@@ -185,7 +186,7 @@ def main() -> None:
     """Execute the setup.py of this folder, and write down what it called."""
     backend, answer = sys.argv[1:3]
     facts = json.load(sys.stdin)
-    _limit(facts)
+    limit(facts)
     sys.stdin = io.StringIO()
     place = os.getcwd()
     output = os.open(answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

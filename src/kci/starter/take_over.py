@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kci.config.file_lints import PLACEHOLDER_LICENSE
@@ -17,7 +17,7 @@ from kci.config.values import python_name
 from kci.diagnostics import printable
 from kci.errors import FindingsError, UsageError
 from kci.plurals import count
-from kci.starter.cmake_targets import CMAKE
+from kci.starter.cmake_answer import CMAKE
 from kci.starter.cpp_code import read_code
 from kci.starter.cpp_text import holds, without_comments
 from kci.starter.from_existing import Adopted, read_project
@@ -25,9 +25,9 @@ from kci.starter.licenses import license_of
 from kci.starter.new_kernel import NewKernel, rendered
 from kci.starter.operators import Operator
 from kci.starter.python_package import OWN_OPS, moved, python_files
-from kci.starter.read_cmake import cmake_file, license_in_pyproject, read_cmake
 from kci.starter.recorded_components import Component, TakenOver, defined
 from kci.starter.registrations import operators_of
+from kci.starter.run_cmake import cmake_file, license_in_pyproject, run_cmake
 from kci.starter.run_setup import SETUP_PY, RecordedExtension, SetupRuns, knows_rocm, relative, run_setup
 
 ALL = "all"
@@ -41,20 +41,27 @@ _PYBIND_OWN = re.compile(
 )
 
 
-def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ()) -> Adopted:
-    """Take over a project by running its setup.py (`run_setup`), or reading its CMake files (`read_cmake`).
+def from_setup_py(
+    root: Path,
+    choice: NewKernel,
+    extensions: Sequence[str] = (),
+    require_leave: Callable[[Path], None] = lambda _: None,
+) -> Adopted:
+    """Take over a project by running its setup.py (`run_setup`), or CMake on its files (`run_cmake`).
 
     Args:
         root: the project.
         choice: names the new kernel.
         extensions: which of several to take over, by the names that the refusal without them lists; or `all`.
+        require_leave: called with each file of the project before it is run; raises what ends the take-over.
 
     Raises:
         UsageError: there is nothing to take over, or several extensions and none of them is chosen.
         FindingsError: there is no extension of torch, or none of their sources is there.
+        MissingToolError: the project is built with CMake, which is not here.
     """
     found, links = read_project(root)
-    runs = _runs(root, found)
+    runs = _runs(root, found, require_leave)
     found = {**found, **runs.written}
     work = TakenOver(found)
     work.left += runs.left
@@ -119,17 +126,20 @@ def from_setup_py(root: Path, choice: NewKernel, extensions: Sequence[str] = ())
 _BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
 
 
-def _runs(root: Path, found: Mapping[str, bytes]) -> SetupRuns:
+def _runs(root: Path, found: Mapping[str, bytes], require_leave: Callable[[Path], None]) -> SetupRuns:
     """What the project's setup.py makes, or its CMake files where that makes no extension of torch."""
     cmake = cmake_file(found)
     if SETUP_PY in found:
+        require_leave(root / SETUP_PY)
         runs = run_setup(found)
         made = (item for run in runs.by_backend.values() for item in run.extensions)
-        return runs if cmake is None or any(item.kind != "plain" for item in made) else read_cmake(found, cmake)
+        if cmake is None or any(item.kind != "plain" for item in made):
+            return runs
     if cmake is None:
         what = f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}, nor a {CMAKE} that finds torch"
         raise UsageError(what, hint=f"kci takes over these; {_BY_HAND}")
-    return read_cmake(found, cmake)
+    require_leave(root / cmake)
+    return run_cmake(found, cmake)
 
 
 def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str, dict[str, RecordedExtension]]:

@@ -1,0 +1,1 @@
+message("${CMAKE_COMMAND};${CMAKE_ROOT};${CMAKE_VERSION}")
