@@ -91,7 +91,7 @@ def command(
     notes = [item for item in findings if item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
-        click.echo(f"`kci check {target}` reports {count(len(notes), 'info')} besides", err=True)
+        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'info')} besides", err=True)
     faulty = any(item.severity is Severity.ERROR and item.rule not in _HELD for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
