@@ -84,7 +84,8 @@ def index_page() -> str:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     first, _, rest = readme.partition("<!-- The first page of the site ends here")
     ways = rest.partition("## More\n")[2].partition("\n[CONTRIBUTING")[0].replace(", [all pages](docs/index.md)", "")
-    return HEAD + (first.rstrip() + "\n" + ways.rstrip() + "\n").replace("](docs/", "](")
+    wide = "---\nhide: [toc]  # a page without headings has none, and the transcript needs the room\n---\n"
+    return wide + HEAD + (first.rstrip() + "\n" + ways.rstrip() + "\n").replace("](docs/", "](")
 
 
 def cli_page() -> str:
