@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -340,6 +342,18 @@ def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("longer than kci waits" in runs.by_backend[backend].error for backend in ("cpu", "cuda"))
 
 
+def forging(monkeypatch: pytest.MonkeyPatch, forge: Callable[[Path], None]) -> None:
+    """Have each run of CMake followed by what a hostile project could have done to its answer, in that folder."""
+    real = running.run_in
+
+    def forged(place: Path, *given: Any, **named: Any) -> int | None:
+        code = real(place, *given, **named)
+        forge(place / "project" / "configured" / ".cmake" / "api" / "v1" / "reply")
+        return code
+
+    monkeypatch.setattr(running, "run_in", forged)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -354,35 +368,51 @@ def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_that_cmake_has_not_written_is_refused(
     answer: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = running.run_in
-
-    def forged(place: Path, *given: object, **named: object) -> int | None:
-        code = real(place, *given, **named)  # type: ignore[arg-type]
-        for file in (place / "project").rglob("codemodel-v2-*.json"):
-            file.write_text(answer)
-        return code
-
-    monkeypatch.setattr(running, "run_in", forged)
+    forging(monkeypatch, lambda reply: next(reply.glob("codemodel-v2-*.json")).write_text(answer) and None)
     made = taken(here, PROJECT)
     assert made.code == 1
     assert "what CMake answered for cpu cannot be used" in made.stderr
     assert not (here / "fast-add").exists()
 
 
-def test_an_answer_behind_a_link_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = here / "codemodel-v2-secret.json"
-    secret.write_text(json.dumps({"configurations": [{"targets": []}]}))
-    real = running.run_in
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_behind_a_link_is_refused(whole: bool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = here / "secret" / "codemodel-v2-secret.json"
+    write_tree(here, {"secret/codemodel-v2-secret.json": json.dumps({"configurations": [{"targets": []}]})})
 
-    def forged(place: Path, *given: object, **named: object) -> int | None:
-        code = real(place, *given, **named)  # type: ignore[arg-type]
-        for file in (place / "project").rglob("codemodel-v2-*.json"):
+    def forge(reply: Path) -> None:
+        if whole:
+            shutil.rmtree(reply)
+            reply.symlink_to(secret.parent)
+        else:
+            file = next(reply.glob("codemodel-v2-*.json"))
             file.unlink()
             file.symlink_to(secret)
-        return code
 
-    monkeypatch.setattr(running, "run_in", forged)
+    forging(monkeypatch, forge)
     assert "it is a link" in taken(here, PROJECT).stderr
+
+
+def test_an_answer_without_measure_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forge(reply: Path) -> None:
+        for number in range(5):
+            with (reply / f"target-{number}.json").open("wb") as file:
+                file.truncate(16 << 20)
+
+    forging(monkeypatch, forge)
+    assert "it is too large" in taken(here, PROJECT).stderr
+
+
+def test_without_bubblewrap_it_says_so_and_configures(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: None)
+    made = taken(here, PROJECT)
+    assert made.code == 0
+    assert "without a sandbox" in made.stdout
+
+
+def test_a_value_that_no_command_can_carry_is_left_out(here: Path) -> None:
+    text = PYPROJECT.replace("WITH_FAST = true", 'WITH_FAST = true, NUL = "a\\u0000b"')
+    assert taken(here, {**PROJECT, "pyproject.toml": text}).code == 0
 
 
 def test_a_pyproject_that_means_harm_is_none() -> None:

@@ -119,9 +119,13 @@ class Configured:
     """What CMake has said of a project for one backend."""
 
     def __init__(self, reply: Path, folder: str) -> None:
+        if reply.resolve() != reply.parents[4].resolve().joinpath(*reply.parts[-5:]):
+            raise ValueError("it is a link")  # to wherever the project's files like
         names = sorted(reply.glob("codemodel-v2-*.json"))
         if not names:
             raise ValueError("CMake has answered nothing")
+        if sum(file.lstat().st_size for file in reply.iterdir()) > 4 * MOST_REPLY:
+            raise ValueError("it is too large")
         (configuration,) = read_record(names[0], _CMakeModel, MOST_REPLY).configurations[:1]
         read = [read_record(reply / item.name, _CMakeTarget, MOST_REPLY) for item in configuration.targets]
         self.folder = folder

@@ -77,6 +77,7 @@ def run_cmake(files: Mapping[str, bytes], file: str) -> SetupRuns:
             values = _options(files, backend) | {
                 name: ("ON" if value else "OFF") if isinstance(value, bool) else str(value)
                 for name, value in _table(project, "tool", "scikit-build", "cmake", "define").items()
+                if "\0" not in f"{name}{value}"  # TOML may say it, and no command can
             }
             run, said = _run(place, folder, backend, [*cmake, *(f"-D{name}={value}" for name, value in values.items())],
                              facts, seen)  # fmt: skip
