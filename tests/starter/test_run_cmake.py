@@ -31,7 +31,7 @@ wheel.packages = ["python/fast_add"]
 cmake.define = { WITH_FAST = true }
 """
 CMAKE = """
-cmake_minimum_required(VERSION 3.26)
+cmake_minimum_required(VERSION 3.24)
 project(${SKBUILD_PROJECT_NAME} LANGUAGES CXX) # one
 option(USE_CUDA "with CUDA (or not)" OFF)
 option(WITH_FAST "fast" OFF)
