@@ -156,7 +156,7 @@ def test_without_cmake_it_says_what_to_install(here: Path, monkeypatch: pytest.M
     made = taken(here, PROJECT)
     assert made.code == 3
     assert "there is no cmake" in made.stderr
-    assert "pip install cmake" in made.stderr
+    assert "kci[cmake]" in made.stderr
 
 
 def test_a_cmake_that_knows_no_stand_ins_for_packages_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

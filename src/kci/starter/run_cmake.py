@@ -93,7 +93,7 @@ def run_cmake(files: Mapping[str, bytes], file: str) -> SetupRuns:
 
 def _cmake() -> tuple[list[str], list[str]]:
     """The program, and the folders that it needs."""
-    hint = "`pip install cmake` beside kci, or `apt-get install cmake`"
+    hint = "pip install 'kci[cmake]', or apt-get install cmake"
     found = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
     if found is None:
         raise MissingToolError("there is no cmake, and the project is built with it", hint=hint)
