@@ -221,6 +221,7 @@ def test_a_backend_can_be_looked_for() -> None:
     [
         ("find_package(Eigen3 REQUIRED)\ntarget_link_libraries(m PRIVATE Eigen3::Eigen)", ":7: it needs Eigen3: a kernel has only torch"),
         ("include(FetchContent)\nFetchContent_Declare(json URL https://localhost:9/x)\nFetchContent_MakeAvailable(json)", ":9: it fetches json"),
+        ("include(FetchContent)\nFetchContent_Declare(j URL https://localhost:9/x)\nFetchContent_GetProperties(j)\nif(NOT j_POPULATED)\nFetchContent_Populate(j)\nadd_subdirectory(${j_SOURCE_DIR} ${j_BINARY_DIR})\nendif()", ":11: it fetches j"),
         ("add_custom_command(OUTPUT g.cpp COMMAND touch g.cpp)\ntarget_sources(m PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/g.cpp)", ":5: 'configured/g.cpp' is generated"),
     ],
 )  # fmt: skip
@@ -234,6 +235,63 @@ def test_what_is_not_there_is_said_with_its_place(line: str, says: str) -> None:
 def test_a_standard_can_be_asked_for_as_a_feature() -> None:
     made = made_of(f"{TORCH}set(S a.cpp)\n{MODULE}target_compile_features(m PRIVATE cxx_std_17 cxx_auto_type)\n")
     assert made.flags["cxx"] == ()
+
+
+def test_a_pybind11_that_is_fetched_is_a_stand_in() -> None:
+    text = (
+        "cmake_minimum_required(VERSION 3.24)\nproject(m LANGUAGES CXX)\nfunction(get)\ninclude(FetchContent)\n"
+        "FetchContent_Declare(pybind11 URL https://localhost:9/x)\nFetchContent_GetProperties(pybind11)\n"
+        "if(NOT pybind11_POPULATED)\nFetchContent_Populate(pybind11)\nendif()\n"
+        "add_subdirectory(${pybind11_SOURCE_DIR} ${pybind11_BINARY_DIR} EXCLUDE_FROM_ALL)\nendfunction()\nget()\n"
+        "execute_process(COMMAND ${PYTHON_EXECUTABLE} -c \"import torch; print(torch.__version__.split('.')[0])\" "
+        "OUTPUT_VARIABLE MAJOR COMMAND_ERROR_IS_FATAL ANY)\nfind_package(Torch REQUIRED)\npybind11_add_module(m a.cpp)\n"
+        "target_link_libraries(m PRIVATE ${TORCH_LIBRARIES})\ntarget_compile_definitions(m PRIVATE MAJOR=${MAJOR})\n"
+    )
+    assert made_of(text).flags["cxx"][0].strip() == "-DMAJOR=2"
+
+
+def test_what_is_only_tried_compiles_and_does_not_run() -> None:
+    text = (
+        f"{TORCH}include(CheckCXXCompilerFlag)\ncheck_cxx_compiler_flag(-ffast-math FAST)\n"
+        "try_run(RAN COMPILED ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR}/a.cpp)\nset(S a.cpp)\n"
+        f"{MODULE}if(FAST AND NOT COMPILED)\ntarget_compile_options(m PRIVATE -ffast-math)\nendif()\n"
+    )
+    assert made_of(text).flags["cxx"] == ("-ffast-math",)
+
+
+def test_torch_may_be_found_in_a_file_that_is_included(here: Path) -> None:
+    text = CMAKE.replace(
+        "find_package(Torch REQUIRED)", "list(APPEND CMAKE_MODULE_PATH ${CMAKE_SOURCE_DIR}/cmake)\ninclude(torch)"
+    )
+    setup = "from setuptools import setup\nsetup(name='fast_add', packages=['fast_add'], package_dir={'fast_add': 'python/fast_add'}, license='MIT')\n"
+    files = {
+        **PROJECT,
+        "CMakeLists.txt": text,
+        "cmake/torch.cmake": "find_package(Torch REQUIRED)\n",
+        "setup.py": setup,
+    }
+    made = taken(here, {name: data for name, data in files.items() if name != "pyproject.toml"})
+    assert made.code == 0, made.stderr
+    assert read_kernel(here / "fast-add").build.general.license == "MIT"
+    assert (here / "fast-add" / "torch-ext" / "fast_add" / "__init__.py").read_text().startswith("from ._ops import")
+
+
+def test_where_a_backend_ends_is_said(here: Path) -> None:
+    text = CMAKE.replace("if(USE_CUDA)\n", 'if(USE_CUDA)\nmessage(FATAL_ERROR "only with a licence")\n', 1)
+    made = taken(here, {**PROJECT, "CMakeLists.txt": text})
+    assert read_kernel(here / "fast-add").build.general.backends == ("cpu",)
+    assert "taken over: nothing for cuda: CMakeLists.txt:33 ends there with only with a licence" in made.stdout
+
+
+def test_the_cpu_has_no_nvcc_of_this_machine() -> None:
+    text = (
+        "cmake_minimum_required(VERSION 3.24)\nset(LANGUAGES CXX)\nfind_program(NVCC nvcc)\n"
+        'if(NVCC OR NOT "$ENV{CUDACXX}" STREQUAL "")\nlist(APPEND LANGUAGES CUDA)\nendif()\nproject(m LANGUAGES ${LANGUAGES})\n'
+        "find_package(Torch REQUIRED)\nadd_library(m MODULE a.cpp)\ntarget_link_libraries(m PRIVATE torch)\n"
+        "if(NVCC)\ntarget_sources(m PRIVATE b.cu)\nendif()\n"
+    )
+    assert made_of(text, **{"b.cu": ""}).sources == ("a.cpp",)
+    assert made_of(text, "cuda", **{"b.cu": ""}).sources == ("a.cpp", "b.cu")
 
 
 def test_a_package_of_this_machine_is_not_found() -> None:

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -44,19 +44,22 @@ def cmake_file(files: Mapping[str, bytes]) -> str | None:
     """The CMakeLists.txt that builds with torch: the one of the project, or the first below it that finds torch."""
     named = _table(_project(files), "tool", "scikit-build", "cmake").get("source-dir", "")
     top = posixpath.normpath(posixpath.join(str(named), CMAKE))
-    listed = sorted(
-        (name for name in files if posixpath.basename(name) == CMAKE), key=lambda name: (name.count("/"), name)
-    )
-    found = [name for name in listed if re.search(rb"(?i)find_package\s*\(\s*Torch\b", files[name])]
-    return top if top in files and found else next(iter(found), None)
+    found = [name for name, text in _cmake_texts(files).items() if re.search(rb"(?i)find_package\s*\(\s*Torch\b", text)]
+    listed = [name for name in files if posixpath.basename(name) == CMAKE]
+    above = [
+        name for name in sorted(listed, key=lambda name: (name.count("/"), name))
+        if any(one.startswith(name.removesuffix(CMAKE)) for one in found) and (name in found or name == CMAKE)
+    ]  # fmt: skip
+    return top if top in files and found else next(iter(above), None)
 
 
-def run_cmake(files: Mapping[str, bytes], file: str) -> SetupRuns:
+def run_cmake(files: Mapping[str, bytes], file: str, said: SaidInSetup | None = None) -> SetupRuns:
     """Have CMake configure a project, given as files by their path, for the CPU and for CUDA.
 
     Args:
         files: the project.
         file: its CMakeLists.txt, from `cmake_file`.
+        said: what its setup.py says of its Python package, if it has one; else its pyproject.toml does.
 
     Raises:
         MissingToolError: there is no CMake, or one that is too old.
@@ -64,9 +67,11 @@ def run_cmake(files: Mapping[str, bytes], file: str) -> SetupRuns:
     """
     cmake, seen = _cmake()
     project = _project(files)
-    setup, folder = _said(project, files), posixpath.dirname(file)
+    setup, folder = said or _said(project, files), posixpath.dirname(file)
     named = {
-        item.decode() for text in _cmake_texts(files) for item in re.findall(rb"\b[A-Za-z]\w{0,60}::\w{1,60}\b", text)
+        item.decode()
+        for text in _cmake_texts(files).values()
+        for item in re.findall(rb"\b[A-Za-z]\w{0,60}::\w{1,60}\b", text)
     }
     facts = {**facts_of_today(), "name": setup.name or "project", "named": ";".join(sorted(named)[:200])}
     by_backend = {"rocm": Recorded(setup=setup)}
@@ -79,13 +84,13 @@ def run_cmake(files: Mapping[str, bytes], file: str) -> SetupRuns:
                 for name, value in _table(project, "tool", "scikit-build", "cmake", "define").items()
                 if "\0" not in f"{name}{value}"  # TOML may say it, and no command can
             }
-            run, said = _run(place, folder, backend, [*cmake, *(f"-D{name}={value}" for name, value in values.items())],
-                             facts, seen)  # fmt: skip
+            command = [*cmake, *(f"-D{name}={value}" for name, value in values.items())]
+            run, notes = _run(place, folder, backend, command, facts, seen)
             new = written(place, files, file)
             left += [f"{name}: CMake writes it for each backend: it is as for CUDA" for name in new
                      if made.get(name, new[name]) != new[name]]  # fmt: skip
             made |= {name: data for name, data in new.items() if "/CMakeFiles/" not in name}
-            left += said
+            left += notes
             by_backend[backend] = msgspec.structs.replace(run, setup=setup)
             shutil.rmtree(place / "project" / BUILD, ignore_errors=True)
     return SetupRuns(by_backend, made, f"run {sandbox()}", file, tuple(dict.fromkeys(left)))
@@ -111,7 +116,9 @@ def _options(files: Mapping[str, bytes], backend: str) -> dict[str, str]:
     """What the project's own switches are set to: those for CUDA as the backend is, and no tests and no ROCm."""
     switch = re.compile(rb"(?i)\boption\s*\(\s*(\w{1,100})|\bset\s*\(\s*(\w{1,100})\s+\S{1,100}\s+CACHE\s+BOOL")
     found = {
-        (item[1] or item[2]).decode("ascii", "ignore") for text in _cmake_texts(files) for item in switch.finditer(text)
+        (item[1] or item[2]).decode("ascii", "ignore")
+        for text in _cmake_texts(files).values()
+        for item in switch.finditer(text)
     }
     values = {}
     for name in sorted(found):
@@ -122,10 +129,8 @@ def _options(files: Mapping[str, bytes], backend: str) -> dict[str, str]:
     return values
 
 
-def _cmake_texts(files: Mapping[str, bytes]) -> Iterable[bytes]:
-    return (
-        data for name, data in sorted(files.items()) if posixpath.basename(name) == CMAKE or name.endswith(".cmake")
-    )
+def _cmake_texts(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: files[name] for name in sorted(files) if posixpath.basename(name) == CMAKE or name.endswith(".cmake")}
 
 
 def _put_modules(place: Path, facts: Mapping[str, str]) -> None:
@@ -133,12 +138,13 @@ def _put_modules(place: Path, facts: Mapping[str, str]) -> None:
     modules = put_stand_ins(place)
     for name in ("toolchain.cmake", "stand_ins.cmake"):
         shutil.copy(_DATA / name, modules)
-    for folder in ("bin", "torch/lib", "fetched"):
+    for folder in ("bin", "cuda", "cmake", "torch/lib"):
         (modules / folder).mkdir(parents=True)
+    shutil.copy(_DATA / "FetchContent.cmake", modules / "cmake")
     for name in ("torch", "torch_cpu", "torch_cuda", "torch_python", "c10", "c10_cuda"):
         (modules / "torch" / "lib" / f"lib{name}.so").touch()
-    for name in ("cc", "c++", "nvcc", "make"):
-        _program(modules / "bin" / name, "exit 0")
+    for name in ("bin/cc", "bin/c++", "bin/make", "cuda/nvcc"):
+        _program(modules / name, "exit 0")
     python = shlex.quote(str(Path(sys.executable).resolve()))
     for name in ("python", "python3"):
         _program(modules / "bin" / name, f'PYTHONPATH={shlex.quote(str(modules))} exec {python} -s -B "$@"')
@@ -176,7 +182,8 @@ def _run(
     values = {
         "CMAKE_TOOLCHAIN_FILE": f"{modules}/toolchain.cmake", "CMAKE_MAKE_PROGRAM": f"{modules}/bin/make",
         "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": f"{modules}/stand_ins.cmake", "CMAKEBUILD_TYPE": "Release",
-        "CMAKE_POLICY_VERSION_MINIMUM": "3.5", "FETCHCONTENT_FULLY_DISCONNECTED": "ON", "KCI_NAMED": facts["named"],
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5", "CMAKE_IGNORE_PATH": "/usr/local/bin;/usr/local/cuda/bin",
+        "KCI_NAMED": facts["named"],
         "SKBUILD": "2", "SKBUILDPLATLIB_DIR": PLATLIB, "SKBUILD_PROJECT_NAME": facts["name"],
     }  # fmt: skip
     command = [
@@ -185,11 +192,9 @@ def _run(
         *given, *(f"-D{name}={value}" for name, value in values.items()),
     ]  # fmt: skip
     environment = {
-        **variables(backend), "PATH": f"{modules}/bin:/usr/bin:/bin", "KCI_BACKEND": backend, "KCI_CUDA": facts["cuda"],
-        "KCI_TORCH": facts["torch"], "KCI_PYTHON": ".".join(map(str, sys.version_info[:2])),
+        **variables(backend), "PATH": f"{modules}/{backend}:{modules}/bin:/usr/bin:/bin", "KCI_BACKEND": backend,
+        "KCI_CUDA": facts["cuda"], "KCI_TORCH": facts["torch"], "KCI_PYTHON": ".".join(map(str, sys.version_info[:2])),
     }  # fmt: skip
-    if backend == "cpu":
-        environment["CUDACXX"] = f"{modules}/none"  # whatever compiler this machine has
     code = run_in(place, command, environment, seen=seen)
     if code is None:
         return Recorded(error=TOO_LONG), []

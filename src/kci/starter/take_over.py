@@ -66,6 +66,12 @@ def from_setup_py(
     work = TakenOver(found)
     work.left += runs.left
     groups = _chosen(_groups(runs, found, root), extensions, work, runs.file)
+    made = {backend for items in groups.values() for backend in items}
+    work.said += [
+        f"nothing for {backend}: {runs.file}:{run.line} ends there with {run.error}"
+        for backend, run in runs.by_backend.items()
+        if run.error and backend in _asked_for(found) and backend not in made
+    ]
     components = work.components(groups, python_name(choice.name))
     if not any(item.sources for item in components):
         raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
@@ -128,26 +134,26 @@ _BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src
 
 def _runs(root: Path, found: Mapping[str, bytes], require_leave: Callable[[Path], None]) -> SetupRuns:
     """What the project's setup.py makes, or its CMake files where that makes no extension of torch."""
-    cmake = cmake_file(found)
+    cmake, said = cmake_file(found), None
     if SETUP_PY in found:
         require_leave(root / SETUP_PY)
         runs = run_setup(found)
         made = (item for run in runs.by_backend.values() for item in run.extensions)
         if cmake is None or any(item.kind != "plain" for item in made):
             return runs
+        said = runs.by_backend["cpu"].setup
     if cmake is None:
         what = f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}, nor a {CMAKE} that finds torch"
         raise UsageError(what, hint=f"kci takes over these; {_BY_HAND}")
     require_leave(root / cmake)
-    return run_cmake(found, cmake)
+    return run_cmake(found, cmake, said if said is not None and said.name else None)
 
 
 def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str, dict[str, RecordedExtension]]:
     """The extensions by what they are called without their backend, and by backend."""
     groups: dict[str, dict[str, RecordedExtension]] = {}
     by_backend = runs.by_backend
-    backends = ("cpu", "cuda", "rocm") if SETUP_PY in found and knows_rocm(found) else ("cpu", "cuda")
-    for backend in backends:
+    for backend in _asked_for(found):
         for item in by_backend[backend].extensions:
             if item.kind == ("cpp" if backend == "cpu" else "cuda"):
                 groups.setdefault(_stem(item.name), {}).setdefault(backend, item)
@@ -171,6 +177,10 @@ def _groups(runs: SetupRuns, found: Mapping[str, bytes], root: Path) -> dict[str
         hint = "\n".join([*ends, f"kci takes over {known}; else {_BY_HAND}"])
         raise FindingsError(f"{root / runs.file}: {what}", hint=hint)
     return groups
+
+
+def _asked_for(found: Mapping[str, bytes]) -> tuple[str, ...]:
+    return ("cpu", "cuda", "rocm") if SETUP_PY in found and knows_rocm(found) else ("cpu", "cuda")
 
 
 def _stem(name: str) -> str:
