@@ -96,6 +96,7 @@ def test_enums_overloads_names_and_defaults(ops):
     assert ops.defaults() == "-1 0.010000 yes mean 9 2.000000 0"
     assert ops.defaults(2, 1.0, False, "sum", x, 3, 4.0, True, [1]) == "2 1.000000 no sum e 3 4.000000 h 1"
     assert ops.no_such_default(1, 2, 3) == 6 and ops.written_ways() == 0.5 + 1 + 2 + 3 - 100
+    assert ops.a_conditional_lambda(1) == 2
     assert ops.a_lambda(x).tolist() == [2, 6] and ops.from_another_function(x, 1).tolist() == [1]
     assert (ops.only_without_more(), ops.in_submodule(), hasattr(ops, "only_with_more")) == (0.5, 3, False)
     assert (ops.registered(x), ops.registered_too(x)) == (2, 2)

@@ -11,6 +11,7 @@ import pytest
 from kci.starter.cpp_code import read_code
 from kci.starter.mutation import writes_to
 from kci.starter.new_kernel import choose
+from kci.starter.operators import with_operators
 from kci.starter.registrations import operators_of
 from kci.starter.take_over import from_setup_py
 
@@ -183,6 +184,20 @@ def test_a_name_says_what_a_body_does_not() -> None:
     assert writes_to(code.functions["f_"][0], 0, code) is True
     assert writes_to(code.functions["f_"][0], 1, code) is False
     assert writes_to(code.functions["h"][0], 0, code) is None
+
+
+def test_what_a_lambda_does_under_a_condition_stays_under_it() -> None:
+    body = (
+        '  m.def("one", []() -> bool {\n#ifdef WITH_CUDA\n    return true;\n#else\n    return false;\n#endif\n  });\n'
+    )
+    text = f"PYBIND11_MODULE(x, m) {{\n#ifndef LITTLE\n{body}{body.replace('one', 'too')}#endif\n}}\n"
+    new, made = with_operators("a.cpp", text, read_code({"a.cpp": text}))
+    assert [item.name for item in made] == ["one", "too"]
+    lines = [line.strip() for line in new.splitlines()]
+    assert lines.count("#ifdef WITH_CUDA") == lines.count("#else") == 2, "in the two wrappers alone"
+    assert lines.count("#ifndef LITTLE") == 2, "around the wrappers, and around the registrations"
+    assert lines.index("return true;") == lines.index("#ifdef WITH_CUDA") + 1
+    assert lines.index("return false;") == lines.index("#else") + 1
 
 
 FORMS = Path(__file__).parent / "every_form"

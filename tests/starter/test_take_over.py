@@ -88,7 +88,7 @@ PROJECT = {
     "csrc/cpu/add.cpp": '#include "add.h"\nnamespace adder {\nat::Tensor add(const at::Tensor& a, at::Tensor b, float alpha)'
     " { return a + b * alpha; }\nvoid scale_(at::Tensor x) { x.mul_(2); }\n}\n",
     "csrc/cpu/deep/other.cpp": "#error this is not asked for",
-    "csrc/cuda/add.cu": '#include "add.h"\n#include <pybind11/pybind11.h>\nvoid g() { py::gil_scoped_release no_gil; }\n',
+    "csrc/cuda/add.cu": '#include "add.h"\n#include <pybind11/pybind11.h>\nvoid bind_g(py::module& m);\nvoid g() { py::gil_scoped_release no_gil; }\n',
     "adder/__init__.py": "from adder.functional import add\nfrom . import _C_cpu\n",
     "adder/functional.py": "import torch\nfrom adder._C_cpu import add\nfrom adder import _C_cpu as ext\n",
     "tests/test_it.py": "",
@@ -130,7 +130,7 @@ def test_the_sources_register_operators_where_the_module_was(here: Path) -> None
     assert "at::Tensor add_op(at::Tensor arg0, at::Tensor arg1, double arg2)" in text
     assert 'ops.def("scale_(Tensor(a!) x) -> ()"' in text
     assert "torch/extension.h" not in (here / "adder" / "csrc" / "add.h").read_text()
-    assert (here / "adder" / "csrc" / "cuda" / "add.cu").read_text() == '#include "add.h"\n\nvoid g() {  }\n'
+    assert (here / "adder" / "csrc" / "cuda" / "add.cu").read_text() == '#include "add.h"\n\n\nvoid g() {  }\n'
     package = here / "adder" / "torch-ext" / "adder"
     assert (package / "__init__.py").read_text() == "from .functional import add\nfrom ._ops import ops as _C_cpu\n"
     assert "from ._ops import ops as _kernel_ops; add = _kernel_ops.add" in (package / "functional.py").read_text()

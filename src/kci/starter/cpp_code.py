@@ -44,7 +44,7 @@ class Binding(msgspec.Struct, frozen=True):
 
     name: str
     target: str
-    """What is behind `&`, or a lambda; empty for a class."""
+    """What is behind `&`, or a lambda without the lines of the preprocessor; empty for a class."""
     arguments: tuple[tuple[str, str], ...]
     """Names of `py::arg`, with their defaults."""
     file: str
@@ -53,6 +53,8 @@ class Binding(msgspec.Struct, frozen=True):
     """Or class, enum, other."""
     cast: tuple[str, ...] | None = None
     """The types of the parameters that an overload is chosen by."""
+    conditional: str = ""
+    """A lambda with lines of the preprocessor, as it is written."""
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -210,12 +212,13 @@ def bindings(file: str, text: str, code: Code) -> list[Binding]:
         for start, statement in statements(blank):
             call = re.fullmatch(rf"\s*([\w:]+)\s*\(\s*{variable}\s*\)\s*", statement)
             if not _NOTHING.match(statement) and not (call and functions_named(code, call[1])):
-                found += _bound(statement, file, line + blank.count("\n", 0, start))
+                raw = body[start : start + len(statement)]
+                found += _bound(statement, raw, file, line + blank.count("\n", 0, start))
     return found
 
 
-def _bound(statement: str, file: str, line: int) -> Iterator[Binding]:
-    """What one statement binds."""
+def _bound(statement: str, raw: str, file: str, line: int) -> Iterator[Binding]:
+    """What one statement binds; `raw` is the same with the lines of the preprocessor."""
     if owner := re.search(r"\b(?:py|pybind11)::(class|enum)_\s*<", statement):
         name = re.search(r'"(\w+)"', statement[owner.end() :])
         where = line + statement.count("\n", 0, owner.start())
@@ -238,7 +241,10 @@ def _bound(statement: str, file: str, line: int) -> Iterator[Binding]:
             if said
         ]
         target, cast = _target(parts[1])
-        yield Binding(named[1], target, tuple(arguments), file, where, cast=cast)
+        at = statement.index(parts[1], item.end())
+        written = raw[at : at + len(parts[1])]
+        conditional = written if target.startswith("[") and written != parts[1] else ""
+        yield Binding(named[1], target, tuple(arguments), file, where, cast=cast, conditional=conditional)
     if not done:
         where = line + statement.count("\n", 0, len(statement) - len(statement.lstrip()))
         yield Binding(" ".join(statement.split())[:60].replace("`", "'"), "", (), file, where, "other")

@@ -153,6 +153,7 @@ class _MadeOperator(msgspec.Struct, frozen=True):
     wrapper: str = ""
     schema: str = ""
     function: str = ""
+    conditional: str = ""
 
 
 def with_operators(file: str, text: str, code: Code) -> tuple[str, list[Operator]]:
@@ -182,7 +183,14 @@ _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif|else|endif)\b(
 def _block(made: list[_MadeOperator], body: str, line: int) -> str:
     """Wrappers and registrations, within the conditions of the preprocessor that they stood in."""
     items: list[tuple[int, str | _MadeOperator]] = [(item.operator.line, item) for item in made]
-    items += [(line + body.count("\n", 0, found.start()), found[0].strip()) for found in _CONDITIONAL.finditer(body)]
+    inner = [
+        found.span() for item in made if item.conditional for found in re.finditer(re.escape(item.conditional), body)
+    ]
+    items += [
+        (line + body.count("\n", 0, found.start()), found[0].strip())
+        for found in _CONDITIONAL.finditer(body)
+        if not any(start < found.start() < end for start, end in inner)
+    ]
     wrappers, lines = list[str](), list[str]()
     for _, item in sorted(items, key=lambda pair: pair[0]):
         if isinstance(item, str):
@@ -227,7 +235,7 @@ def _made(binding: Binding, code: Code, names: dict[str, int]) -> _MadeOperator:
 
 
 def _left(binding: Binding, why: str) -> _MadeOperator:
-    return _MadeOperator(Operator(binding.name, binding.file, binding.line, left=why))
+    return _MadeOperator(Operator(binding.name, binding.file, binding.line, left=why), conditional=binding.conditional)
 
 
 def _wrapped(binding: Binding, function: CppFunction, code: Code, names: dict[str, int]) -> _MadeOperator:
@@ -282,12 +290,13 @@ def _wrapped(binding: Binding, function: CppFunction, code: Code, names: dict[st
     statement = before + how.format(f"{_called(binding, function)}({', '.join(call)})")
     wrapper = f"{returned} {unique}({', '.join(taken)}) {{ {statement} }}"
     operator = Operator(binding.name, binding.file, binding.line, notes=tuple(notes))
-    return _MadeOperator(operator, wrapper, f"{full}({', '.join(arguments)}) -> {schema}", f"kci_operators::{unique}")
+    signature = f"{full}({', '.join(arguments)}) -> {schema}"
+    return _MadeOperator(operator, wrapper, signature, f"kci_operators::{unique}", binding.conditional)
 
 
 def _called(binding: Binding, function: CppFunction) -> str:
     if binding.target.startswith("["):
-        return f"({binding.target})"
+        return f"({binding.conditional or binding.target})"
     template = re.search(r"<.*>$", binding.target)
     return f"::{function.name}{template[0] if template else ''}"
 

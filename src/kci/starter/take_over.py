@@ -36,7 +36,8 @@ _GIL = re.compile(r"\b(?:py|pybind11)::gil_scoped_release\s+\w+\s*(?:\{\}|\(\))?
 """PyTorch calls an operator without the lock of Python."""
 _PYBIND_OWN = re.compile(
     r"^([ \t]*#[ \t]*include[ \t]*[<\"]pybind11/[^\n]*|[ \t]*namespace\s+py\s*=\s*pybind11\s*;"
-    r"|[ \t]*using\s+namespace\s+(?:py|pybind11)(?:::literals)?\s*;)",
+    r"|[ \t]*using\s+namespace\s+(?:py|pybind11)(?:::literals)?\s*;"
+    r"|[ \t]*void\s+\w+\(\s*(?:py|pybind11)::module_?\s*&\s*\w*\s*\)\s*;)",
     re.M,
 )
 

@@ -176,6 +176,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("no_such_default", &no_such_default, py::arg("a") = 1, py::arg("b") = 1 << 4, py::arg("c") = 3);
   m.def("written_ways", &written_ways, py::arg("a") = .5, py::arg("b") = 1., py::arg("c") = 2, py::arg("d") = 3l, py::arg("e") = -1E2);
   m.def("a_lambda", [](const Tensor& x, int n = 2) -> Tensor { return x * n; }, py::arg("x"), py::arg("n") = 2);
+  m.def("a_conditional_lambda", [](int a) -> int {
+#ifdef WITH_MORE
+    return not_there_without_more(a);
+#else
+    return a + 1;
+#endif
+  });
   m.def("an_open_lambda", [](int a) { return a; });
   m.def("a_pointer", &a_pointer);
   m.def("an_array", &an_array);
