@@ -193,7 +193,7 @@ def test_what_cannot_be_had_is_refused_with_what_to_do(files: dict[str, str], sa
     [
         ("find_package(CUDAToolkit REQUIRED)", "CUDA, which it always asks for"),
         ("find_package(CUDA 12 REQUIRED)", "CUDA, which it always asks for"),
-        ("enable_language(CUDA)", "CUDACXX"),
+        ("enable_language(CUDA)", "the language CUDA, which it always asks for"),
     ],
 )
 def test_what_always_asks_for_cuda_is_no_kernel_for_the_cpu(asks: str, said: str) -> None:

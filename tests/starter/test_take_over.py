@@ -356,6 +356,7 @@ assert "release" in subprocess.getoutput("nvcc -V") and "release" in os.popen("n
 assert os.environ.get("NOTHING") is None and "NOTHING" not in os.environ
 import something_that_is_nowhere.below as other
 other.call(1)[2].more()
+assert int(other.__version__.split(".")[0]) >= 3
 class Build(cpp_extension.BuildExtension):
     def run(self): super().run()
 class Mine(other.Base): pass

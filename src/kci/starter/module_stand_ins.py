@@ -282,7 +282,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = types.ModuleType(name)
         module.__path__ = []
         module.__file__ = f"/{name.replace('.', '/')}/__init__.py"
-        module.__dict__.update(self.roots.get(name, {}))
+        module.__dict__.update({"__version__": "99.0.0"} | self.roots.get(name, {}))  # new enough for who asks
 
         def absent(attribute: str) -> Any:
             if attribute.startswith("__"):

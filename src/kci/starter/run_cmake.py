@@ -205,6 +205,8 @@ def _run(
     except (OSError, ValueError) as error:
         raise FindingsError(f"{CMAKE}: what CMake answered for {backend} cannot be used: {str(error)[:200]}") from None
     notes, said, line = messages(told, folder, str(place / "project"))
+    if f"{modules}/none" in said:  # data/cmake/toolchain.cmake
+        said = "the language CUDA, which it always asks for"
     if configured is None:
         return Recorded(error=said or f"its process ended early, with {code}", line=line), notes
     return Recorded(extensions), [*notes, *configured.left]
