@@ -128,7 +128,7 @@ def _report(result: local.RunResult) -> int:
         rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
-    if len(used) > 1:
+    if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
