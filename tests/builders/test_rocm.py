@@ -191,7 +191,7 @@ def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("kci.toolchains.environment.is_reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     environment.ensure(environment.python, quiet)
-    found = read_torch_version(environment)
+    found = read_torch_version(environment.torch)
     assert (found.rocm, found.built_for) == ("7.2", "ROCm 7.2")
 
 

@@ -75,6 +75,20 @@ def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.Mo
         assert part in shown
 
 
+def test_a_terminal_keeps_a_warning_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table shows the last line of each variant, so that the next one would take its place."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options()) as display:
+        for line in ("warning: torch is for [CUDA 13.0]", "warning: torch is for [CUDA 13.0]", "installing torch"):
+            display.changed(change(one, state=OutcomeState.BUILDING, line=line, note=""))
+    assert terminal.getvalue().count("warning: torch is for [CUDA 13.0]\n") == 1
+
+
 @pytest.mark.parametrize(
     ("progress", "line", "text"),
     [
@@ -102,12 +116,14 @@ def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFix
         changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
         changed(change(one, line="note: torch-2.13.0-cpu is not in the cache: getting it"))
+        changed(change(one, line="warning: torch 2.13.0 is for CUDA"))
         changed(change(one, line="Collecting torch"))
         for done in (1, 2):
             changed(change(one, line="", progress=Progress(done, 17, None, "")))
     assert capsys.readouterr().err.splitlines() == [
         f"relu {CPU}: building",
         "  note: torch-2.13.0-cpu is not in the cache: getting it",
+        "  warning: torch 2.13.0 is for CUDA",
         f"  compiling relu {CPU}: 17 steps",
     ]
 

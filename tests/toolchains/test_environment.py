@@ -22,6 +22,8 @@ from kci.toolchains import downloads, environment
 from kci.toolchains.environment import (
     COMPLETE,
     Environment,
+    TorchVersion,
+    ensure_runtime,
     isolated,
     own,
     read_torch_version,
@@ -122,7 +124,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     environment.ensure(environment.python, said.append)
     assert environment.complete
     assert not (asked.root / "junk").exists()
-    assert read_torch_version(environment).release == "2.13.0"
+    assert read_torch_version(environment.torch).release == "2.13.0"
     assert "cannot be reached" in said[1]
     assert not any("cannot test" in line for line in said)
     assert environment.root is not None
@@ -212,7 +214,47 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     said: list[str] = []
     environment = isolated(tmp_path, "2.13", "cpu")
     environment.ensure(environment.python, said.append)
-    assert any("is for CUDA 13.0: kci builds with it, and cannot test with it" in line for line in said), said
+    (told,) = [line for line in said if line.startswith("warning: ")]
+    assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
+    assert "KCI_TORCH_INDEX" in told
+
+
+FOR_CUDA = TorchVersion("2.13.0+cu130", "13.0", None)
+
+
+@pytest.mark.parametrize("found", [FOR_CUDA, TorchVersion("2.13.0", None, None), None])
+def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
+    found: TorchVersion | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
+    monkeypatch.setattr(environment, "require_index", lambda _python: None)
+    monkeypatch.setattr(environment, "torch_of_pip", lambda _release: found)
+    monkeypatch.setattr(environment, "run", lambda _: Finished(1, "none"))
+    said: list[str] = []
+    asked = isolated(tmp_path, "2.13", "cpu")
+    with pytest.raises(MissingToolError, match="cannot make a Python environment"):
+        asked.ensure(asked.python, said.append)
+    assert [line for line in said if "cannot import it" in line] == (said[-1:] if found is FOR_CUDA else [])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a build has left it there, or pip would take it."""
+    monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
+    monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
+    monkeypatch.setattr(environment, "torch_of_pip", lambda _release: FOR_CUDA)
+    asked = isolated(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    if there:
+        write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+        write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
+        ensure_runtime("2.13", cache=tmp_path, log=quiet)
+    assert (f"rm -r {asked.root}" in caught.value.hint) is there
+    assert "PIP_FIND_LINKS" in caught.value.hint
 
 
 @pytest.mark.slow
@@ -236,14 +278,14 @@ def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypat
     ],
 )
 def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
-    found = read_torch_version(at(tmp_path, text))
+    found = read_torch_version(at(tmp_path, text).torch)
     assert (found.release, found.cuda) == (release, cuda)
 
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
 def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
     with pytest.raises(MissingToolError, match=r"version\.py"):
-        read_torch_version(at(tmp_path, text))
+        read_torch_version(at(tmp_path, text).torch)
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:

@@ -348,7 +348,7 @@ def _environment(request: Request) -> Environment:
 
 def _check_torch(request: Request, environment: Environment) -> None:
     """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
-    variant, found = request.variant, read_torch_version(environment)
+    variant, found = request.variant, read_torch_version(environment.torch)
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
         # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
@@ -368,7 +368,7 @@ def _check_torch(request: Request, environment: Environment) -> None:
 def _versions(
     cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
 ) -> tuple[str, ...]:
-    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment).release}"
+    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
     found = [version_line(cxx), torch]
     found += [nvcc_name(cuda)] if cuda else []
     found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []

@@ -82,6 +82,9 @@ class RunDisplay(LiveTable):
         key = f"{outcome.kernel} {outcome.variant.name}"
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
+        if self.live is not None and outcome.line.startswith("warning: ") and outcome.line not in self._said:
+            self._said[outcome.line] = key
+            self.live.console.print(outcome.line, markup=False, highlight=False)
         if self.live is not None or self.options.quiet:
             return
         line = f"{key}: {outcome.state.value}"

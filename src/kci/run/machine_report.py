@@ -24,6 +24,7 @@ from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_new
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.downloads import is_reachable
 from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
+from kci.toolchains.environment import TO_TEST, torch_of_pip
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
@@ -57,10 +58,10 @@ def examine(cache: Path, catalog: Catalog) -> list[Examined]:
         cache: where kci keeps its environments.
         catalog: the rows whose toolkits are looked for.
     """
-    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
+    return [*_basics(cache, catalog), *_toolkits(cache, catalog), *_helpers()]
 
 
-def _basics(cache: Path) -> Iterator[Examined]:
+def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     system = this_system()
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
@@ -80,15 +81,20 @@ def _basics(cache: Path) -> Iterator[Examined]:
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield Examined("cache", Health.NOTE, found, remedy)
-    yield _torch_index()
+    yield _torch_index(toolchains().torch_release(max(row.torch for row in catalog.rows).minor_text))
 
 
-def _torch_index() -> Examined:
+def _torch_index(newest: str) -> Examined:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
         return Examined("torch's index", Health.OK, index)
-    remedy = f"make {index} reachable: pip's default index may have torch for CUDA, which `kci test` cannot import"
-    return Examined("torch's index", Health.NOTE, f"{index} cannot be reached", remedy)
+    found = torch_of_pip(newest)
+    unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
+    why = unknown if found is None else found.no_tests if found.cuda else ""
+    has = f"; pip's index has torch for {found.built_for}" if found is not None else ""
+    return Examined(
+        "torch's index", Health.NOTE, f"{index} cannot be reached{has}", f"{why}. To test, {TO_TEST}" if why else ""
+    )
 
 
 def _newer_glibc() -> bool:

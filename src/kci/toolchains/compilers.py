@@ -255,7 +255,7 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
-        found = read_torch_version(own())
+        found = read_torch_version(own().torch)
         return f"torch {found.release} of this Python, for {found.built_for}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
 

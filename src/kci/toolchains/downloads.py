@@ -111,7 +111,6 @@ _AWAY = {
 _OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
-DEFAULT_INDEX = "https://pypi.org/simple"
 _PROBE_SECONDS = 5
 _NO_WAY = ("Name or service not known", "name resolution", "nodename nor servname", "Connection refused", "unreachable")
 """What a system says where nothing is at an address. A time-out is none of these: that may be a slow network."""
@@ -145,12 +144,22 @@ def require_index(python: str) -> None:
     Raises:
         MissingToolError: there is none. Where pip knows other places, or the index only takes its time, pip decides.
     """
-    index = os.environ.get("PIP_INDEX_URL") or DEFAULT_INDEX
+    index = pip_index()
     fault = str(_fault(index) or "")
-    settings = said(python, "-m", "pip", "config", "list", "-v") if any(word in fault for word in _NO_WAY) else ""
-    if settings and not _OTHER_PLACES.search(settings):
+    if any(word in fault for word in _NO_WAY) and asks_one_index(python):
         why = fault.removeprefix("<urlopen error ").removesuffix(">")[:200]
         raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=_OTHER_INDEX)
+
+
+def pip_index() -> str:
+    """The index that pip asks where nothing but a variable names one."""
+    return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+
+
+def asks_one_index(python: str) -> bool:
+    """Whether pip knows no other place than `pip_index`."""
+    settings = said(python, "-m", "pip", "config", "list", "-v")
+    return bool(settings) and not _OTHER_PLACES.search(settings)
 
 
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
@@ -217,7 +226,7 @@ def _version(python: str) -> tuple[int, int]:
 
 # torch-2.13.0-cpu-cp311-3dd896: a name, and which Python it is for
 _FOR_PYTHON = re.compile(r"-cp\d.*")
-_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|note:) ")
+_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|note:|warning:) ")
 
 
 @contextmanager

@@ -13,6 +13,8 @@ import re
 import shutil
 import sys
 import sysconfig
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,16 @@ from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run
 from kci.toolchains.downloads import (
     FetchedTool,
+    asks_one_index,
     install,
     is_reachable,
     newer_pip,
+    pip_index,
     pip_install,
     require_index,
     timed,
 )
-from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.toolchain_data import TORCH_INDEX, toolchains
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
@@ -123,6 +127,9 @@ class Environment(FetchedTool, frozen=True):
             require_index(base_python())
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
+        for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
+        foreseen = torch_of_pip(str(self.release)) if for_cpu and not reachable else None
+        _warn(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
         made = run(venv)
         if made.code != 0:
@@ -136,7 +143,9 @@ class Environment(FetchedTool, frozen=True):
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
             install(command, what, log, place)
-        _check_flavour(self, log)
+        if for_cpu and foreseen is None:
+            _warn(read_torch_version(self.torch), log)
+        _check_flavour(self)
         install(ninja, "ninja", log, place)
 
 
@@ -162,6 +171,40 @@ class TorchVersion(msgspec.Struct, frozen=True):
         if self.rocm:
             return f"ROCm {self.rocm}"
         return f"CUDA {self.cuda}" if self.cuda else "the CPU"
+
+    @property
+    def no_tests(self) -> str:
+        """Why one for GPUs, which PyPI has, tests no kernel for the CPU: with its libraries it loads those for GPUs."""
+        without = f"`kci test` cannot import it without the libraries of {self.built_for}"
+        return f"torch {self.release} is for {self.built_for}: `kci run` builds with it, and {without}"
+
+
+TO_TEST = (
+    f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with torch's wheel for the CPU "
+    "with PIP_FIND_LINKS"
+)
+
+
+def _warn(found: TorchVersion | None, log: Log) -> None:
+    if found is not None and found.cuda:
+        log(f"warning: {found.no_tests}. To test, {TO_TEST}")
+
+
+def torch_of_pip(release: str) -> TorchVersion | None:
+    """What pip's index has of a torch release for this machine, out of some kilobytes of the wheel.
+
+    Returns:
+        None where that cannot be known before pip has it: pip knows other places, or there is no way to read it.
+    """
+    from kci.toolchains.wheel_ranges import extract, find_wheel
+
+    if not is_reachable(pip_index()) or not asks_one_index(base_python()):
+        return None
+    with tempfile.TemporaryDirectory(prefix="kci-torch-") as folder, suppress(MissingToolError):
+        wheel = find_wheel("torch", release, cpu_of(this_system()))
+        extract(wheel, lambda path: path if path == "torch/version.py" else None, Path(folder))
+        return read_torch_version(Path(folder) / "torch")
+    return None
 
 
 def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False, system: str = "") -> Environment:
@@ -238,9 +281,16 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
         MissingToolError: it cannot be made here.
     """
     environment = isolated(cache, torch, "cpu")
-    environment.ensure(environment.python, log)
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
+    from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
+    found = torch_of_pip(str(environment.release)) if from_pip else None
+    if found is None or not found.cuda:
+        environment.ensure(environment.python, log)
+        found = read_torch_version(environment.torch)
+    if found.cuda:
+        hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
+        raise MissingToolError(found.no_tests, hint=hint)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
@@ -249,30 +299,19 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
                 install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
-                hint = f"make {toolchains().index_url('cpu')} reachable and remove {root}; or test with another torch"
-                message = f"torch {torch} does not import: {last_line(check.output)}"
-                found = read_torch_version(environment)
-                if found.cuda:
-                    message += f"\n{NO_TESTS.format(torch=found.release, built_for=found.built_for)}"
-                raise MissingToolError(message, hint=hint)
+                hint = f"test with another torch, or have this one made again: rm -r {root}"
+                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 
 
-NO_TESTS = (
-    "torch {torch} of pip's default index is for {built_for}: kci builds with it, and cannot test with it, since it "
-    "does not import without the libraries of {built_for}"
-)
-"""What a person should know before a build, not after it."""
-
-
-def read_torch_version(environment: Environment) -> TorchVersion:
-    """What an environment's torch really is.
+def read_torch_version(torch: Path) -> TorchVersion:
+    """What a torch really is, by the directory of its package.
 
     Raises:
         MissingToolError: there is no torch, or it does not say.
     """
-    path = environment.torch / "version.py"
+    path = torch / "version.py"
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError) as error:
@@ -321,7 +360,8 @@ def python_config(system: str) -> dict[str, str]:
     include = python_include()
     if system == this_system():
         return {}
-    wanted = {cpu_of(name): path for path, name in _OF_SYSTEM.findall(_text(include / "pyconfig.h")) if _is_usual(name)}
+    included = _OF_SYSTEM.findall(_text(include / "pyconfig.h"))
+    wanted = {cpu_of(name): path for path, name in included if name.endswith("-linux-gnu")}
     name, own = (wanted.get(cpu_of(item)) for item in (system, this_system()))
     if name is None or own is None:
         return {}
@@ -329,10 +369,6 @@ def python_config(system: str) -> dict[str, str]:
     if not text:
         raise MissingToolError(f"{include.parent / own} is missing", hint="install Python's headers again")
     return {name: text}
-
-
-def _is_usual(triplet: str) -> bool:
-    return triplet.endswith("-linux-gnu")
 
 
 def _text(path: Path) -> str:
@@ -365,15 +401,11 @@ def needed_to_compile(path: str) -> str | None:
     return path if wanted or small else None
 
 
-def _check_flavour(environment: Environment, log: Log) -> None:
+def _check_flavour(environment: Environment) -> None:
     # one from the default index may be for another toolkit, and must not be cached under this name
-    if environment.requirement or (environment.flavour == "cpu" and environment.headers_only):
+    if environment.requirement or environment.flavour == "cpu":
         return
-    found = read_torch_version(environment)
-    if environment.flavour == "cpu":
-        if found.cuda:  # PyPI's own build stands in for it
-            log(f"note: {NO_TESTS.format(torch=found.release, built_for=found.built_for)}")
-        return
+    found = read_torch_version(environment.torch)
     known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
