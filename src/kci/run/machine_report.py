@@ -22,7 +22,7 @@ from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
-from kci.toolchains.downloads import is_reachable
+from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
 from kci.toolchains.environment import TO_TEST, torch_of_pip
 from kci.toolchains.launcher import find_launcher
@@ -76,7 +76,10 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
     found = f"{cache}, {free / 1e9:.0f} GB free"
-    if free >= _ROOM:
+    if not os.access(place, os.W_OK):
+        remedy = "set KCI_CACHE to a directory that you can write"
+        yield Examined("cache", Health.MISSING, f"{cache} cannot be written", remedy)
+    elif free >= _ROOM:
         yield Examined("cache", Health.OK, found)
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
@@ -88,6 +91,8 @@ def _torch_index(newest: str) -> Examined:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
         return Examined("torch's index", Health.OK, index)
+    if not is_reachable(pip_index()):
+        return Examined("torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX)
     found = torch_of_pip(newest)
     unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
     why = unknown if found is None else found.no_tests if found.cuda else ""

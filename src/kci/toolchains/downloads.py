@@ -108,7 +108,7 @@ _AWAY = {
     "ReadTimeoutError": "the package index does not answer",
 }
 """What pip says where there is no network, and what that means."""
-_OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
+OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
 _PROBE_SECONDS = 5
@@ -148,7 +148,7 @@ def require_index(python: str) -> None:
     fault = str(_fault(index) or "")
     if any(word in fault for word in _NO_WAY) and asks_one_index(python):
         why = fault.removeprefix("<urlopen error ").removesuffix(">")[:200]
-        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=_OTHER_INDEX)
+        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=OTHER_INDEX)
 
 
 def pip_index() -> str:
@@ -177,10 +177,12 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     done = run_pip(command, log)
     if done.code != 0:
         hint = program_hint(done.output, into, CACHE_OPTION)
-        away = next((meaning for word, meaning in _AWAY.items() if word in done.output), "")
+        away = next(
+            (meaning for word, meaning in _AWAY.items() if word in done.output), "the disk is full" * bool(hint)
+        )
         if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
-        hint = hint or (f"{away}: {_OTHER_INDEX}" if away else "check that this Python has wheels for it")
+        hint = hint or (f"{away}: {OTHER_INDEX}" if away else "check that this Python has wheels for it")
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 
