@@ -102,8 +102,12 @@ def command(
         raise UsageError("--test needs --engine", hint="to test what this machine built: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(cache, isolation=isolation, jobs=jobs)
-    with RunDisplay(outcomes, options()) as display:
-        result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+    try:
+        with RunDisplay(outcomes, options()) as display:
+            result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+    except KeyboardInterrupt:
+        click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
+        raise
     return _report(result)
 
 
