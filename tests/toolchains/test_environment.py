@@ -14,7 +14,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
 from kci.builders import native
 from kci.config.values import Version
-from kci.errors import MissingToolError
+from kci.errors import ClientError, MissingToolError
 from kci.files.cache import default_cache, work_dir
 from kci.files.lock import locked
 from kci.processes.process import Finished
@@ -180,6 +180,13 @@ def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch:
     with pytest.raises(MissingToolError):
         named.fetch(named.python, tmp_path, said.append)
     assert said == []
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
+    asked = isolated(Path("/proc/no"), "2.13", "cpu")
+    with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
+        asked.ensure(asked.python, quiet)
+    assert "KCI_CACHE" in caught.value.hint
 
 
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,8 @@ def cxx_compiler(cuda: str | None = None, system: str = "") -> tuple[str, ...]:
         if named := os.environ.get(variable) if variable else None:
             words = _of_ccbin(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
-                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=hint)
+                wrong = f"unset {variable}, or name a compiler that is here"
+                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
             makes = system_of(said(*words, "-dumpmachine"))
             if target and variable != own and makes != system:
                 continue  # it is for this machine, whose variants are compiled in the same run

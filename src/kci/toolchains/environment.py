@@ -23,7 +23,7 @@ import msgspec
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
-from kci.files.full_disk import program_hint
+from kci.files.full_disk import program_hint, writing
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
@@ -106,7 +106,7 @@ class Environment(FetchedTool, frozen=True):
         """
         if self.root is None or self.complete:
             return
-        with locked(self.root, log):
+        with writing(self.root), locked(self.root, log):
             if not self.complete:
                 shutil.rmtree(self.root, ignore_errors=True)
                 try:
