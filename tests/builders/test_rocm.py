@@ -18,8 +18,9 @@ from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from kci.toolchains import rocm
 from kci.toolchains.compilers import GCC_FLAGS
-from kci.toolchains.environment import Environment, isolated, read_torch_version
+from kci.toolchains.environment import Environment, isolated
 from kci.toolchains.rocm import Rocm, find_rocm
+from kci.toolchains.torch_version import read_torch_version
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"

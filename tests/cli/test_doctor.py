@@ -16,7 +16,7 @@ from kci.errors import FindingsError
 from kci.files.cache import KeptFolder, kept_folders, remove_kept
 from kci.files.lock import in_use, locked
 from kci.run import machine_report
-from kci.toolchains.environment import TorchVersion
+from kci.toolchains.torch_version import TorchVersion
 
 
 @pytest.mark.usefixtures("november")
@@ -54,7 +54,7 @@ def test_what_tests_will_lack_is_told_before_a_build(
 ) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda url: "pypi" in url)
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
-    monkeypatch.setattr(machine_report, "torch_of_pip", lambda _release: torch)
+    monkeypatch.setattr(machine_report, "torch_of_pip", lambda *_: torch)
     monkeypatch.chdir(tmp_path)
     told = json.loads(kci("doctor", "--cache", tmp_path / "cache", "--format", "json").stdout)
     (index,) = (item for item in told["machine"] if item["what"] == "torch's index")

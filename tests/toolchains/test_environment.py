@@ -22,15 +22,13 @@ from kci.toolchains import downloads, environment
 from kci.toolchains.environment import (
     COMPLETE,
     Environment,
-    TorchVersion,
     ensure_runtime,
     isolated,
     own,
-    read_torch_version,
-    same_version,
     tvm_ffi_environment,
 )
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TorchVersion, read_torch_version, same_version
 from kci.toolchains.wheel_ranges import find_wheel
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
@@ -235,7 +233,7 @@ def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
     monkeypatch.setattr(environment, "require_index", lambda _python: None)
-    monkeypatch.setattr(environment, "torch_of_pip", lambda _release: found)
+    monkeypatch.setattr(environment, "torch_of_pip", lambda *_: found)
     monkeypatch.setattr(environment, "run", lambda _: Finished(1, "none"))
     said: list[str] = []
     asked = isolated(tmp_path, "2.13", "cpu")
@@ -252,7 +250,7 @@ def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
     monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
-    monkeypatch.setattr(environment, "torch_of_pip", lambda _release: FOR_CUDA)
+    monkeypatch.setattr(environment, "torch_of_pip", lambda *_: FOR_CUDA)
     asked = isolated(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     if there:

@@ -12,8 +12,8 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.toolchains import compilers as module
 from kci.toolchains.compilers import environment_flags, toolchain_identity
-from kci.toolchains.environment import TorchVersion
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TorchVersion
 
 NOARCH = "torch-cpu"
 

@@ -65,14 +65,13 @@ from kci.toolchains.environment import (
     own,
     python_config,
     python_include,
-    read_torch_version,
-    same_version,
     tvm_ffi_environment,
 )
 from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import read_torch_version, same_version
 
 GIVEN = "given"
 """The objects of packs in the work directory, as long as a build lasts."""

@@ -24,10 +24,11 @@ from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_new
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
-from kci.toolchains.environment import TO_TEST, torch_of_pip
+from kci.toolchains.environment import base_python
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TO_TEST, torch_of_pip
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""
@@ -93,7 +94,7 @@ def _torch_index(newest: str) -> Examined:
         return Examined("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
         return Examined("torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX)
-    found = torch_of_pip(newest)
+    found = torch_of_pip(newest, base_python())
     unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
     why = unknown if found is None else found.no_tests if found.cuda else ""
     has = f"; pip's index has torch for {found.built_for}" if found is not None else ""

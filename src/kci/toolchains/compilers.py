@@ -19,9 +19,10 @@ from kci.matrix.variants import Variant
 from kci.processes.process import run, said, silent
 from kci.toolchains.crossing import cross_target, is_crossed, system_of
 from kci.toolchains.cuda import find_toolkit, nvcc_name
-from kci.toolchains.environment import own, read_torch_version
+from kci.toolchains.environment import own
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import read_torch_version
 
 _CXX_NAMES = ("g++", "clang++", "c++")
 _GPU_COMPILERS = {

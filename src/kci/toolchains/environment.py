@@ -6,21 +6,17 @@ imported: what it is stands in `torch/version.py`, which is read as text.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import re
 import shutil
 import sys
 import sysconfig
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, writing
@@ -30,16 +26,15 @@ from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run
 from kci.toolchains.downloads import (
     FetchedTool,
-    asks_one_index,
     install,
     is_reachable,
     newer_pip,
-    pip_index,
     pip_install,
     require_index,
     timed,
 )
-from kci.toolchains.toolchain_data import TORCH_INDEX, toolchains
+from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TO_TEST, read_torch_version, torch_of_pip, warn
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
@@ -128,8 +123,8 @@ class Environment(FetchedTool, frozen=True):
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
-        foreseen = torch_of_pip(str(self.release)) if for_cpu and not reachable else None
-        _warn(foreseen, log)
+        foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
+        warn(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
         made = run(venv)
         if made.code != 0:
@@ -144,67 +139,9 @@ class Environment(FetchedTool, frozen=True):
             log(f"installing {what} into {place}")
             install(command, what, log, place)
         if for_cpu and foreseen is None:
-            _warn(read_torch_version(self.torch), log)
+            warn(read_torch_version(self.torch), log)
         _check_flavour(self)
         install(ninja, "ninja", log, place)
-
-
-class TorchVersion(msgspec.Struct, frozen=True):
-    """What `torch/version.py` says."""
-
-    release: str
-    cuda: str | None
-    hip: str | None
-
-    @property
-    def minor(self) -> str:
-        return ".".join(self.release.split(".")[:2])
-
-    @property
-    def rocm(self) -> str | None:
-        """The ROCm version that it is built for, `7.2`; `hip` has more to it, `7.2.26015-fc0010cf6a`."""
-        return ".".join(self.hip.split(".")[:2]) if self.hip else None
-
-    @property
-    def built_for(self) -> str:
-        """What it computes on, for a message."""
-        if self.rocm:
-            return f"ROCm {self.rocm}"
-        return f"CUDA {self.cuda}" if self.cuda else "the CPU"
-
-    @property
-    def no_tests(self) -> str:
-        """Why one for GPUs, which PyPI has, tests no kernel for the CPU: with its libraries it loads those for GPUs."""
-        without = f"`kci test` cannot import it without the libraries of {self.built_for}"
-        return f"torch {self.release} is for {self.built_for}: `kci run` builds with it, and {without}"
-
-
-TO_TEST = (
-    f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with torch's wheel for the CPU "
-    "with PIP_FIND_LINKS"
-)
-
-
-def _warn(found: TorchVersion | None, log: Log) -> None:
-    if found is not None and found.cuda:
-        log(f"warning: {found.no_tests}. To test, {TO_TEST}")
-
-
-def torch_of_pip(release: str) -> TorchVersion | None:
-    """What pip's index has of a torch release for this machine, out of some kilobytes of the wheel.
-
-    Returns:
-        None where that cannot be known before pip has it: pip knows other places, or there is no way to read it.
-    """
-    from kci.toolchains.wheel_ranges import extract, find_wheel
-
-    if not is_reachable(pip_index()) or not asks_one_index(base_python()):
-        return None
-    with tempfile.TemporaryDirectory(prefix="kci-torch-") as folder, suppress(MissingToolError):
-        wheel = find_wheel("torch", release, cpu_of(this_system()))
-        extract(wheel, lambda path: path if path == "torch/version.py" else None, Path(folder))
-        return read_torch_version(Path(folder) / "torch")
-    return None
 
 
 def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False, system: str = "") -> Environment:
@@ -284,7 +221,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
     from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
-    found = torch_of_pip(str(environment.release)) if from_pip else None
+    found = torch_of_pip(str(environment.release), base_python()) if from_pip else None
     if found is None or not found.cuda:
         environment.ensure(environment.python, log)
         found = read_torch_version(environment.torch)
@@ -303,29 +240,6 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
                 raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
-
-
-def read_torch_version(torch: Path) -> TorchVersion:
-    """What a torch really is, by the directory of its package.
-
-    Raises:
-        MissingToolError: there is no torch, or it does not say.
-    """
-    path = torch / "version.py"
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise MissingToolError(f"cannot read the torch version of: {path}", hint="install torch again") from error
-    values: dict[str, str | None] = {}
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            values[target.id] = value.value if isinstance(value.value, str) else None
-    release = values.get("__version__")
-    if release is None:
-        raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
-    return TorchVersion(release, values.get("cuda"), values.get("hip"))
 
 
 def python_include() -> Path:
@@ -412,13 +326,3 @@ def _check_flavour(environment: Environment) -> None:
         raise MissingToolError(
             f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
         )
-
-
-def same_version(left: str | None, right: str | None) -> bool:
-    """Whether two versions have the same major and minor; 13 equals 13.0."""
-    if left is None or right is None:
-        return left == right
-    try:
-        return Version.parse(left).minor_text == Version.parse(right).minor_text
-    except ValueError:
-        return False
