@@ -77,6 +77,7 @@ def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.Mo
 
 
 STEP = "note: torch is not in the cache: getting it, which took 52 s the last time"
+WAITING = "waiting for another kci process that uses /cache/envs"
 WARNING = "warning: torch is for [CUDA 13.0]"
 
 
@@ -89,10 +90,11 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", "200")
     one = Outcome("relu", variant(CPU))
     with RunDisplay([one], Options()) as display:
-        for line in (STEP, WARNING, WARNING, "installing torch"):
+        for line in (STEP, WARNING, WARNING, WAITING, "installing torch"):
             display.changed(change(one, state=OutcomeState.BUILDING, line=line, note=""))
     assert terminal.getvalue().count(f"{WARNING}\n") == 1
     assert terminal.getvalue().count(f"{STEP}\n") == 1
+    assert terminal.getvalue().count(f"{WAITING}\n") == 1
     assert "installing torch" not in terminal.getvalue()
 
 
@@ -138,6 +140,7 @@ def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFix
         changed(change(one, state=OutcomeState.BUILDING))
         changed(change(one, line="note: torch-2.13.0-cpu is not in the cache: getting it"))
         changed(change(one, line="warning: torch 2.13.0 is for CUDA"))
+        changed(change(one, line="waiting for another kci process that uses /cache/envs"))
         changed(change(one, line="Collecting torch"))
         for done in (1, 2):
             changed(change(one, line="", progress=Progress(done, 17, None, "")))
@@ -145,6 +148,7 @@ def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFix
         f"relu {CPU}: building",
         "  note: torch-2.13.0-cpu is not in the cache: getting it",
         "  warning: torch 2.13.0 is for CUDA",
+        "  waiting for another kci process that uses /cache/envs",
         f"  compiling relu {CPU}: 17 steps",
     ]
 

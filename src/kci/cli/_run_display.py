@@ -19,7 +19,7 @@ from kci.toolchains.downloads import SeldomTransfers, duration, is_step, read_tr
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
-_STAYS = ("note: ", "warning: ")
+_STAYS = ("note: ", "warning: ", "waiting for another kci")
 """What a step of a first build is and took, and what a person has to know: the next line would take its place."""
 ENDED_WELL = (LegPhase.BUILT, LegPhase.PASSED)
 _NOTE = 60

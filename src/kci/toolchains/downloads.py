@@ -228,7 +228,7 @@ def _version(python: str) -> tuple[int, int]:
 
 # torch-2.13.0-cpu-cp311-3dd896: a name, and which Python it is for
 _FOR_PYTHON = re.compile(r"-cp\d.*")
-_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|note:|warning:) ")
+_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|note:|warning:) ")
 
 
 @contextmanager
