@@ -18,8 +18,9 @@ from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from kci.toolchains import rocm
 from kci.toolchains.compilers import GCC_FLAGS
-from kci.toolchains.environment import Environment, isolated, read_torch_version
+from kci.toolchains.environment import Environment, isolated
 from kci.toolchains.rocm import Rocm, find_rocm
+from kci.toolchains.torch_version import read_torch_version
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
@@ -191,7 +192,7 @@ def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("kci.toolchains.environment.is_reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     environment.ensure(environment.python, quiet)
-    found = read_torch_version(environment)
+    found = read_torch_version(environment.torch)
     assert (found.rocm, found.built_for) == ("7.2", "ROCm 7.2")
 
 

@@ -15,6 +15,8 @@ from kci.cli import COMMANDS
 from kci.errors import FindingsError
 from kci.files.cache import KeptFolder, kept_folders, remove_kept
 from kci.files.lock import in_use, locked
+from kci.run import machine_report
+from kci.toolchains.torch_version import TorchVersion
 
 
 @pytest.mark.usefixtures("november")
@@ -32,6 +34,48 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
     assert machine["GPU"]["health"] == "note"
     assert json.loads(told.stdout)["settings"] == []
     assert not (tmp_path / "cache").exists(), "nothing is made"
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize(
+    ("torch", "found", "remedy"),
+    [
+        (
+            TorchVersion("2.13.0+cu130", "13.0", None),
+            "; pip's index has torch for CUDA 13.0",
+            "`kci test` cannot import it",
+        ),
+        (TorchVersion("2.13.0", None, None), "; pip's index has torch for the CPU", ""),
+        (None, "cannot be reached", "may have torch for CUDA only"),
+    ],
+)
+def test_what_tests_will_lack_is_told_before_a_build(
+    torch: TorchVersion | None, found: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_report, "is_reachable", lambda url: "pypi" in url)
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.setattr(machine_report, "torch_of_pip", lambda *_: torch)
+    monkeypatch.chdir(tmp_path)
+    told = json.loads(kci("doctor", "--cache", tmp_path / "cache", "--format", "json").stdout)
+    (index,) = (item for item in told["machine"] if item["what"] == "torch's index")
+    assert index["health"] == "note"
+    assert index["found"].endswith(found)
+    assert remedy in index["remedy"]
+    assert ("KCI_TORCH_INDEX" in index["remedy"]) is bool(remedy)
+
+
+@pytest.mark.usefixtures("november")
+def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_report, "is_reachable", lambda _url: False)
+    monkeypatch.setattr(machine_report.os, "access", lambda *_: False)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.chdir(tmp_path)
+    told = json.loads(kci("doctor", "--cache", tmp_path / "cache", "--format", "json").stdout)
+    machine = {item["what"]: item for item in told["machine"]}
+    assert machine["torch's index"]["found"].endswith("nor http://127.0.0.1:9/simple can be reached")
+    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"]["remedy"]
+    assert machine["cache"]["health"] == "missing"
+    assert machine["cache"]["remedy"] == "set KCI_CACHE to a directory that you can write"
 
 
 def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

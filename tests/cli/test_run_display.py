@@ -10,6 +10,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, variant
 from kci.cli import Options
 from kci.cli._run_display import RunDisplay, progress_text
+from kci.errors import MissingToolError
 from kci.processes.job_budget import Progress
 from kci.run.local import Outcome, OutcomeState
 
@@ -75,6 +76,42 @@ def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.Mo
         assert part in shown
 
 
+STEP = "note: torch is not in the cache: getting it, which took 52 s the last time"
+WAITING = "waiting for another kci process that uses /cache/envs"
+WARNING = "warning: torch is for [CUDA 13.0]"
+
+
+def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table shows the last line of each variant, so that the next one would take its place."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options()) as display:
+        for line in (STEP, WARNING, WARNING, WAITING, "installing torch"):
+            display.changed(change(one, state=OutcomeState.BUILDING, line=line, note=""))
+    assert terminal.getvalue().count(f"{WARNING}\n") == 1
+    assert terminal.getvalue().count(f"{STEP}\n") == 1
+    assert terminal.getvalue().count(f"{WAITING}\n") == 1
+    assert "installing torch" not in terminal.getvalue()
+
+
+def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
+    with RunDisplay([one, far], Options()) as display:
+        display.changed(change(one, state=OutcomeState.LEFT, error=MissingToolError("no compiler"), note="no compiler"))
+    assert "1 left for other machines" in terminal.getvalue()
+    assert "✗" in terminal.getvalue()
+    assert "no compiler" in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     ("progress", "line", "text"),
     [
@@ -102,12 +139,16 @@ def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFix
         changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
         changed(change(one, line="note: torch-2.13.0-cpu is not in the cache: getting it"))
+        changed(change(one, line="warning: torch 2.13.0 is for CUDA"))
+        changed(change(one, line="waiting for another kci process that uses /cache/envs"))
         changed(change(one, line="Collecting torch"))
         for done in (1, 2):
             changed(change(one, line="", progress=Progress(done, 17, None, "")))
     assert capsys.readouterr().err.splitlines() == [
         f"relu {CPU}: building",
         "  note: torch-2.13.0-cpu is not in the cache: getting it",
+        "  warning: torch 2.13.0 is for CUDA",
+        "  waiting for another kci process that uses /cache/envs",
         f"  compiling relu {CPU}: 17 steps",
     ]
 

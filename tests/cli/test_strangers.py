@@ -52,6 +52,9 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("plan --affected mian", 1, "there is no commit 'mian' here", "did you mean `main`?"),
         ("diff mian: .", 2, "there is no commit 'mian' here", "did you mean `main`?"),
         ("build --variant cu130", 2, "'cu130' is not a variant of norm", f"cu130-{this_system()}`"),
+        ("run --only torch231*", 1, "no variant of norm in the tier release matches", "did you mean one of `torch213"),
+        ("run --only *x86_46*", 1, "no variant of norm in the tier release matches", "-x86_64-linux`"),
+        ("run a.cpp", 2, "a.cpp: this is a file, not a directory", "name a directory with a build.toml"),
         ("run --only cu130", 1, "no variant of norm in the tier release matches", "did you mean one of `torch2"),
         ("matrix --only nothing", 1, "no variant of norm in the tier release matches", "there are torch2"),
         ("plan --backend metal", 1, "nothing is selected", "there are no variants for metal, only for cpu, cuda;"),
@@ -59,7 +62,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("plan --where torch==9.9", 1, "nothing is selected", "there are torch2"),
         ("test", 1, "there is no variant in build", "build one: kci build --variant NAME, or kci run"),
         ("build --variant torch213-cxx11-cpu-x86_64-linux --cache /proc/no", 1, "/proc/no", "--cache or KCI_CACHE"),
-        ("run --cache /proc/no", 1, "/proc/no", "--cache or KCI_CACHE"),
+        ("run --cache /proc/no", 1, "/proc/no", "name a place that you can write; for kci's cache with --cache or"),
     ],
 )
 def test_the_cause_and_the_remedy_are_told(kernel: Path, words: str, code: int, cause: str, remedy: str) -> None:
@@ -68,6 +71,34 @@ def test_the_cause_and_the_remedy_are_told(kernel: Path, words: str, code: int, 
     assert (done.code, cause in said, remedy in said) == (code, True, True), said
     assert "hint: " in said
     assert "Traceback" not in said
+
+
+def test_a_compiler_that_is_named_and_not_there(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To install one would not help, and there may be one."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = kci("build", "--variant", "torch213-cxx11-cpu-x86_64-linux", "--catalog", "2026-08-20")
+    assert done.code == 3, done.stderr
+    assert "hint: unset CXX, or name a compiler that is here" in done.stderr
+
+
+def test_kci_test_at_the_root_of_a_repository(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As other commands it takes the kernel below, and says of a folder without any what they say."""
+    monkeypatch.chdir(kernel.parent)
+    assert "there is no variant in norm/build" in kci("test").stderr
+    (kernel.parent / "empty").mkdir()
+    assert "empty: no build.toml here or below" in kci("test", "empty").stderr
+    write_tree(kernel.parent / "gelu", {"build.toml": BUILD.replace("norm", "gelu")})
+    done = kci("test")
+    assert (done.code, "name one: kci test gelu" in done.stderr) == (2, True)
+
+
+def test_doctor_does_not_pass_over_a_faulty_build_toml(kernel: Path, tmp_path: Path) -> None:
+    (kernel / "build.toml").write_text("[general\n")
+    done = kci("doctor", "--cache", tmp_path / "cache")
+    assert "This machine" in done.stdout
+    assert "build.toml is invalid, so nothing is said of kernels: `kci check` says where" in done.stderr
+    (kernel / "build.toml").unlink()
+    assert kci("doctor", "--cache", tmp_path / "cache").stderr == ""
 
 
 def test_without_a_network_the_reason_is_that(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

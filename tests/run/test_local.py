@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from buildkit import only_these, program, write_tree
+from buildkit import noarch_kernel, only_these, program, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import BuildFailedError
+from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import in_use
 from kci.run import build_leg, kept_builds, local, one_variant
 from kci.run.kept_builds import KEPT_BUILDS
@@ -330,6 +330,20 @@ class StandInCompiler:
             pass
 
 
+def test_what_is_lacking_is_one_line_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pip's words, which are many, the one that says why; all of them stand below the table."""
+
+    def lacks(*_: object, **__: object) -> None:
+        raise MissingToolError("cannot install torch\npip install torch\nCollecting torch\nERROR: no space left")
+
+    monkeypatch.setattr(kept_builds, "make_variant_dir", lacks)
+    done = kci("run", noarch_kernel(tmp_path / "k"), "--cache", tmp_path / "cache")
+    assert done.code == 3
+    assert "ERROR: no space left" in done.stdout
+    assert "Collecting torch" not in done.stdout
+    assert "Collecting torch" in done.stderr
+
+
 @pytest.mark.torch
 def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> None:
     """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun completes the tree."""
@@ -352,7 +366,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
         assert process.stderr is not None
         compiler.wait_for_start(process)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-        process.stderr.read()
+        assert "the same command goes on" in process.stderr.read()
         assert process.wait() == 130
     compiler.wait_for_end()
     assert not (kernel / "build").exists()

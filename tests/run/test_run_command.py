@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import noarch_kernel
+from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import kci, kci_process
 from conftest import AT_TOP, ROOT
 from forked import fork_server
+from kci.cli.run import _report
+from kci.run.local import Outcome, OutcomeState, RunResult
+from kci.toolchains.launcher import ObjectUse
 from kci.verify import verify
 from run.crash_anywhere import CRASHED
 
@@ -73,6 +76,17 @@ def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
     assert done.code == 1
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
     assert "1 error" in done.stdout
+
+
+@pytest.mark.parametrize(("found", "said"), [(0, ""), (1, "1 of 8 objects are as they were")])
+def test_a_first_build_is_held_against_nothing(found: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    built = [
+        Outcome("relu", variant(name), OutcomeState.BUILT, objects=ObjectUse(have, 4 - have))
+        for name, have in ((CPU, found), (STABLE_CPU, 0))
+    ]
+    _report(RunResult(tuple(built), ()))
+    told = [line for line in capsys.readouterr().out.splitlines() if " of 8 objects" in line]
+    assert told == [said] * bool(said)
 
 
 # --- what is taken over ---

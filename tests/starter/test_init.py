@@ -113,6 +113,7 @@ def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> N
     assert not (outside / "kernels" / "one" / "kci.toml").exists()
     assert not (outside / "kernels" / "one" / ".github").exists()
     assert "kci render" in made.stderr
+    assert len({line.index("#") for line in made.stderr.splitlines() if "  # " in line}) == 1, made.stderr
     assert kci("render").code == 0
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 

@@ -99,6 +99,14 @@ def test_an_index_that_is_turned_off_is_the_reason(tmp_path: Path, monkeypatch: 
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in (info.value.hint or "")
 
 
+def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Finished(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    monkeypatch.setattr(downloads, "run_pip", lambda *_: said)
+    with pytest.raises(MissingToolError, match="cannot install torch: the disk is full") as info:
+        install(["pip"], "torch", print, tmp_path)
+    assert info.value.hint.startswith(f"free space in {tmp_path}")
+
+
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, str]] = []
 

@@ -14,7 +14,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
 from kci.builders import native
 from kci.config.values import Version
-from kci.errors import MissingToolError
+from kci.errors import ClientError, MissingToolError
 from kci.files.cache import default_cache, work_dir
 from kci.files.lock import locked
 from kci.processes.process import Finished
@@ -22,13 +22,13 @@ from kci.toolchains import downloads, environment
 from kci.toolchains.environment import (
     COMPLETE,
     Environment,
+    ensure_runtime,
     isolated,
     own,
-    read_torch_version,
-    same_version,
     tvm_ffi_environment,
 )
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TorchVersion, read_torch_version, same_version
 from kci.toolchains.wheel_ranges import find_wheel
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
@@ -122,7 +122,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     environment.ensure(environment.python, said.append)
     assert environment.complete
     assert not (asked.root / "junk").exists()
-    assert read_torch_version(environment).release == "2.13.0"
+    assert read_torch_version(environment.torch).release == "2.13.0"
     assert "cannot be reached" in said[1]
     assert not any("cannot test" in line for line in said)
     assert environment.root is not None
@@ -180,6 +180,13 @@ def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch:
     assert said == []
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
+    asked = isolated(Path("/proc/no"), "2.13", "cpu")
+    with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
+        asked.ensure(asked.python, quiet)
+    assert "KCI_CACHE" in caught.value.hint
+
+
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     python = pip_of_the_tests(monkeypatch, tmp_path)
@@ -212,7 +219,47 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     said: list[str] = []
     environment = isolated(tmp_path, "2.13", "cpu")
     environment.ensure(environment.python, said.append)
-    assert any("is for CUDA 13.0: kci builds with it, and cannot test with it" in line for line in said), said
+    (told,) = [line for line in said if line.startswith("warning: ")]
+    assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
+    assert "KCI_TORCH_INDEX" in told
+
+
+FOR_CUDA = TorchVersion("2.13.0+cu130", "13.0", None)
+
+
+@pytest.mark.parametrize("found", [FOR_CUDA, TorchVersion("2.13.0", None, None), None])
+def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
+    found: TorchVersion | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
+    monkeypatch.setattr(environment, "require_index", lambda _python: None)
+    monkeypatch.setattr(environment, "torch_of_pip", lambda *_: found)
+    monkeypatch.setattr(environment, "run", lambda _: Finished(1, "none"))
+    said: list[str] = []
+    asked = isolated(tmp_path, "2.13", "cpu")
+    with pytest.raises(MissingToolError, match="cannot make a Python environment"):
+        asked.ensure(asked.python, said.append)
+    assert [line for line in said if "cannot import it" in line] == (said[-1:] if found is FOR_CUDA else [])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a build has left it there, or pip would take it."""
+    monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
+    monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
+    monkeypatch.setattr(environment, "torch_of_pip", lambda *_: FOR_CUDA)
+    asked = isolated(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    if there:
+        write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+        write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
+        ensure_runtime("2.13", cache=tmp_path, log=quiet)
+    assert (f"rm -r {asked.root}" in caught.value.hint) is there
+    assert "PIP_FIND_LINKS" in caught.value.hint
 
 
 @pytest.mark.slow
@@ -236,14 +283,14 @@ def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypat
     ],
 )
 def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
-    found = read_torch_version(at(tmp_path, text))
+    found = read_torch_version(at(tmp_path, text).torch)
     assert (found.release, found.cuda) == (release, cuda)
 
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
 def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
     with pytest.raises(MissingToolError, match=r"version\.py"):
-        read_torch_version(at(tmp_path, text))
+        read_torch_version(at(tmp_path, text).torch)
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:

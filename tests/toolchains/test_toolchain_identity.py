@@ -12,8 +12,8 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.toolchains import compilers as module
 from kci.toolchains.compilers import environment_flags, toolchain_identity
-from kci.toolchains.environment import TorchVersion
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TorchVersion
 
 NOARCH = "torch-cpu"
 
@@ -93,7 +93,7 @@ def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypat
     program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     isolated = toolchain_identity(variant(CPU), tmp_path)
     assert "torch 2.13.0" in isolated
-    monkeypatch.setattr(module, "own", lambda: None)
+    monkeypatch.setattr(module, "own", lambda: SimpleNamespace(torch=None))
     for release in ("2.13.0", "2.13.1"):
         monkeypatch.setattr(module, "read_torch_version", lambda _, release=release: torch_of(release))
         own = toolchain_identity(variant(CPU), tmp_path, isolation=False)

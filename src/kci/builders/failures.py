@@ -60,6 +60,7 @@ _OTHER_PROCESSOR = re.compile(
     r"|(?:unsupported option|unknown argument) ['‘](?P<clang>-m[\w.+=-]+)['’]"
 )
 _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
+_AGAIN = "correct that, and give the same command again: what compiled is kept"
 
 
 class ErrorSpot(msgspec.Struct, frozen=True):
@@ -154,7 +155,7 @@ def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFaile
     translated = {made: source for source, made in recipe.translation.sources.items()} if recipe.translation else {}
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system)
+    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system) or _AGAIN
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
     message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]

@@ -65,14 +65,13 @@ from kci.toolchains.environment import (
     own,
     python_config,
     python_include,
-    read_torch_version,
-    same_version,
     tvm_ffi_environment,
 )
 from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import read_torch_version, same_version
 
 GIVEN = "given"
 """The objects of packs in the work directory, as long as a build lasts."""
@@ -348,7 +347,7 @@ def _environment(request: Request) -> Environment:
 
 def _check_torch(request: Request, environment: Environment) -> None:
     """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
-    variant, found = request.variant, read_torch_version(environment)
+    variant, found = request.variant, read_torch_version(environment.torch)
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
         # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
@@ -368,7 +367,7 @@ def _check_torch(request: Request, environment: Environment) -> None:
 def _versions(
     cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
 ) -> tuple[str, ...]:
-    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment).release}"
+    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
     found = [version_line(cxx), torch]
     found += [nvcc_name(cuda)] if cuda else []
     found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []

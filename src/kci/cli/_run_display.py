@@ -18,7 +18,9 @@ from kci.run.local import Outcome, OutcomeState
 from kci.toolchains.downloads import SeldomTransfers, duration, is_step, read_transfer
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
-_MARKS = {"waiting": "·", "failed": "✗"}
+_MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
+_STAYS = ("note: ", "warning: ", "waiting for another kci")
+"""What a step of a first build is and took, and what a person has to know: the next line would take its place."""
 ENDED_WELL = (LegPhase.BUILT, LegPhase.PASSED)
 _NOTE = 60
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
@@ -82,6 +84,9 @@ class RunDisplay(LiveTable):
         key = f"{outcome.kernel} {outcome.variant.name}"
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
+        if self.live is not None and outcome.line.startswith(_STAYS) and outcome.line not in self._said:
+            self._said[outcome.line] = key
+            self.live.console.print(outcome.line, markup=False, highlight=False)
         if self.live is not None or self.options.quiet:
             return
         line = f"{key}: {outcome.state.value}"
@@ -118,7 +123,7 @@ class RunDisplay(LiveTable):
         grid = Table.grid(padding=(0, 2))
         left = 0
         for outcome in self._outcomes:
-            if outcome.state is OutcomeState.LEFT:
+            if outcome.state is OutcomeState.LEFT and outcome.error is None:
                 left += 1
                 continue
             building = outcome.state is OutcomeState.BUILDING

@@ -65,9 +65,11 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
 def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
     try:
         return opened(kernels, catalog)
-    except KciError:
+    except KciError as error:
         if kernels:
             raise
+        if error.diagnostics:
+            click.echo("build.toml is invalid, so nothing is said of kernels: `kci check` says where", err=True)
         return None  # the user did not ask about kernels
 
 

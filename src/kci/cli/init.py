@@ -189,7 +189,7 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
         f"  kci test {here}     # load it, and run its tests",
     ]
     if todo or not standalone:
-        lines.append("  kci render       # at the root of the repository: the workflows that build it")
+        lines.append(f"  {'kci render':<{len(here) + 14}}# at the root of the repository: the workflows that build it")
     if chosen.placeholder:
         lines.append(f"Before you publish, replace `{new_kernel.PLACEHOLDER_OWNER}` in repo-id by your account.")
     return "\n".join(lines)

@@ -102,8 +102,12 @@ def command(
         raise UsageError("--test needs --engine", hint="to test what this machine built: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(cache, isolation=isolation, jobs=jobs)
-    with RunDisplay(outcomes, options()) as display:
-        result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+    try:
+        with RunDisplay(outcomes, options()) as display:
+            result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+    except KeyboardInterrupt:
+        click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
+        raise
     return _report(result)
 
 
@@ -128,7 +132,7 @@ def _report(result: local.RunResult) -> int:
         rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
-    if len(used) > 1:
+    if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]

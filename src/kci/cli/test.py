@@ -18,6 +18,7 @@ from kci.cli import PATH, Command, FileName, completed
 from kci.cli._hardware import BuiltPlace, commands_of, elsewhere
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, opened
+from kci.config.discover import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
@@ -40,6 +41,7 @@ from kci.toolchains.emulation import require_emulated
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.manifest import read_manifest
+from kci.tree.metadata import FILE_NAME
 from kci.verify import verify
 from kci.verify.load_rules import LoaderEnvironment, probe
 from kci.version import __version__
@@ -142,6 +144,8 @@ def command(
         kci test --pack day.tar
         kci test --check record.json
     """
+    if kernel is None and tree is None:
+        place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
@@ -205,6 +209,16 @@ def command(
     if left and names and not wrong:  # asked for by name
         raise nothing_run(left)
     return 1 if wrong else 0
+
+
+def _kernel_or_tree(place: Path) -> Path:
+    """The place itself, or the kernel below the root of a repository."""
+    if (place / BUILD_TOML).is_file() or (place / FILE_NAME).is_file() or any(place.glob(f"*/{FILE_NAME}")):
+        return place
+    below = find_kernels([str(place)])
+    if len(below) > 1:
+        raise UsageError(f"{place} has {len(below)} kernels", hint=f"name one: kci test {below[0]}")
+    return Path(below[0])
 
 
 def _job(leg: str, tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:

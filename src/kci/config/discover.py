@@ -47,7 +47,8 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         path = Path(directory)
         if not directory or not os.path.isdir(path):  # noqa: PTH112  - of a name that is too long, False
             shown = argument[:200] or "an empty name"
-            raise UsageError(f"{shown}: there is no such directory", hint="name a directory with a build.toml")
+            what = "this is a file, not a directory" if os.path.isfile(path) else "there is no such directory"  # noqa: PTH113
+            raise UsageError(f"{shown}: {what}", hint="name a directory with a build.toml")
         if (path / BUILD_TOML).is_file():
             found[os.path.normpath(directory)] = None
             continue

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from kci.errors import ClientError
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ANOTHER = "is it yours to write? name another place; that of kci's cache is --cache or KCI_CACHE"
+_ANOTHER = "name a place that you can write; for kci's cache with --cache or KCI_CACHE"
 _SAID = ("No space left on device", "Disk quota exceeded")
 
 

@@ -297,6 +297,6 @@ def _build(
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
         now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:
-        now(state=OutcomeState.LEFT, note=error.message, error=error)
+        now(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:
         now(state=OutcomeState.FAILED, note=first_error(error), error=error)

@@ -22,11 +22,13 @@ from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
-from kci.toolchains.downloads import is_reachable
+from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
+from kci.toolchains.environment import base_python
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TO_TEST, torch_of_pip
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""
@@ -57,10 +59,10 @@ def examine(cache: Path, catalog: Catalog) -> list[Examined]:
         cache: where kci keeps its environments.
         catalog: the rows whose toolkits are looked for.
     """
-    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
+    return [*_basics(cache, catalog), *_toolkits(cache, catalog), *_helpers()]
 
 
-def _basics(cache: Path) -> Iterator[Examined]:
+def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     system = this_system()
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
@@ -75,20 +77,30 @@ def _basics(cache: Path) -> Iterator[Examined]:
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
     found = f"{cache}, {free / 1e9:.0f} GB free"
-    if free >= _ROOM:
+    if not os.access(place, os.W_OK):
+        remedy = "set KCI_CACHE to a directory that you can write"
+        yield Examined("cache", Health.MISSING, f"{cache} cannot be written", remedy)
+    elif free >= _ROOM:
         yield Examined("cache", Health.OK, found)
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield Examined("cache", Health.NOTE, found, remedy)
-    yield _torch_index()
+    yield _torch_index(toolchains().torch_release(max(row.torch for row in catalog.rows).minor_text))
 
 
-def _torch_index() -> Examined:
+def _torch_index(newest: str) -> Examined:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
         return Examined("torch's index", Health.OK, index)
-    remedy = f"make {index} reachable: pip's default index may have torch for CUDA, which `kci test` cannot import"
-    return Examined("torch's index", Health.NOTE, f"{index} cannot be reached", remedy)
+    if not is_reachable(pip_index()):
+        return Examined("torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX)
+    found = torch_of_pip(newest, base_python())
+    unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
+    why = unknown if found is None else found.no_tests if found.cuda else ""
+    has = f"; pip's index has torch for {found.built_for}" if found is not None else ""
+    return Examined(
+        "torch's index", Health.NOTE, f"{index} cannot be reached{has}", f"{why}. To test, {TO_TEST}" if why else ""
+    )
 
 
 def _newer_glibc() -> bool:

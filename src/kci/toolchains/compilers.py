@@ -19,9 +19,10 @@ from kci.matrix.variants import Variant
 from kci.processes.process import run, said, silent
 from kci.toolchains.crossing import cross_target, is_crossed, system_of
 from kci.toolchains.cuda import find_toolkit, nvcc_name
-from kci.toolchains.environment import own, read_torch_version
+from kci.toolchains.environment import own
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import read_torch_version
 
 _CXX_NAMES = ("g++", "clang++", "c++")
 _GPU_COMPILERS = {
@@ -65,7 +66,8 @@ def cxx_compiler(cuda: str | None = None, system: str = "") -> tuple[str, ...]:
         if named := os.environ.get(variable) if variable else None:
             words = _of_ccbin(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
-                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=hint)
+                wrong = f"unset {variable}, or name a compiler that is here"
+                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
             makes = system_of(said(*words, "-dumpmachine"))
             if target and variable != own and makes != system:
                 continue  # it is for this machine, whose variants are compiled in the same run
@@ -255,7 +257,7 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
-        found = read_torch_version(own())
+        found = read_torch_version(own().torch)
         return f"torch {found.release} of this Python, for {found.built_for}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
 

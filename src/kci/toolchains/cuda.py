@@ -20,8 +20,8 @@ from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run, said
 from kci.toolchains.crossing import cross_target
 from kci.toolchains.downloads import FetchedTool, install, pip_install
-from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import same_version
 
 # `Cuda compilation tools, release 13.0, V13.0.88`; what `nvcc --dryrun` prints of its directory
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")

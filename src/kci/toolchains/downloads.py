@@ -108,10 +108,9 @@ _AWAY = {
     "ReadTimeoutError": "the package index does not answer",
 }
 """What pip says where there is no network, and what that means."""
-_OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
+OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
-DEFAULT_INDEX = "https://pypi.org/simple"
 _PROBE_SECONDS = 5
 _NO_WAY = ("Name or service not known", "name resolution", "nodename nor servname", "Connection refused", "unreachable")
 """What a system says where nothing is at an address. A time-out is none of these: that may be a slow network."""
@@ -145,12 +144,22 @@ def require_index(python: str) -> None:
     Raises:
         MissingToolError: there is none. Where pip knows other places, or the index only takes its time, pip decides.
     """
-    index = os.environ.get("PIP_INDEX_URL") or DEFAULT_INDEX
+    index = pip_index()
     fault = str(_fault(index) or "")
-    settings = said(python, "-m", "pip", "config", "list", "-v") if any(word in fault for word in _NO_WAY) else ""
-    if settings and not _OTHER_PLACES.search(settings):
+    if any(word in fault for word in _NO_WAY) and asks_one_index(python):
         why = fault.removeprefix("<urlopen error ").removesuffix(">")[:200]
-        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=_OTHER_INDEX)
+        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=OTHER_INDEX)
+
+
+def pip_index() -> str:
+    """The index that pip asks where nothing but a variable names one."""
+    return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+
+
+def asks_one_index(python: str) -> bool:
+    """Whether pip knows no other place than `pip_index`."""
+    settings = said(python, "-m", "pip", "config", "list", "-v")
+    return bool(settings) and not _OTHER_PLACES.search(settings)
 
 
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
@@ -168,10 +177,12 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     done = run_pip(command, log)
     if done.code != 0:
         hint = program_hint(done.output, into, CACHE_OPTION)
-        away = next((meaning for word, meaning in _AWAY.items() if word in done.output), "")
+        away = next(
+            (meaning for word, meaning in _AWAY.items() if word in done.output), "the disk is full" * bool(hint)
+        )
         if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
-        hint = hint or (f"{away}: {_OTHER_INDEX}" if away else "check that this Python has wheels for it")
+        hint = hint or (f"{away}: {OTHER_INDEX}" if away else "check that this Python has wheels for it")
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 
@@ -217,7 +228,7 @@ def _version(python: str) -> tuple[int, int]:
 
 # torch-2.13.0-cpu-cp311-3dd896: a name, and which Python it is for
 _FOR_PYTHON = re.compile(r"-cp\d.*")
-_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|note:) ")
+_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|note:|warning:) ")
 
 
 @contextmanager

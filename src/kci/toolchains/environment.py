@@ -6,7 +6,6 @@ imported: what it is stands in `torch/version.py`, which is read as text.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import re
@@ -18,10 +17,9 @@ from typing import Any
 
 import msgspec
 
-from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
-from kci.files.full_disk import program_hint
+from kci.files.full_disk import program_hint, writing
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
@@ -36,6 +34,7 @@ from kci.toolchains.downloads import (
     timed,
 )
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import TO_TEST, read_torch_version, torch_of_pip, warn
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
@@ -102,7 +101,7 @@ class Environment(FetchedTool, frozen=True):
         """
         if self.root is None or self.complete:
             return
-        with locked(self.root, log):
+        with writing(self.root), locked(self.root, log):
             if not self.complete:
                 shutil.rmtree(self.root, ignore_errors=True)
                 try:
@@ -123,6 +122,9 @@ class Environment(FetchedTool, frozen=True):
             require_index(base_python())
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
+        for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
+        foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
+        warn(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
         made = run(venv)
         if made.code != 0:
@@ -136,32 +138,10 @@ class Environment(FetchedTool, frozen=True):
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
             install(command, what, log, place)
-        _check_flavour(self, log)
+        if for_cpu and foreseen is None:
+            warn(read_torch_version(self.torch), log)
+        _check_flavour(self)
         install(ninja, "ninja", log, place)
-
-
-class TorchVersion(msgspec.Struct, frozen=True):
-    """What `torch/version.py` says."""
-
-    release: str
-    cuda: str | None
-    hip: str | None
-
-    @property
-    def minor(self) -> str:
-        return ".".join(self.release.split(".")[:2])
-
-    @property
-    def rocm(self) -> str | None:
-        """The ROCm version that it is built for, `7.2`; `hip` has more to it, `7.2.26015-fc0010cf6a`."""
-        return ".".join(self.hip.split(".")[:2]) if self.hip else None
-
-    @property
-    def built_for(self) -> str:
-        """What it computes on, for a message."""
-        if self.rocm:
-            return f"ROCm {self.rocm}"
-        return f"CUDA {self.cuda}" if self.cuda else "the CPU"
 
 
 def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False, system: str = "") -> Environment:
@@ -238,9 +218,16 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
         MissingToolError: it cannot be made here.
     """
     environment = isolated(cache, torch, "cpu")
-    environment.ensure(environment.python, log)
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
+    from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
+    found = torch_of_pip(str(environment.release), base_python()) if from_pip else None
+    if found is None or not found.cuda:
+        environment.ensure(environment.python, log)
+        found = read_torch_version(environment.torch)
+    if found.cuda:
+        hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
+        raise MissingToolError(found.no_tests, hint=hint)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
@@ -249,44 +236,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
                 install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
-                hint = f"make {toolchains().index_url('cpu')} reachable and remove {root}; or test with another torch"
-                message = f"torch {torch} does not import: {last_line(check.output)}"
-                found = read_torch_version(environment)
-                if found.cuda:
-                    message += f"\n{NO_TESTS.format(torch=found.release, built_for=found.built_for)}"
-                raise MissingToolError(message, hint=hint)
+                hint = f"test with another torch, or have this one made again: rm -r {root}"
+                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
-
-
-NO_TESTS = (
-    "torch {torch} of pip's default index is for {built_for}: kci builds with it, and cannot test with it, since it "
-    "does not import without the libraries of {built_for}"
-)
-"""What a person should know before a build, not after it."""
-
-
-def read_torch_version(environment: Environment) -> TorchVersion:
-    """What an environment's torch really is.
-
-    Raises:
-        MissingToolError: there is no torch, or it does not say.
-    """
-    path = environment.torch / "version.py"
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise MissingToolError(f"cannot read the torch version of: {path}", hint="install torch again") from error
-    values: dict[str, str | None] = {}
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            values[target.id] = value.value if isinstance(value.value, str) else None
-    release = values.get("__version__")
-    if release is None:
-        raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
-    return TorchVersion(release, values.get("cuda"), values.get("hip"))
 
 
 def python_include() -> Path:
@@ -321,7 +274,8 @@ def python_config(system: str) -> dict[str, str]:
     include = python_include()
     if system == this_system():
         return {}
-    wanted = {cpu_of(name): path for path, name in _OF_SYSTEM.findall(_text(include / "pyconfig.h")) if _is_usual(name)}
+    included = _OF_SYSTEM.findall(_text(include / "pyconfig.h"))
+    wanted = {cpu_of(name): path for path, name in included if name.endswith("-linux-gnu")}
     name, own = (wanted.get(cpu_of(item)) for item in (system, this_system()))
     if name is None or own is None:
         return {}
@@ -329,10 +283,6 @@ def python_config(system: str) -> dict[str, str]:
     if not text:
         raise MissingToolError(f"{include.parent / own} is missing", hint="install Python's headers again")
     return {name: text}
-
-
-def _is_usual(triplet: str) -> bool:
-    return triplet.endswith("-linux-gnu")
 
 
 def _text(path: Path) -> str:
@@ -365,28 +315,14 @@ def needed_to_compile(path: str) -> str | None:
     return path if wanted or small else None
 
 
-def _check_flavour(environment: Environment, log: Log) -> None:
+def _check_flavour(environment: Environment) -> None:
     # one from the default index may be for another toolkit, and must not be cached under this name
-    if environment.requirement or (environment.flavour == "cpu" and environment.headers_only):
+    if environment.requirement or environment.flavour == "cpu":
         return
-    found = read_torch_version(environment)
-    if environment.flavour == "cpu":
-        if found.cuda:  # PyPI's own build stands in for it
-            log(f"note: {NO_TESTS.format(torch=found.release, built_for=found.built_for)}")
-        return
+    found = read_torch_version(environment.torch)
     known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(
             f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
         )
-
-
-def same_version(left: str | None, right: str | None) -> bool:
-    """Whether two versions have the same major and minor; 13 equals 13.0."""
-    if left is None or right is None:
-        return left == right
-    try:
-        return Version.parse(left).minor_text == Version.parse(right).minor_text
-    except ValueError:
-        return False

@@ -14,7 +14,7 @@ from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.processes.process import Log, said
-from kci.toolchains.environment import same_version
+from kci.toolchains.torch_version import same_version
 
 OPT = Path("/opt")
 """Where AMD's packages install `rocm` and `rocm-X.Y.Z`."""

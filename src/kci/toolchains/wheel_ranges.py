@@ -29,7 +29,7 @@ from kci.files.bounded_json import decode_json
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import room_hint
 from kci.processes.process import Log, silent
-from kci.toolchains.downloads import DEFAULT_INDEX, Transfer
+from kci.toolchains.downloads import Transfer, pip_index
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _SECONDS = 60
@@ -174,7 +174,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     Raises:
         MissingToolError: the index does not answer, or has no such wheel.
     """
-    base = (index or os.environ.get("PIP_INDEX_URL") or DEFAULT_INDEX).rstrip("/")
+    base = (index or pip_index()).rstrip("/")
     page = f"{base}/{canonicalize_name(package)}/"
     try:
         request = urllib.request.Request(page, headers={"Accept": _ACCEPT})  # noqa: S310  - https or the user's own

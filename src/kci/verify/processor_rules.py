@@ -266,7 +266,7 @@ _MAX_PYTHON = 4 * 1024 * 1024
 def check_processor(variant: VariantDir, path: Path, machine: str, where: str) -> Iterator[Diagnostic]:
     """The rules about the instructions of a library on Linux; the variant's Python may ask the processor for it."""
     if machine != "x86_64":
-        yield finding("KCI750", f"of a library for {machine} the instructions are not looked at", path=where)
+        yield finding("KCI750", f"the instructions of a library for {machine} are not checked", path=where)
         return
     try:
         code = disassemble(path)

@@ -28,7 +28,7 @@ from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
 from kci.plurals import count
-from kci.suggest import containing, nearest, suggestion
+from kci.suggest import containing, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
     from kci.catalog.rows import Overlay
@@ -213,10 +213,11 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """What might have been meant by a choice that selects nothing."""
         everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
         known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
+        words = sorted({word for name in known for word in name.split("-")})
         hints = []
         for glob in choice.only:
-            near = suggestion(glob, known) or suggestion(glob.casefold(), known)
-            hints.append(near or containing(glob, known))
+            near = suggestion(glob, known) or suggestion(glob.casefold(), known) or containing(glob, known)
+            hints.append(near or containing(nearest_name(glob.strip("*"), words), known))
         variants = [variant for kernel in everything.kernels for variant in kernel.variants]
         for given, there in (
             (choice.systems, {variant.system for variant in variants}),

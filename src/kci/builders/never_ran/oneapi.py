@@ -13,8 +13,8 @@ from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.processes.process import run
 from kci.toolchains.cutlass import tla_version
-from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.torch_version import same_version
 
 ICPX = "icpx"
 ASKED_OF_ICPX = "<those of icpx -###>"
