@@ -237,6 +237,23 @@ def test_a_standard_can_be_asked_for_as_a_feature() -> None:
     assert made.flags["cxx"] == ()
 
 
+def test_it_is_configured_as_scikit_build_core_does() -> None:
+    text = (
+        f"{TORCH}set(CMAKE_CXX_FLAGS_RELEASE -O3)\nset(S a.cpp)\n{MODULE}"
+        'if(NOT SKBUILD OR NOT IS_ABSOLUTE "${SKBUILD_PLATLIB_DIR}" OR NOT SKBUILD_PROJECT_NAME)\nmessage(FATAL_ERROR "no")\nendif()\n'
+    )
+    assert made_of(text).flags["cxx"] == ("-O3",)
+
+
+def test_what_only_a_test_or_a_custom_target_needs_is_an_extension() -> None:
+    text = (
+        f"{TORCH}add_library(m SHARED a.cpp)\ntarget_link_libraries(m PUBLIC ${{TORCH_LIBRARIES}})\n"
+        "add_custom_target(everything DEPENDS m)\nadd_dependencies(everything m)\n"
+        "add_executable(try b.cpp)\ntarget_link_libraries(try m)\n"
+    )
+    assert made_of(text, **{"b.cpp": ""}).sources == ("a.cpp",)
+
+
 def test_a_pybind11_that_is_fetched_is_a_stand_in() -> None:
     text = (
         "cmake_minimum_required(VERSION 3.24)\nproject(m LANGUAGES CXX)\nfunction(get)\ninclude(FetchContent)\n"

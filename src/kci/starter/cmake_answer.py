@@ -26,8 +26,8 @@ MOST_REPLY = 16 * 1024 * 1024
 _MOST_TARGETS = 2000
 _BROUGHT = re.compile(r"(?i)(?:torch|c10|pybind11|python\d?|gomp|rt$|pthread$|dl$|m$)")
 """Libraries that the build of a kernel links without being told."""
-_OF_CMAKE = re.compile(r"-fPIC|-Xcompiler=-fPIC|--generate-code=.*|-std=.*|-D\w+_EXPORTS|-x|cu|-rdc=false")
-"""What CMake adds to a command by itself."""
+_OF_CMAKE = re.compile(r"-fPIC|-Xcompiler=-fPIC|--generate-code=.*|-std=.*|-D\w+_EXPORTS|-x|cu|-rdc=false|-DTORCH_(?:API_INCLUDE|EXTENSION_NAME).*")
+"""What CMake adds to a command by itself, and what the build of a kernel defines."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=65_536)]
 
@@ -153,13 +153,14 @@ class Configured:
 
     def extensions(self, backend: str) -> Iterator[RecordedExtension]:
         """The modules that are built with torch, with the libraries of the project that they link."""
-        linked = {item.id for target in self.targets.values() for item in target.dependencies}
-        for target in self.targets.values():
+        modules = [item for item in self.targets.values() if item.type in ("MODULE_LIBRARY", "SHARED_LIBRARY")]
+        linked = {item.id for target in modules for item in target.dependencies}
+        for target in modules:
             links = [
                 word for part in target.link.fragments if part.role == "libraries" for word in part.fragment.split()
             ]
             torch = any(re.match(r"(?:lib|-l)?(?:torch|c10)", posixpath.basename(word)) for word in links)
-            if torch and target.type in ("MODULE_LIBRARY", "SHARED_LIBRARY") and target.id not in linked:
+            if torch and target.id not in linked:
                 yield self.extension(target, links, backend)
 
     def extension(self, target: _CMakeTarget, links: list[str], backend: str) -> RecordedExtension:

@@ -181,10 +181,10 @@ def _run(
     program, *given = cmake
     values = {
         "CMAKE_TOOLCHAIN_FILE": f"{modules}/toolchain.cmake", "CMAKE_MAKE_PROGRAM": f"{modules}/bin/make",
-        "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": f"{modules}/stand_ins.cmake", "CMAKEBUILD_TYPE": "Release",
+        "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": f"{modules}/stand_ins.cmake", "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5", "CMAKE_IGNORE_PATH": "/usr/local/bin;/usr/local/cuda/bin",
-        "KCI_NAMED": facts["named"],
-        "SKBUILD": "2", "SKBUILDPLATLIB_DIR": PLATLIB, "SKBUILD_PROJECT_NAME": facts["name"],
+        "KCI_NAMED": facts["named"], "SKBUILD": "2", "SKBUILD_PLATLIB_DIR": PLATLIB,
+        "SKBUILD_PROJECT_NAME": facts["name"],
     }  # fmt: skip
     command = [
         str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-c", _LIMITED, str(modules), json.dumps(facts),
