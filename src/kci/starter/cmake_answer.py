@@ -26,7 +26,10 @@ MOST_REPLY = 16 * 1024 * 1024
 _MOST_TARGETS = 2000
 _BROUGHT = re.compile(r"(?i)(?:torch|c10|pybind11|python\d?|gomp|rt$|pthread$|dl$|m$)")
 """Libraries that the build of a kernel links without being told."""
-_OF_CMAKE = re.compile(r"-fPIC|-Xcompiler=-fPIC|--generate-code=.*|-std=.*|-D\w+_EXPORTS|-x|cu|-rdc=false|-DTORCH_(?:API_INCLUDE|EXTENSION_NAME).*")
+_OF_CMAKE = re.compile(
+    r"-fPIC|-Xcompiler=-fPIC|--generate-code=.*|-std=.*|-D\w+_EXPORTS|-x|cu|-rdc=false"
+    r"|-DTORCH_(?:API_INCLUDE|EXTENSION_NAME).*"
+)
 """What CMake adds to a command by itself, and what the build of a kernel defines."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=65_536)]
