@@ -35,7 +35,7 @@ def main() -> int:
     if code := subprocess.run(command, check=False).returncode:
         return code
     print("\n== loading the trees in fresh processes, offline, with the `kernels` loader", flush=True)
-    python = ensure_runtime(TORCH, cache=default_cache(), log=lambda line: print(f"   {line}"))
+    python = ensure_runtime(TORCH, cache=default_cache(), log=lambda line: print(f"   {line}", flush=True))
     return subprocess.run([python, str(EXAMPLES / "check_loads.py"), str(into)], check=False).returncode
 
 
