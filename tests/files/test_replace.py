@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,25 @@ def test_who_waits_says_so(tmp_path: Path) -> None:
         with locked(tmp_path / "build", let_go):
             assert names(tmp_path) == [".kci-build.lock"]
     assert said == [f"waiting for another kci process that uses {tmp_path / 'build'}"]
+
+
+def test_who_waits_for_its_own_run_is_told_that(tmp_path: Path) -> None:
+    waits, said = threading.Event(), list[str]()
+
+    def told(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    def second() -> None:
+        with locked(tmp_path / "envs", told):
+            pass
+
+    with locked(tmp_path / "envs"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+    thread.join(60)
+    assert said == [f"waiting for another build of this run that uses {tmp_path / 'envs'}"]
 
 
 def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:

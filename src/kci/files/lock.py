@@ -45,6 +45,10 @@ def beside(path: Path, purpose: str) -> Path:
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
+_HERE: set[Path] = set()
+"""The locks that this process holds: who waits for one of them waits for nobody else."""
+
+
 @contextmanager
 def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
     """Hold the lock of a path; another process waits.
@@ -64,10 +68,12 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = beside(path, "lock")
-    handle = _acquire(file, lambda: log(f"waiting for another kci process that uses {path}"))
+    handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
+    _HERE.add(file)
     try:
         yield handle
     finally:
+        _HERE.discard(file)
         if sys.platform == "win32":  # pragma: no cover - an open file cannot be removed there
             os.close(handle)
             with suppress(OSError):
@@ -76,6 +82,10 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
             with suppress(OSError):
                 file.unlink()
             os.close(handle)
+
+
+def _holder(file: Path) -> str:
+    return "build of this run" if file in _HERE else "kci process"
 
 
 def in_use(path: Path) -> bool:
