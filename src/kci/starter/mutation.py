@@ -143,7 +143,7 @@ def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> boo
     line_start = max(body.rfind(";", 0, start), body.rfind("{", 0, start), body.rfind("}", 0, start)) + 1
     before = body[line_start:start]
     if assigned := _LOCAL.search(before[-200:]):
-        return False if "const" in before[-200:] else _pointer(assigned[1], body[end:], code, depth)
+        return _local(assigned, body[end:], code, depth)
     if field := re.search(r"(?:\.|->)\s*(\w+)\s*=\s*(?:\([^()]*\)\s*)?$", before):
         return _field(field[1], code, depth)
     call = _enclosing(start, body)
@@ -161,6 +161,11 @@ _LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
 
+def _local(found: re.Match[str], after: str, code: Code, depth: int) -> bool | None:
+    """What is done with a local pointer: a `const` before the `*` is of what it points to, any other its own."""
+    return False if re.search(r"\bconst\b[^*]*\*", found.string) else _pointer(found[1], after, code, depth)
+
+
 def _field(name: str, code: Code, depth: int) -> bool | None:
     """What is done with a pointer that was put into a field of a struct: whoever takes it out of there says so."""
     if depth > _DEEPEST:
@@ -174,11 +179,7 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
         for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
             before = _LOCAL.search(function.body[max(0, found.start() - 200) : found.start()].rpartition(";")[2])
             if before is not None:
-                answers.append(
-                    False
-                    if "const" in before[0]
-                    else _pointer(before[1], function.body[found.end() :], code, depth + 1)
-                )
+                answers.append(_local(before, function.body[found.end() :], code, depth + 1))
             elif not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() : found.end() + 20]):
                 answers.append(None)
             if answers and answers[-1]:
@@ -199,10 +200,14 @@ def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool
     return _pointer(taken.name, item.body, code, depth + 1)
 
 
+_INDEX = r"\[(?:[^][;]|\[(?:[^][;]|\[[^][;]*+\])*+\])*+\]"
+"""What stands in brackets, with two more in it."""
+
+
 @lru_cache(maxsize=4096)
 def _writes(name: str, body: str) -> bool:
     word = re.escape(name)
-    indexed = rf"(?<![\w.]){word}\s*(?:\[[^;=]*?\]\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
+    indexed = rf"(?<![\w.]){word}\s*(?:{_INDEX}\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
     pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?=(?!=)"
     atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
     counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
@@ -218,9 +223,13 @@ def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?!\s*\[)(?!\s*\.)", body):
         call = _enclosing(found.start(), body)
         if call is None or "." in call[0] or _READS.match(call[0]):
-            unknown = unknown or re.search(r"=\s*&?\s*$", body[: found.start()]) is not None
-            continue
-        answer = _argument(call[0], call[1], call[2], code, depth)
+            before = re.split("[;{}]", body[max(0, found.start() - 200) : found.start()])[-1]
+            if not re.search(r"=\s*&?\s*$", before):
+                continue
+            moved = _LOCAL.search(before)  # `float* row = p + n * width`
+            answer = _local(moved, body[found.end() :], code, depth + 1) if moved else None
+        else:
+            answer = _argument(call[0], call[1], call[2], code, depth)
         if answer:
             return True
         unknown = unknown or answer is None
