@@ -31,7 +31,8 @@ def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> 
     item = function.parameters[index]
     if not item.name:
         return False
-    answers = [_tensor(name, function.body, code, depth) for name in _same_as(item.name, function.body)]
+    body = _without_casts(function.body)
+    answers = [_tensor(name, body, code, depth) for name in _same_as(item.name, body)]
     if True in answers:
         return True
     named = function.name.endswith("_") and not function.name.endswith("__")
@@ -102,6 +103,8 @@ def _enclosing(start: int, body: str) -> tuple[str, int, int, str] | None:
             before = _without_template(before)
             name = re.search(r"([A-Za-z_][\w:.]*)$", before)
             end = block_end(body, place)
+            if name is None and end:
+                continue  # brackets of an expression
             if name is None or not end:
                 return None
             arguments = split_arguments(body[place + 1 : end - 1])
@@ -147,14 +150,20 @@ def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> boo
     if field := re.search(r"(?:\.|->)\s*(\w+)\s*=\s*(?:\([^()]*\)\s*)?$", before):
         return _field(field[1], code, depth)
     call = _enclosing(start, body)
-    while call is not None and call[0] in ("reinterpret_cast", "static_cast"):
-        at = body.rfind(call[0], 0, start)
-        if "const" in body[at:start]:
-            return False
-        call = _enclosing(at, body)
-    if call is None:
-        return None
+    if call is None or call[0] in ("reinterpret_cast", "static_cast"):
+        return None if call is None else False
     return _argument(call[0], call[1], call[2], code, depth)
+
+
+_CAST = re.compile(
+    r"\b(?:reinterpret|static)_cast\s*<(?![^()]*?\bconst\b[^()]*?>\s*\()[^()]*?>\s*(?=\()|\(\s*(?!const\b)[\w:]+(?:<[^<>()]*>)?\s*\*\s*\)(?=\s*[\w&(])"
+)
+
+
+@lru_cache(maxsize=4096)
+def _without_casts(body: str) -> str:
+    """A body in which a pointer stands where it was cast, but for casts to a constant one."""
+    return _CAST.sub("", body)
 
 
 _LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
@@ -211,20 +220,22 @@ def _writes(name: str, body: str) -> bool:
     pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?=(?!=)"
     atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
     counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
-    return re.search(f"{indexed}|{pointed}|{atomic}|{counted}", body) is not None
+    moved = rf"\(\s*{word}\b[^;=()]*\)\s*{_INDEX}\s*[-+*/|&^]?=(?!=)"
+    return re.search(f"{indexed}|{pointed}|{atomic}|{counted}|{moved}", body) is not None
 
 
 def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     if not name or len(body) > _LONGEST or depth > _DEEPEST:
         return None
+    body = _without_casts(body)
     if _writes(name, body):
         return True
     unknown = False
-    for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?!\s*\[)(?!\s*\.)", body):
+    for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?![\s)]*\[)(?!\s*\.)", body):
         call = _enclosing(found.start(), body)
         if call is None or "." in call[0] or _READS.match(call[0]):
             before = re.split("[;{}]", body[max(0, found.start() - 200) : found.start()])[-1]
-            if not re.search(r"=\s*&?\s*$", before):
+            if not re.search(r"=[\s&(]*$", before):
                 continue
             moved = _LOCAL.search(before)  # `float* row = p + n * width`
             answer = _local(moved, body[found.end() :], code, depth + 1) if moved else None
