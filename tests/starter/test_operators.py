@@ -184,6 +184,8 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("float* p = x.data_ptr<float>(); v = ((const float4*)p)[0]; somewhere(reinterpret_cast<const float4*>(p));", False),
         ("k<<<1, 2>>>(reinterpret_cast<half*>(x.data_ptr()), n);", True),
         ("somewhere(static_cast<const half*>(x.data_ptr()));", False),
+        ("auto error = k2(x.data_ptr<float>(), n);", True),
+        ("set(params, x.data_ptr());", True),
         ("params.x_ptr = x.data_ptr();", True),
         ("params.y_ptr = x.data_ptr();", False),
         ("params.z_ptr = x.data_ptr();", None),
@@ -194,6 +196,7 @@ def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
     others = (
         "__global__ void k(float* p, int n) { p[n] = 1; }\n"
         "template <typename T> __global__ void r(int n, T* p) { n = p[0]; }\n"
+        "int k2(float* p, int n) { p[n] = 1; return n; }\nvoid set(Params p, void* data) { p.x_ptr = data; }\n"
         "void c(const float* p);\nvoid inner(int n, at::Tensor t) { t.mul_(n); }\nvoid outer(at::Tensor t) { t.size(0); }\n"
         "void use(Params p) { float* q = reinterpret_cast<float*>(p.x_ptr); q[1] = 2; const float* r = (const float*)p.y_ptr; }\n"
     )

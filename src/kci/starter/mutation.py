@@ -143,16 +143,25 @@ def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bo
 
 def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
     """What is done with `x.data_ptr()`."""
-    line_start = max(body.rfind(";", 0, start), body.rfind("{", 0, start), body.rfind("}", 0, start)) + 1
-    before = body[line_start:start]
-    if assigned := _LOCAL.search(before[-200:]):
-        return _local(assigned, body[end:], code, depth)
-    if field := re.search(r"(?:\.|->)\s*(\w+)\s*=\s*(?:\([^()]*\)\s*)?$", before):
-        return _field(field[1], code, depth)
     call = _enclosing(start, body)
-    if call is None or call[0] in ("reinterpret_cast", "static_cast"):
-        return None if call is None else False
-    return _argument(call[0], call[1], call[2], code, depth)
+    if call is not None and call[0] in ("reinterpret_cast", "static_cast"):
+        return False  # to a constant one
+    if call is not None and not _READS.match(call[0]):
+        return _argument(call[0], call[1], call[2], code, depth)
+    return _set(_statement(start, body), body[end:], code, depth)
+
+
+def _statement(start: int, body: str) -> str:
+    """What stands before a place in its statement."""
+    return re.split("[;{}]", body[max(0, start - 200) : start])[-1]
+
+
+def _set(before: str, after: str, code: Code, depth: int) -> bool | None:
+    """What is done with the local pointer, or the field, that a statement sets."""
+    if found := _LOCAL.search(before):
+        return _local(found, after, code, depth + 1)
+    field = re.search(r"(?:\.|->)\s*(\w+)\s*=[\s(]*$", before)
+    return _field(field[1], code, depth) if field else None
 
 
 _CAST = re.compile(
@@ -234,11 +243,10 @@ def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?![\s)]*\[)(?!\s*\.)", body):
         call = _enclosing(found.start(), body)
         if call is None or "." in call[0] or _READS.match(call[0]):
-            before = re.split("[;{}]", body[max(0, found.start() - 200) : found.start()])[-1]
+            before = _statement(found.start(), body)
             if not re.search(r"=[\s&(]*$", before):
                 continue
-            moved = _LOCAL.search(before)  # `float* row = p + n * width`
-            answer = _local(moved, body[found.end() :], code, depth + 1) if moved else None
+            answer = _set(before, body[found.end() :], code, depth)  # `float* row = p + n * width`
         else:
             answer = _argument(call[0], call[1], call[2], code, depth)
         if answer:
