@@ -181,7 +181,10 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("float* p = x.data_ptr<float>(); auto q = reinterpret_cast<float4*>(p); q[0] = v;", True),
         ("float* p = x.data_ptr<float>(); k<<<1, 2>>>(reinterpret_cast<half*>(p), n);", True),
         ("float* p = x.data_ptr<float>(); v = reinterpret_cast<float4*>(p)[0];", False),
-        ("float* p = x.data_ptr<float>(); v = ((const float4*)p)[0]; somewhere(reinterpret_cast<const float4*>(p));", False),
+        (
+            "float* p = x.data_ptr<float>(); v = ((const float4*)p)[0]; somewhere(reinterpret_cast<const float4*>(p));",
+            False,
+        ),
         ("k<<<1, 2>>>(reinterpret_cast<half*>(x.data_ptr()), n);", True),
         ("somewhere(static_cast<const half*>(x.data_ptr()));", False),
         ("auto error = k2(x.data_ptr<float>(), n);", True),

@@ -158,8 +158,8 @@ def _statement(start: int, body: str) -> str:
 
 def _set(before: str, after: str, code: Code, depth: int) -> bool | None:
     """What is done with the local pointer, or the field, that a statement sets."""
-    if found := _LOCAL.search(before):
-        return _local(found, after, code, depth + 1)
+    if found := _LOCAL.search(before):  # a `const` before the `*` is of what it points to, any other its own
+        return False if re.search(r"\bconst\b[^*]*\*", before) else _pointer(found[1], after, code, depth + 1)
     field = re.search(r"(?:\.|->)\s*(\w+)\s*=[\s(]*$", before)
     return _field(field[1], code, depth) if field else None
 
@@ -179,11 +179,6 @@ _LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
 
-def _local(found: re.Match[str], after: str, code: Code, depth: int) -> bool | None:
-    """What is done with a local pointer: a `const` before the `*` is of what it points to, any other its own."""
-    return False if re.search(r"\bconst\b[^*]*\*", found.string) else _pointer(found[1], after, code, depth)
-
-
 def _field(name: str, code: Code, depth: int) -> bool | None:
     """What is done with a pointer that was put into a field of a struct: whoever takes it out of there says so."""
     if depth > _DEEPEST:
@@ -195,11 +190,9 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
         if re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", function.body):
             return True
         for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
-            before = _LOCAL.search(function.body[max(0, found.start() - 200) : found.start()].rpartition(";")[2])
-            if before is not None:
-                answers.append(_local(before, function.body[found.end() :], code, depth + 1))
-            elif not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() : found.end() + 20]):
-                answers.append(None)
+            before, after = _statement(found.start(), function.body), function.body[found.end() :]
+            if _LOCAL.search(before) or not re.match(r"\s*(?:=(?!=)|[!=]=|\))", after):
+                answers.append(_set(before, after, code, depth + 1))
             if answers and answers[-1]:
                 return True
     return None if not answers or None in answers else False
