@@ -187,6 +187,14 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ),
         ("k<<<1, 2>>>(reinterpret_cast<half*>(x.data_ptr()), n);", True),
         ("somewhere(static_cast<const half*>(x.data_ptr()));", False),
+        ("auto a = x.accessor<float, 4>(); k2(&a[n][n][0][0], n);", True),
+        ("auto a = x.accessor<float, 4>(); c(&a[n][n][0][0]); v = n & a[0];", False),
+        ("auto a = x.accessor<float, 2>(); auto row = a[n]; row[0] = 1;", True),
+        ("auto a = x.accessor<float, 2>(); auto row = a[n]; v = row[0];", False),
+        ("float* p = x.data_ptr<float>(); float& v = p[n]; v += 1;", True),
+        ("float* p = x.data_ptr<float>(); float v = p[n]; v += 1; somewhere(v);", False),
+        ("auto a = x.accessor<float, 2>(); into(a[n], n);", True),
+        ("auto a = x.accessor<float, 2>(); out_of(a[n], n); somewhere(a[n][0]);", False),
         ("auto error = k2(x.data_ptr<float>(), n);", True),
         ("set(params, x.data_ptr());", True),
         ("params.x_ptr = x.data_ptr();", True),
@@ -200,6 +208,7 @@ def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
         "__global__ void k(float* p, int n) { p[n] = 1; }\n"
         "template <typename T> __global__ void r(int n, T* p) { n = p[0]; }\n"
         "int k2(float* p, int n) { p[n] = 1; return n; }\nvoid set(Params p, void* data) { p.x_ptr = data; }\n"
+        "void into(at::TensorAccessor<float, 1> row, int n) { row[0] = n; }\nint out_of(at::TensorAccessor<float, 1> row, int n) { return row[n]; }\n"
         "void c(const float* p);\nvoid inner(int n, at::Tensor t) { t.mul_(n); }\nvoid outer(at::Tensor t) { t.size(0); }\n"
         "void use(Params p) { float* q = reinterpret_cast<float*>(p.x_ptr); q[1] = 2; const float* r = (const float*)p.y_ptr; }\n"
     )

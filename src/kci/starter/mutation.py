@@ -230,10 +230,10 @@ def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     if not name or len(body) > _LONGEST or depth > _DEEPEST:
         return None
     body = _without_casts(body)
-    if _writes(name, body):
+    if _writes(name, body) or _writes_to_part(name, body, code, depth):
         return True
     unknown = False
-    for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?![\s)]*\[)(?!\s*\.)", body):
+    for found in re.finditer(rf"(?<=[(,=])\s*&\s*{name}\s*\[|(?<![\w.]){name}\b(?![\s)]*\[)(?!\s*\.)", body):
         call = _enclosing(found.start(), body)
         if call is None or "." in call[0] or _READS.match(call[0]):
             before = _statement(found.start(), body)
@@ -246,3 +246,20 @@ def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
             return True
         unknown = unknown or answer is None
     return None if unknown else False
+
+
+def _writes_to_part(name: str, body: str, code: Code, depth: int) -> bool:
+    """Whether it writes to `p[n]` under another name: a reference, or a row of an accessor."""
+    for found in re.finditer(rf"(?<![\w.&]){name}\s*(?:{_INDEX}\s*)+(?=([;,)]))", body):
+        if local := re.search(r"(?:auto|(&))\s*&*\s*(\w+)\s*=\s*$", _statement(found.start(), body)):
+            after = body[found.end() :]
+            if _writes(local[2], after) or (local[1] and re.search(rf"\b{local[2]}\s*[-+*/|&^]?=(?!=)", after)):
+                return True
+        elif found[1] != ";" and (call := _enclosing(found.start(), body)) is not None:
+            taken = [
+                item.parameters[call[1]] for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]
+            ]
+            row = taken and "const" not in taken[0].type and re.search("ccessor|&", taken[0].type)
+            if row and call[3] == found[0].strip() and _argument(call[0], call[1], call[2], code, depth):
+                return True
+    return False
