@@ -175,7 +175,7 @@ def _without_casts(body: str) -> str:
     return _CAST.sub("", body)
 
 
-_LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
+_LOCAL = re.compile(r"(?:[\w>][\s*&]+|^\s*)(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
 
@@ -219,7 +219,7 @@ _INDEX = r"\[(?:[^][;]|\[(?:[^][;]|\[[^][;]*+\])*+\])*+\]"
 def _writes(name: str, body: str) -> bool:
     word = re.escape(name)
     indexed = rf"(?<![\w.]){word}\s*(?:{_INDEX}\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
-    pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?=(?!=)"
+    pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?(?<![!<>])=(?!=)"
     atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
     counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
     moved = rf"\(\s*{word}\b[^;=()]*\)\s*{_INDEX}\s*[-+*/|&^]?=(?!=)"
