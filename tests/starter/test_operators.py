@@ -190,6 +190,7 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("float *p, *q; p = x.data_ptr<float>(); if (n) { q = &p[n]; } *q += 1;", True),
         ("float *p, *q; p = x.data_ptr<float>(); if (n) { q = &p[n] - n; } n += *q;", False),
         ("float* p = x.data_ptr<float>(); if (*p != n && *p <= 1) n = 0;", False),
+        ("float* p = x.data_ptr<float>(); float* q = p; atomicAdd(other, n * *q);", False),
         ("auto a = x.accessor<float, 4>(); k2(&a[n][n][0][0], n);", True),
         ("auto a = x.accessor<float, 4>(); c(&a[n][n][0][0]); v = n & a[0];", False),
         ("auto a = x.accessor<float, 2>(); auto row = a[n]; row[0] = 1;", True),
@@ -217,6 +218,12 @@ def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
     )
     code = read_code({"a.cu": f"{others}void f(at::Tensor x, int n) {{ {body} }}"})
     assert writes_to(code.functions["f"][0], 0, code) is writes
+
+
+@pytest.mark.parametrize("use", ["q = &p[n]; ", "auto v = p[n]; ", "float* q = p; "])
+def test_a_body_that_uses_a_pointer_very_often_is_asked_about(use: str) -> None:
+    code = read_code({"a.cu": f"void f(at::Tensor x, int n) {{ float* p = x.data_ptr<float>(); {use * 5000} }}"})
+    assert writes_to(code.functions["f"][0], 0, code) is None
 
 
 def test_a_name_says_what_a_body_does_not() -> None:

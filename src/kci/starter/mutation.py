@@ -10,8 +10,9 @@ from kci.starter.cpp_text import block_end, split_arguments
 
 _DEEPEST = 4
 _LONGEST = 200_000
+_MOST_USES = 300
 _READS = re.compile(
-    r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
+    r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|atomic|gpuAtomic|fastAtomic|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
 )
 
 
@@ -31,7 +32,7 @@ def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> 
     item = function.parameters[index]
     if not item.name:
         return False
-    body = _without_casts(function.body)
+    body = _CAST.sub("", function.body)
     answers = [_tensor(name, body, code, depth) for name in _same_as(item.name, body)]
     if True in answers:
         return True
@@ -78,7 +79,7 @@ def _tensor(name: str, body: str, code: Code, depth: int) -> bool | None:
         elif "const" in (found[3] or ""):
             answer = False
         else:
-            answer = _pointer_use(found.start(), found.end(), body, code, depth)
+            answer = _use(found.start(), found.end(), body, code, depth, None)
         if answer:
             return True
         unknown = unknown or answer is None
@@ -141,14 +142,15 @@ def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bo
     return writes_to(known[0], number, code, depth + 1)
 
 
-def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
-    """What is done with `x.data_ptr()`."""
+def _use(start: int, end: int, body: str, code: Code, depth: int, unclear: bool | None) -> bool | None:
+    """What is done with a pointer; `unclear` where a method takes it, or it is neither passed on nor given a name."""
     call = _enclosing(start, body)
-    if call is not None and call[0] in ("reinterpret_cast", "static_cast"):
-        return False  # to a constant one
     if call is not None and not _READS.match(call[0]):
-        return _argument(call[0], call[1], call[2], code, depth)
-    return _set(_statement(start, body), body[end:], code, depth)
+        return unclear if "." in call[0] else _argument(call[0], call[1], call[2], code, depth)
+    before = _statement(start, body)
+    if (call is not None and "_cast" in call[0]) or (unclear is False and not re.search(r"=[\s&(]*$", before)):
+        return False  # the casts that are left are to constant ones
+    return _set(before, body[end:], code, depth)
 
 
 def _statement(start: int, body: str) -> str:
@@ -165,16 +167,9 @@ def _set(before: str, after: str, code: Code, depth: int) -> bool | None:
 
 
 _CAST = re.compile(
-    r"\b(?:reinterpret|static)_cast\s*<(?![^()]*?\bconst\b[^()]*?>\s*\()[^()]*?>\s*(?=\()|\(\s*(?!const\b)[\w:]+(?:<[^<>()]*>)?\s*\*\s*\)(?=\s*[\w&(])"
+    r"\b(?:reinterpret|static)_cast\s*<(?![^()]{0,200}?\bconst\b[^()]{0,200}?>\s*\()[^()]{0,200}?>\s*(?=\()|\(\s*(?!const\b)[\w:]+(?:<[^<>()]*>)?\s*\*\s*\)(?=\s*[\w&(])"
 )
-
-
-@lru_cache(maxsize=4096)
-def _without_casts(body: str) -> str:
-    """A body in which a pointer stands where it was cast, but for casts to a constant one."""
-    return _CAST.sub("", body)
-
-
+"""A cast of a pointer, but to a constant one."""
 _LOCAL = re.compile(r"(?:[\w>][\s*&]+|^\s*)(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
@@ -229,19 +224,16 @@ def _writes(name: str, body: str) -> bool:
 def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     if not name or len(body) > _LONGEST or depth > _DEEPEST:
         return None
-    body = _without_casts(body)
-    if _writes(name, body) or _writes_to_part(name, body, code, depth):
+    body = _CAST.sub("", body)
+    if _writes(name, body):
+        return True
+    if len(re.findall(rf"\b{name}\b", body)) > _MOST_USES:
+        return None
+    if _writes_to_part(name, body, code, depth):
         return True
     unknown = False
     for found in re.finditer(rf"(?<=[(,=])\s*&\s*{name}\s*\[|(?<![\w.]){name}\b(?![\s)]*\[)(?!\s*\.)", body):
-        call = _enclosing(found.start(), body)
-        if call is None or "." in call[0] or _READS.match(call[0]):
-            before = _statement(found.start(), body)
-            if not re.search(r"=[\s&(]*$", before):
-                continue
-            answer = _set(before, body[found.end() :], code, depth)  # `float* row = p + n * width`
-        else:
-            answer = _argument(call[0], call[1], call[2], code, depth)
+        answer = _use(found.start(), found.end(), body, code, depth, False)
         if answer:
             return True
         unknown = unknown or answer is None
