@@ -220,9 +220,19 @@ def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
     assert writes_to(code.functions["f"][0], 0, code) is writes
 
 
-@pytest.mark.parametrize("use", ["q = &p[n]; ", "auto v = p[n]; ", "float* q = p; "])
-def test_a_body_that_uses_a_pointer_very_often_is_asked_about(use: str) -> None:
-    code = read_code({"a.cu": f"void f(at::Tensor x, int n) {{ float* p = x.data_ptr<float>(); {use * 5000} }}"})
+@pytest.mark.parametrize(
+    "uses",
+    [
+        "q = &p[n]; " * 5000,
+        "auto v = p[n]; " * 5000,
+        "q = p; r = q; p = r; s = r; t = s; " * 200,
+        "".join(f"p{number} = p; " for number in range(200)),
+        "g(p); g(p); g(somewhere(p)); " * 90,
+    ],
+)
+def test_hostile_code_is_asked_about_and_costs_no_time(uses: str) -> None:
+    text = f"void g(float* p) {{ {uses} }}\nvoid f(at::Tensor x, int n) {{ float* p = x.data_ptr<float>(); {uses} }}"
+    code = read_code({"a.cu": text})
     assert writes_to(code.functions["f"][0], 0, code) is None
 
 

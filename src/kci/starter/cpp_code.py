@@ -55,7 +55,7 @@ class Binding(msgspec.Struct, frozen=True):
     """The types of the parameters that an overload is chosen by."""
 
 
-class Code(msgspec.Struct, frozen=True):
+class Code(msgspec.Struct, frozen=True, eq=False):
     """The code of an extension."""
 
     functions: dict[str, tuple[CppFunction, ...]]

@@ -10,7 +10,7 @@ from kci.starter.cpp_text import block_end, split_arguments
 
 _DEEPEST = 4
 _LONGEST = 200_000
-_MOST_USES = 300
+_MOST_NAMES, _MOST_USES = 20, 300
 _READS = re.compile(
     r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|atomic|gpuAtomic|fastAtomic|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
 )
@@ -19,11 +19,8 @@ _READS = re.compile(
 def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> bool | None:
     """Whether it writes to the tensor at an index; None where the text does not say."""
     if not function.body:
-        defined = [
-            item
-            for item in functions_named(code, function.name)
-            if item.body and len(item.parameters) == len(function.parameters)
-        ]
+        many, same = len(function.parameters), functions_named(code, function.name)
+        defined = [item for item in same if item.body and len(item.parameters) == many]
         if not defined:
             return None
         function = defined[0]
@@ -79,7 +76,7 @@ def _tensor(name: str, body: str, code: Code, depth: int) -> bool | None:
         elif "const" in (found[3] or ""):
             answer = False
         else:
-            answer = _use(found.start(), found.end(), body, code, depth, None)
+            answer = _use(found.start(), found.end(), body, code, depth)
         if answer:
             return True
         unknown = unknown or answer is None
@@ -133,24 +130,23 @@ def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bo
     call = _enclosing(start, body)
     if call is None or "." in call[0] or _READS.match(call[0]):
         return False
-    name, number, many, text = call
-    if text.strip() not in (body[start:end].strip(), f"*{body[start:end].strip()}"):
+    if call[3].strip() not in (body[start:end].strip(), f"*{body[start:end].strip()}"):
         return False
-    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
-    if not known:
-        return None
-    return writes_to(known[0], number, code, depth + 1)
+    known = [item for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]]
+    return writes_to(known[0], call[1], code, depth + 1) if known else None
 
 
-def _use(start: int, end: int, body: str, code: Code, depth: int, unclear: bool | None) -> bool | None:
-    """What is done with a pointer; `unclear` where a method takes it, or it is neither passed on nor given a name."""
+def _use(
+    start: int, end: int, body: str, code: Code, depth: int, names: list[tuple[str, int]] | None = None
+) -> bool | None:
+    """What is done with `x.data_ptr()`, or with one of the names of a pointer, which grow by those that it is given."""
     call = _enclosing(start, body)
     if call is not None and not _READS.match(call[0]):
-        return unclear if "." in call[0] else _argument(call[0], call[1], call[2], code, depth)
+        return (None if names is None else False) if "." in call[0] else _argument(*call[:3], code, depth)
     before = _statement(start, body)
-    if (call is not None and "_cast" in call[0]) or (unclear is False and not re.search(r"=[\s&(]*$", before)):
+    if (call is not None and "_cast" in call[0]) or (names is not None and not re.search(r"=[\s&(]*$", before)):
         return False  # the casts that are left are to constant ones
-    return _set(before, body[end:], code, depth)
+    return _set(before, body, end, code, depth, names)
 
 
 def _statement(start: int, body: str) -> str:
@@ -158,10 +154,17 @@ def _statement(start: int, body: str) -> str:
     return re.split("[;{}]", body[max(0, start - 200) : start])[-1]
 
 
-def _set(before: str, after: str, code: Code, depth: int) -> bool | None:
+def _set(
+    before: str, body: str, end: int, code: Code, depth: int, names: list[tuple[str, int]] | None = None
+) -> bool | None:
     """What is done with the local pointer, or the field, that a statement sets."""
-    if found := _LOCAL.search(before):  # a `const` before the `*` is of what it points to, any other its own
-        return False if re.search(r"\bconst\b[^*]*\*", before) else _pointer(found[1], after, code, depth + 1)
+    if found := _LOCAL.search(before):
+        if re.search(r"\bconst\b[^*]*\*", before):  # any other `const` is the pointer's own
+            return False
+        if names is None:
+            return _pointer(found[1], body[end:], code, depth + 1)
+        names += [(found[1], end)] if found[1] not in dict(names) else []
+        return False
     field = re.search(r"(?:\.|->)\s*(\w+)\s*=[\s(]*$", before)
     return _field(field[1], code, depth) if field else None
 
@@ -174,6 +177,7 @@ _LOCAL = re.compile(r"(?:[\w>][\s*&]+|^\s*)(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
 
+@lru_cache(maxsize=4096)
 def _field(name: str, code: Code, depth: int) -> bool | None:
     """What is done with a pointer that was put into a field of a struct: whoever takes it out of there says so."""
     if depth > _DEEPEST:
@@ -185,19 +189,18 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
         if re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", function.body):
             return True
         for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
-            before, after = _statement(found.start(), function.body), function.body[found.end() :]
-            if _LOCAL.search(before) or not re.match(r"\s*(?:=(?!=)|[!=]=|\))", after):
-                answers.append(_set(before, after, code, depth + 1))
+            before = _statement(found.start(), function.body)
+            if _LOCAL.search(before) or not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() :]):
+                answers.append(_set(before, function.body, found.end(), code, depth + 1))
             if answers and answers[-1]:
                 return True
     return None if not answers or None in answers else False
 
 
+@lru_cache(maxsize=4096)
 def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool | None:
-    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
-    if not known:
+    if (item := next((item for item in functions_named(code, name) if len(item.parameters) >= many), None)) is None:
         return None
-    item = known[0]
     taken = item.parameters[number]
     if "const" in taken.type and ("*" in taken.type or re.search(r"<\s*const", taken.type)):
         return False
@@ -225,18 +228,21 @@ def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     if not name or len(body) > _LONGEST or depth > _DEEPEST:
         return None
     body = _CAST.sub("", body)
-    if _writes(name, body):
-        return True
-    if len(re.findall(rf"\b{name}\b", body)) > _MOST_USES:
-        return None
-    if _writes_to_part(name, body, code, depth):
-        return True
-    unknown = False
-    for found in re.finditer(rf"(?<=[(,=])\s*&\s*{name}\s*\[|(?<![\w.]){name}\b(?![\s)]*\[)(?!\s*\.)", body):
-        answer = _use(found.start(), found.end(), body, code, depth, False)
-        if answer:
+    names, unknown = [(name, 0)], False
+    for one, start in names:
+        after = body[start:]
+        if _writes(one, after):
             return True
-        unknown = unknown or answer is None
+        if len(names) > _MOST_NAMES or len(re.findall(rf"\b{one}\b", body)) > _MOST_USES:
+            return None
+        if _writes_to_part(one, after, code, depth):
+            return True
+        uses = re.compile(rf"(?<=[(,=])\s*&\s*{one}\s*\[|(?<![\w.]){one}\b(?![\s)]*\[)(?!\s*\.)")
+        for found in uses.finditer(body, start):
+            answer = _use(found.start(), found.end(), body, code, depth, names)
+            if answer:
+                return True
+            unknown = unknown or answer is None
     return None if unknown else False
 
 
@@ -248,10 +254,8 @@ def _writes_to_part(name: str, body: str, code: Code, depth: int) -> bool:
             if _writes(local[2], after) or (local[1] and re.search(rf"\b{local[2]}\s*[-+*/|&^]?=(?!=)", after)):
                 return True
         elif found[1] != ";" and (call := _enclosing(found.start(), body)) is not None:
-            taken = [
-                item.parameters[call[1]] for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]
-            ]
-            row = taken and "const" not in taken[0].type and re.search("ccessor|&", taken[0].type)
-            if row and call[3] == found[0].strip() and _argument(call[0], call[1], call[2], code, depth):
+            known = [item for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]]
+            taken = known[0].parameters[call[1]].type if known and call[3] == found[0].strip() else "const"
+            if "const" not in taken and re.search("ccessor|&", taken) and _argument(*call[:3], code, depth):
                 return True
     return False
