@@ -98,30 +98,19 @@ def _enclosing(start: int, body: str) -> tuple[str, int, int, str] | None:
                 return None
             before = body[max(0, place - 300) : place].rstrip()
             before = re.sub(r"<<<.*>>>$", "", before, flags=re.S).rstrip()
-            before = _without_template(before)
+            before = re.sub(r"<(?:[^<>]|<(?:[^<>]|<[^<>]*+>)*+>)*+>$", "", before).rstrip()
             name = re.search(r"([A-Za-z_][\w:.]*)$", before)
             end = block_end(body, place)
-            if name is None and end:
-                continue  # brackets of an expression
-            if name is None or not end:
+            if not end:
                 return None
+            if name is None:  # brackets of an expression
+                continue
             arguments = split_arguments(body[place + 1 : end - 1])
             number = len(split_arguments(body[place + 1 : start] + "x")) - 1
             return name[1], number, len(arguments), arguments[number] if number < len(arguments) else ""
         elif letter == ";" and not depth:
             return None
     return None
-
-
-def _without_template(text: str) -> str:
-    if not text.endswith(">") or text.endswith("->"):
-        return text
-    depth = 0
-    for place in range(len(text) - 1, -1, -1):
-        depth += {">": 1, "<": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[:place].rstrip()
-    return text
 
 
 def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
