@@ -61,7 +61,7 @@ class Entry(Struct, forbid_unknown_fields=True, omit_defaults=True):
     operators: list[str] = []
     backends: dict[str, Taken] = field(default_factory=dict)
     built: list[str] = []
-    """The backends for which a person has built it, and loaded it with the loader."""
+    """The backends for which a person has built it, and loaded it with the loader; CUDA without a GPU is verified."""
     edits: int = 0
     """So many of the lines that are left had to be done before it built."""
 
@@ -155,7 +155,7 @@ def main(arguments: list[str]) -> int:
         for kind, names in kinds.items():
             print(f"{len(names):>3} {kind}: {', '.join(names)}")
         built = [f"{name} ({', '.join(entry.built)})" for name, entry in table.items() if entry.built]
-        print(f"{len(built):>3} built and loaded: {', '.join(built)}")
+        print(f"{len(built):>3} built, and loaded or verified: {', '.join(built)}")
         return 0
     wrong = 0
     for name in given.names or table:

@@ -154,7 +154,19 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("const float* p = x.data_ptr<float>();", False),
         ("float* p = x.data_ptr<float>(); p[3] += 1;", True),
         ("float* p = x.data_ptr<float>(); n = p[3];", False),
+        ("float* p = x.data_ptr<float>(); if (p[3]) { other[0] = 1; }", False),
+        ("float* p = x.data_ptr<float>(); p[a[b[n]] == 1] = 1;", True),
+        ("const acc_t p = x.packed_accessor32<float, 1>(); k<<<1, 2>>>(p, n);", True),
         ("float* p = x.data_ptr<float>(); atomicAdd(p + 1, 1);", True),
+        ("const auto p = x.data_ptr<float>(); p[3] = 1;", True),
+        ("float* const p = x.data_ptr<float>(); p[3] = 1;", True),
+        ("float const* p = x.data_ptr<float>(); somewhere(p);", False),
+        ("const auto* p = x.data_ptr<float>(); somewhere(p);", False),
+        ("float* p = x.data_ptr<float>(); float* q = p + n; *q += 1;", True),
+        ("float* p = x.data_ptr<float>(); float* q = p + n; n = *q;", False),
+        ("float* p = x.data_ptr<float>(); const float* q = &p[n]; const float *r = p; n = *q + *r;", False),
+        ("float* p = x.data_ptr<float>(); for (float* q = p; q < end; q++) somewhere(q);", None),
+        ("float* p = x.data_ptr<float>(); params.p = p;", None),
         ("x.mutable_data_ptr<float>();", True),
         ("x.data_ptr<const float>();", False),
         ("inner(n, x);", True),
@@ -162,6 +174,34 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("somewhere(x.data_ptr());", None),
         ("somewhere(x);", None),
         ("TORCH_CHECK(x.is_cuda()); return x;", False),
+        ("float* p = x.data_ptr<float>(); reinterpret_cast<float4*>(p)[0] = v;", True),
+        ("float* p = x.data_ptr<float>(); *reinterpret_cast<Vec<float, 4>*>(p + n) = v;", True),
+        ("float* p = x.data_ptr<float>(); reinterpret_cast<float4*>(p + n)[1] = v;", True),
+        ("float* p = x.data_ptr<float>(); ((float4*)p)[0] = v;", True),
+        ("float* p = x.data_ptr<float>(); float4* q = (float4*)p; q[0] = v;", True),
+        ("float* p = x.data_ptr<float>(); auto q = reinterpret_cast<float4*>(p); q[0] = v;", True),
+        ("float* p = x.data_ptr<float>(); k<<<1, 2>>>(reinterpret_cast<half*>(p), n);", True),
+        ("float* p = x.data_ptr<float>(); v = reinterpret_cast<float4*>(p)[0];", False),
+        (
+            "float* p = x.data_ptr<float>(); v = ((const float4*)p)[0]; somewhere(reinterpret_cast<const float4*>(p));",
+            False,
+        ),
+        ("k<<<1, 2>>>(reinterpret_cast<half*>(x.data_ptr()), n);", True),
+        ("somewhere(static_cast<const half*>(x.data_ptr()));", False),
+        ("float *p, *q; p = x.data_ptr<float>(); if (n) { q = &p[n]; } *q += 1;", True),
+        ("float *p, *q; p = x.data_ptr<float>(); if (n) { q = &p[n] - n; } n += *q;", False),
+        ("float* p = x.data_ptr<float>(); if (*p != n && *p <= 1) n = 0;", False),
+        ("float* p = x.data_ptr<float>(); float* q = p; atomicAdd(other, n * *q);", False),
+        ("auto a = x.accessor<float, 4>(); k2(&a[n][n][0][0], n);", True),
+        ("auto a = x.accessor<float, 4>(); c(&a[n][n][0][0]); v = n & a[0];", False),
+        ("auto a = x.accessor<float, 2>(); auto row = a[n]; row[0] = 1;", True),
+        ("auto a = x.accessor<float, 2>(); auto row = a[n]; v = row[0];", False),
+        ("float* p = x.data_ptr<float>(); float& v = p[n]; v += 1;", True),
+        ("float* p = x.data_ptr<float>(); float v = p[n]; v += 1; somewhere(v);", False),
+        ("auto a = x.accessor<float, 2>(); into(a[n], n);", True),
+        ("auto a = x.accessor<float, 2>(); out_of(a[n], n); somewhere(a[n][0]);", False),
+        ("auto error = k2(x.data_ptr<float>(), n);", True),
+        ("set(params, x.data_ptr());", True),
         ("params.x_ptr = x.data_ptr();", True),
         ("params.y_ptr = x.data_ptr();", False),
         ("params.z_ptr = x.data_ptr();", None),
@@ -172,11 +212,29 @@ def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:
     others = (
         "__global__ void k(float* p, int n) { p[n] = 1; }\n"
         "template <typename T> __global__ void r(int n, T* p) { n = p[0]; }\n"
+        "int k2(float* p, int n) { p[n] = 1; return n; }\nvoid set(Params p, void* data) { p.x_ptr = data; }\n"
+        "void into(at::TensorAccessor<float, 1> row, int n) { row[0] = n; }\nint out_of(at::TensorAccessor<float, 1> row, int n) { return row[n]; }\n"
         "void c(const float* p);\nvoid inner(int n, at::Tensor t) { t.mul_(n); }\nvoid outer(at::Tensor t) { t.size(0); }\n"
         "void use(Params p) { float* q = reinterpret_cast<float*>(p.x_ptr); q[1] = 2; const float* r = (const float*)p.y_ptr; }\n"
     )
     code = read_code({"a.cu": f"{others}void f(at::Tensor x, int n) {{ {body} }}"})
     assert writes_to(code.functions["f"][0], 0, code) is writes
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        "q = &p[n]; " * 5000,
+        "auto v = p[n]; " * 5000,
+        "q = p; r = q; p = r; s = r; t = s; " * 200,
+        "".join(f"p{number} = p; " for number in range(200)),
+        "g(p); g(p); g(somewhere(p)); " * 90,
+    ],
+)
+def test_hostile_code_is_asked_about_and_costs_no_time(uses: str) -> None:
+    text = f"void g(float* p) {{ {uses} }}\nvoid f(at::Tensor x, int n) {{ float* p = x.data_ptr<float>(); {uses} }}"
+    code = read_code({"a.cu": text})
+    assert writes_to(code.functions["f"][0], 0, code) is None
 
 
 def test_a_name_says_what_a_body_does_not() -> None:

@@ -57,7 +57,7 @@ class Binding(msgspec.Struct, frozen=True):
     """A lambda with lines of the preprocessor, as it is written."""
 
 
-class Code(msgspec.Struct, frozen=True):
+class Code(msgspec.Struct, frozen=True, eq=False):
     """The code of an extension."""
 
     functions: dict[str, tuple[CppFunction, ...]]

@@ -10,19 +10,17 @@ from kci.starter.cpp_text import block_end, split_arguments
 
 _DEEPEST = 4
 _LONGEST = 200_000
+_MOST_NAMES, _MOST_USES = 20, 300
 _READS = re.compile(
-    r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
+    r"^(?:at|torch|std|c10|ATen)::|^(?:TORCH_|AT_|CHECK|C10_|STD_|assert|if|while|for|switch|return|sizeof|printf|atomic|gpuAtomic|fastAtomic|static_cast|reinterpret_cast|get_|is_)|^[A-Z][A-Z0-9_]*$"
 )
 
 
 def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> bool | None:
     """Whether it writes to the tensor at an index; None where the text does not say."""
     if not function.body:
-        defined = [
-            item
-            for item in functions_named(code, function.name)
-            if item.body and len(item.parameters) == len(function.parameters)
-        ]
+        many, same = len(function.parameters), functions_named(code, function.name)
+        defined = [item for item in same if item.body and len(item.parameters) == many]
         if not defined:
             return None
         function = defined[0]
@@ -31,7 +29,8 @@ def writes_to(function: CppFunction, index: int, code: Code, depth: int = 0) -> 
     item = function.parameters[index]
     if not item.name:
         return False
-    answers = [_tensor(name, function.body, code, depth) for name in _same_as(item.name, function.body)]
+    body = _CAST.sub("", function.body)
+    answers = [_tensor(name, body, code, depth) for name in _same_as(item.name, body)]
     if True in answers:
         return True
     named = function.name.endswith("_") and not function.name.endswith("__")
@@ -77,7 +76,7 @@ def _tensor(name: str, body: str, code: Code, depth: int) -> bool | None:
         elif "const" in (found[3] or ""):
             answer = False
         else:
-            answer = _pointer_use(found.start(), found.end(), body, code, depth)
+            answer = _use(found.start(), found.end(), body, code, depth)
         if answer:
             return True
         unknown = unknown or answer is None
@@ -99,11 +98,13 @@ def _enclosing(start: int, body: str) -> tuple[str, int, int, str] | None:
                 return None
             before = body[max(0, place - 300) : place].rstrip()
             before = re.sub(r"<<<.*>>>$", "", before, flags=re.S).rstrip()
-            before = _without_template(before)
+            before = re.sub(r"<(?:[^<>]|<(?:[^<>]|<[^<>]*+>)*+>)*+>$", "", before).rstrip()
             name = re.search(r"([A-Za-z_][\w:.]*)$", before)
             end = block_end(body, place)
-            if name is None or not end:
+            if not end:
                 return None
+            if name is None:  # brackets of an expression
+                continue
             arguments = split_arguments(body[place + 1 : end - 1])
             number = len(split_arguments(body[place + 1 : start] + "x")) - 1
             return name[1], number, len(arguments), arguments[number] if number < len(arguments) else ""
@@ -112,55 +113,60 @@ def _enclosing(start: int, body: str) -> tuple[str, int, int, str] | None:
     return None
 
 
-def _without_template(text: str) -> str:
-    if not text.endswith(">") or text.endswith("->"):
-        return text
-    depth = 0
-    for place in range(len(text) - 1, -1, -1):
-        depth += {">": 1, "<": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[:place].rstrip()
-    return text
-
-
 def _passed_whole(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
     if re.match(r"\s*(?:\.|->|\[)", body[end:]):
         return False  # a method of it; those that write are looked for by name
     call = _enclosing(start, body)
     if call is None or "." in call[0] or _READS.match(call[0]):
         return False
-    name, number, many, text = call
-    if text.strip() not in (body[start:end].strip(), f"*{body[start:end].strip()}"):
+    if call[3].strip() not in (body[start:end].strip(), f"*{body[start:end].strip()}"):
         return False
-    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
-    if not known:
-        return None
-    return writes_to(known[0], number, code, depth + 1)
+    known = [item for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]]
+    return writes_to(known[0], call[1], code, depth + 1) if known else None
 
 
-def _pointer_use(start: int, end: int, body: str, code: Code, depth: int) -> bool | None:
-    """What is done with `x.data_ptr()`."""
-    line_start = max(body.rfind(";", 0, start), body.rfind("{", 0, start), body.rfind("}", 0, start)) + 1
-    before = body[line_start:start]
-    if assigned := _LOCAL.search(before[-200:]):
-        return False if "const" in before[-200:] else _pointer(assigned[1], body[end:], code, depth)
-    if field := re.search(r"(?:\.|->)\s*(\w+)\s*=\s*(?:\([^()]*\)\s*)?$", before):
-        return _field(field[1], code, depth)
+def _use(
+    start: int, end: int, body: str, code: Code, depth: int, names: list[tuple[str, int]] | None = None
+) -> bool | None:
+    """What is done with `x.data_ptr()`, or with one of the names of a pointer, which grow by those that it is given."""
     call = _enclosing(start, body)
-    while call is not None and call[0] in ("reinterpret_cast", "static_cast"):
-        at = body.rfind(call[0], 0, start)
-        if "const" in body[at:start]:
+    if call is not None and not _READS.match(call[0]):
+        return (None if names is None else False) if "." in call[0] else _argument(*call[:3], code, depth)
+    before = _statement(start, body)
+    if (call is not None and "_cast" in call[0]) or (names is not None and not re.search(r"=[\s&(]*$", before)):
+        return False  # the casts that are left are to constant ones
+    return _set(before, body, end, code, depth, names)
+
+
+def _statement(start: int, body: str) -> str:
+    """What stands before a place in its statement."""
+    return re.split("[;{}]", body[max(0, start - 200) : start])[-1]
+
+
+def _set(
+    before: str, body: str, end: int, code: Code, depth: int, names: list[tuple[str, int]] | None = None
+) -> bool | None:
+    """What is done with the local pointer, or the field, that a statement sets."""
+    if found := _LOCAL.search(before):
+        if re.search(r"\bconst\b[^*]*\*", before):  # any other `const` is the pointer's own
             return False
-        call = _enclosing(at, body)
-    if call is None:
-        return None
-    return _argument(call[0], call[1], call[2], code, depth)
+        if names is None:
+            return _pointer(found[1], body[end:], code, depth + 1)
+        names += [(found[1], end)] if found[1] not in dict(names) else []
+        return False
+    field = re.search(r"(?:\.|->)\s*(\w+)\s*=[\s(]*$", before)
+    return _field(field[1], code, depth) if field else None
 
 
-_LOCAL = re.compile(r"[\w>][\s*&]+(\w+)\s*=(?!=)[^;{}]*$")
+_CAST = re.compile(
+    r"\b(?:reinterpret|static)_cast\s*<(?![^()]{0,200}?\bconst\b[^()]{0,200}?>\s*\()[^()]{0,200}?>\s*(?=\()|\(\s*(?!const\b)[\w:]+(?:<[^<>()]*>)?\s*\*\s*\)(?=\s*[\w&(])"
+)
+"""A cast of a pointer, but to a constant one."""
+_LOCAL = re.compile(r"(?:[\w>][\s*&]+|^\s*)(\w+)\s*=(?!=)[^;{}]*$")
 """A local pointer that is being set."""
 
 
+@lru_cache(maxsize=4096)
 def _field(name: str, code: Code, depth: int) -> bool | None:
     """What is done with a pointer that was put into a field of a struct: whoever takes it out of there says so."""
     if depth > _DEEPEST:
@@ -172,25 +178,18 @@ def _field(name: str, code: Code, depth: int) -> bool | None:
         if re.search(rf"(?:\.|->)\s*{name}\s*\[[^;=]*\]\s*[-+*/|]?=(?!=)", function.body):
             return True
         for found in re.finditer(rf"(?:\.|->)\s*{name}\b", function.body):
-            before = _LOCAL.search(function.body[max(0, found.start() - 200) : found.start()].rpartition(";")[2])
-            if before is not None:
-                answers.append(
-                    False
-                    if "const" in before[0]
-                    else _pointer(before[1], function.body[found.end() :], code, depth + 1)
-                )
-            elif not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() : found.end() + 20]):
-                answers.append(None)
+            before = _statement(found.start(), function.body)
+            if _LOCAL.search(before) or not re.match(r"\s*(?:=(?!=)|[!=]=|\))", function.body[found.end() :]):
+                answers.append(_set(before, function.body, found.end(), code, depth + 1))
             if answers and answers[-1]:
                 return True
     return None if not answers or None in answers else False
 
 
+@lru_cache(maxsize=4096)
 def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool | None:
-    known = [item for item in functions_named(code, name) if len(item.parameters) >= many]
-    if not known:
+    if (item := next((item for item in functions_named(code, name) if len(item.parameters) >= many), None)) is None:
         return None
-    item = known[0]
     taken = item.parameters[number]
     if "const" in taken.type and ("*" in taken.type or re.search(r"<\s*const", taken.type)):
         return False
@@ -199,29 +198,53 @@ def _argument(name: str, number: int, many: int, code: Code, depth: int) -> bool
     return _pointer(taken.name, item.body, code, depth + 1)
 
 
+_INDEX = r"\[(?:[^][;]|\[(?:[^][;]|\[[^][;]*+\])*+\])*+\]"
+"""What stands in brackets, with two more in it."""
+
+
 @lru_cache(maxsize=4096)
 def _writes(name: str, body: str) -> bool:
     word = re.escape(name)
-    indexed = rf"(?<![\w.]){word}\s*(?:\[[^;=]*?\]\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
-    pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?=(?!=)"
+    indexed = rf"(?<![\w.]){word}\s*(?:{_INDEX}\s*)+(?:\.\w+\s*)?(?:[-+*/|&^]|<<|>>)?=(?!=)"
+    pointed = rf"\*\s*(?:\(\s*)?{word}\b[^;=()]*\)?\s*(?:[-+*/|&^])?(?<![!<>])=(?!=)"
     atomic = rf"\batomic\w*\s*\(\s*&?\s*\(?{word}\b|\bgpuAtomic\w*\s*\(\s*&?\s*{word}\b|\bfastAtomicAdd\s*\(\s*{word}\b"
     counted = rf"(?:\+\+|--)\s*{word}\s*\[|{word}\s*\[[^;\]]*\]\s*(?:\+\+|--)"
-    return re.search(f"{indexed}|{pointed}|{atomic}|{counted}", body) is not None
+    moved = rf"\(\s*{word}\b[^;=()]*\)\s*{_INDEX}\s*[-+*/|&^]?=(?!=)"
+    return re.search(f"{indexed}|{pointed}|{atomic}|{counted}|{moved}", body) is not None
 
 
 def _pointer(name: str, body: str, code: Code, depth: int) -> bool | None:
     if not name or len(body) > _LONGEST or depth > _DEEPEST:
         return None
-    if _writes(name, body):
-        return True
-    unknown = False
-    for found in re.finditer(rf"(?<![\w.]){re.escape(name)}\b(?!\s*\[)(?!\s*\.)", body):
-        call = _enclosing(found.start(), body)
-        if call is None or "." in call[0] or _READS.match(call[0]):
-            unknown = unknown or re.search(r"=\s*&?\s*$", body[: found.start()]) is not None
-            continue
-        answer = _argument(call[0], call[1], call[2], code, depth)
-        if answer:
+    body = _CAST.sub("", body)
+    names, unknown = [(name, 0)], False
+    for one, start in names:
+        after = body[start:]
+        if _writes(one, after):
             return True
-        unknown = unknown or answer is None
+        if len(names) > _MOST_NAMES or len(re.findall(rf"\b{one}\b", body)) > _MOST_USES:
+            return None
+        if _writes_to_part(one, after, code, depth):
+            return True
+        uses = re.compile(rf"(?<=[(,=])\s*&\s*{one}\s*\[|(?<![\w.]){one}\b(?![\s)]*\[)(?!\s*\.)")
+        for found in uses.finditer(body, start):
+            answer = _use(found.start(), found.end(), body, code, depth, names)
+            if answer:
+                return True
+            unknown = unknown or answer is None
     return None if unknown else False
+
+
+def _writes_to_part(name: str, body: str, code: Code, depth: int) -> bool:
+    """Whether it writes to `p[n]` under another name: a reference, or a row of an accessor."""
+    for found in re.finditer(rf"(?<![\w.&]){name}\s*(?:{_INDEX}\s*)+(?=([;,)]))", body):
+        if local := re.search(r"(?:auto|(&))\s*&*\s*(\w+)\s*=\s*$", _statement(found.start(), body)):
+            after = body[found.end() :]
+            if _writes(local[2], after) or (local[1] and re.search(rf"\b{local[2]}\s*[-+*/|&^]?=(?!=)", after)):
+                return True
+        elif found[1] != ";" and (call := _enclosing(found.start(), body)) is not None:
+            known = [item for item in functions_named(code, call[0]) if len(item.parameters) >= call[2]]
+            taken = known[0].parameters[call[1]].type if known and call[3] == found[0].strip() else "const"
+            if "const" not in taken and re.search("ccessor|&", taken) and _argument(*call[:3], code, depth):
+                return True
+    return False
