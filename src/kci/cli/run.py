@@ -104,7 +104,8 @@ def command(
     how = BuildOptions(cache, isolation=isolation, jobs=jobs)
     try:
         with RunDisplay(outcomes, options()) as display:
-            result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+            places = local.tree_places(workspace, into)
+            result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
     except KeyboardInterrupt:
         click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
         raise
@@ -166,7 +167,7 @@ def _follow(folder: Path, run: EngineRun, on_interrupt: str) -> int:
         try:
             with display:
                 driver.drive()
-                trees = merge_run(driver)
+                trees = merge_run(driver, display.say)
                 driver.release_tests(trees)
                 driver.drive()
         except KeyboardInterrupt:

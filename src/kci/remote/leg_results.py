@@ -13,6 +13,7 @@ import msgspec
 from kci.ci.run_records import TEST_FILE, TestRecord
 from kci.errors import UNFINISHED, BuildFailedError, FindingsError, UnfinishedBuildError, one_line
 from kci.files.bounded_json import read_record
+from kci.processes.process import Log
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.remote.run_state import LegPhase, RunEvent, RunState
@@ -81,8 +82,8 @@ def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
     return f"tested {', '.join(record.tested)}" + (f"; it cannot load {', '.join(others)}" if others else "")
 
 
-def merge_run(state: RunState) -> list[TreeResult]:
-    """Merge what was built into one tree for each kernel, and verify it.
+def merge_run(state: RunState, log: Log) -> list[TreeResult]:
+    """Merge what was built into one tree for each kernel, and verify it; `log` takes what the merges say.
 
     Raises:
         KciError: see `merge`.
@@ -98,7 +99,7 @@ def merge_run(state: RunState) -> list[TreeResult]:
     results = []
     for kernel, artifacts in sorted(built.items()):
         planned = msgspec.structs.replace(run.planned, kernels={kernel: run.planned.kernels[kernel]})
-        results.append(merged_tree(kernel, artifacts, Path(run.trees[kernel]), planned, CiRun(run.id)))
+        results.append(merged_tree(kernel, artifacts, Path(run.trees[kernel]), planned, log, CiRun(run.id)))
     if results:
         state.journal.note(RunEvent.MERGED, ())
     return results
