@@ -60,7 +60,12 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("plan --backend metal", 1, "nothing is selected", "there are no variants for metal, only for cpu, cuda;"),
         ("matrix --system x86_64-windows", 1, "nothing is selected", "only for aarch64-darwin, aarch64-linux"),
         ("plan --where torch==9.9", 1, "nothing is selected", "there are torch2"),
-        ("test nowhere", 2, "error: nowhere: there is no such directory", "name a directory with a build.toml, or a tree"),
+        (
+            "test nowhere",
+            2,
+            "error: nowhere: there is no such directory",
+            "name a directory with a build.toml, or a tree",
+        ),
         ("test nowhere --kernel .", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("bench nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("publish nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
