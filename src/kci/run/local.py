@@ -31,7 +31,7 @@ from kci.processes.job_budget import JobBudget, Progress, job_count, read_progre
 from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.compilers import cxx_compiler
-from kci.toolchains.crossing import crosses, is_crossed
+from kci.toolchains.crossing import cross_target, crosses, is_crossed
 from kci.toolchains.downloads import read_transfer
 from kci.toolchains.launcher import ObjectUse, find_launcher
 from kci.tree.artifacts import CiRun
@@ -131,7 +131,8 @@ def _lacks(variant: Variant, workspace: Workspace) -> str:
     try:
         cxx_compiler(system=variant.system)
     except MissingToolError as error:
-        return f"{machine}, or a cross compiler: {error.hint.partition(': ')[2] or error.message}"
+        package = cross_target(variant.system).package
+        return f"{machine}, or {package}" if package in error.hint else error.message
     return ""
 
 
