@@ -6,6 +6,7 @@ It comes from machines that ran foreign code.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,6 @@ import msgspec
 from kci.ci.run_records import TEST_FILE, TestRecord
 from kci.errors import UNFINISHED, BuildFailedError, FindingsError, UnfinishedBuildError, one_line
 from kci.files.bounded_json import read_record
-from kci.processes.process import Log
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.remote.run_state import LegPhase, RunEvent, RunState
@@ -82,7 +82,7 @@ def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
     return f"tested {', '.join(record.tested)}" + (f"; it cannot load {', '.join(others)}" if others else "")
 
 
-def merge_run(state: RunState, log: Log) -> list[TreeResult]:
+def merge_run(state: RunState, log: Callable[[str], None]) -> list[TreeResult]:
     """Merge what was built into one tree for each kernel, and verify it; `log` takes what the merges say.
 
     Raises:
