@@ -24,16 +24,22 @@ _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
     """Show why a command failed. `annotate` is False for a caller on GitHub that makes an annotation itself."""
-    if error.diagnostics:
+    on_github, place, rule = os.environ.get("GITHUB_ACTIONS") == "true" and annotate, "", ""
+    said_there = len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message
+    if said_there and "\n" in error.message:  # what a compiler said, with the source, and the command to repeat
+        (found,) = error.diagnostics
+        place, rule = f"{printable(found.place)}: " if found.path else "", f"[{found.rule}]"
+        annotation = render_github(found)
+    else:
         print_diagnostics(error.diagnostics, annotate=annotate)
-        more = "\n" in error.message  # what a compiler said, and the command to repeat
-        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message and not more:
+        if said_there:
             return
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
+        annotation = "" if error.diagnostics else f"::error::{escape_data(error.message)}"
+    click.echo(f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
     if error.hint:
         click.echo(f"  hint: {printable_lines(error.hint)}", err=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and not error.diagnostics:
-        click.echo(f"::error::{escape_data(error.message)}", err=True)
+    if on_github and annotation:
+        click.echo(annotation, err=True)
 
 
 def progress_log() -> Callable[[str], None]:
