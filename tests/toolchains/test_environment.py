@@ -242,11 +242,12 @@ def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
     assert [line for line in said if "cannot import it" in line] == (said[-1:] if found is FOR_CUDA else [])
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize(("there", "machine"), [(True, "x86_64"), (False, "x86_64"), (False, "aarch64")])
 def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: bool, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a build has left it there, or pip would take it."""
+    monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
     monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
@@ -260,6 +261,7 @@ def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
         ensure_runtime("2.13", cache=tmp_path, log=quiet)
     assert (f"rm -r {asked.root}" in caught.value.hint) is there
     assert "PIP_FIND_LINKS" in caught.value.hint
+    assert ("`kci test --emulate`: it tests a variant for aarch64-linux" in caught.value.hint) is (machine == "x86_64")
 
 
 @pytest.mark.slow

@@ -226,7 +226,11 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
         environment.ensure(environment.python, log)
         found = read_torch_version(environment.torch)
     if found.cuda:
+        from kci.toolchains.emulation import emulated_system  # which makes its environments with this module
+
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
+        if other := emulated_system():
+            hint += f". Or `kci test --emulate`: it tests a variant for {other}, and installs those libraries, 2.2 GB"
         raise MissingToolError(found.no_tests, hint=hint)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
