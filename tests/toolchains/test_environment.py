@@ -242,12 +242,11 @@ def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
     assert [line for line in said if "cannot import it" in line] == (said[-1:] if found is FOR_CUDA else [])
 
 
-@pytest.mark.parametrize(("there", "machine"), [(True, "x86_64"), (False, "x86_64"), (False, "aarch64")])
+@pytest.mark.parametrize("there", [True, False])
 def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
-    there: bool, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a build has left it there, or pip would take it."""
-    monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
     monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
@@ -258,10 +257,10 @@ def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
         write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
         write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
     with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
-        ensure_runtime("2.13", cache=tmp_path, log=quiet)
+        ensure_runtime("2.13", cache=tmp_path, log=quiet, instead="; or else")
     assert (f"rm -r {asked.root}" in caught.value.hint) is there
     assert "PIP_FIND_LINKS" in caught.value.hint
-    assert ("`kci test --emulate`: it tests a variant for aarch64-linux" in caught.value.hint) is (machine == "x86_64")
+    assert caught.value.hint.endswith("; or else")
 
 
 @pytest.mark.slow

@@ -14,14 +14,15 @@ from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
 from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
 
+
+def _there(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
+    if not place.exists():
+        raise UsageError(f"{place}: there is no such directory", hint="name a directory with a build.toml, or a tree")
+    return place
+
+
+PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_there)
 KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
-PLACE = click.argument(
-    "place",
-    type=PATH,
-    default=".",
-    metavar="[KERNEL|TREE]",
-    callback=lambda _context, _parameter, said: _there(said),
-)
 CATALOG = click.option(
     "--catalog",
     type=FileName(),
@@ -41,12 +42,6 @@ ISOLATION = click.option(
 )
 TODAY = click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
-
-
-def _there(place: Path) -> Path:
-    if not place.exists():
-        raise UsageError(f"{place}: there is no such directory", hint="name a directory with a build.toml, or a tree")
-    return place
 
 
 def _usual_cache() -> Path:

@@ -116,9 +116,8 @@ def failed_commands(output: str) -> list[FailedCommand]:
 
 def of_failure(line: str, *, begun: bool) -> bool:
     """Whether a line of ninja's is about a command that failed; `begun` says whether the line before it was."""
-    if _FAILED.fullmatch(line):
-        return True
-    return begun and read_progress(line) is None and not line.startswith("ninja: ")
+    goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
+    return goes_on or _FAILED.fullmatch(line) is not None
 
 
 def was_killed(said: str) -> bool:

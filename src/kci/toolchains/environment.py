@@ -211,8 +211,10 @@ def own() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> Path:
     """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
+
+    `instead` ends the hint where torch is one for GPUs: what else tests a kernel.
 
     Raises:
         MissingToolError: it cannot be made here.
@@ -226,12 +228,8 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
         environment.ensure(environment.python, log)
         found = read_torch_version(environment.torch)
     if found.cuda:
-        from kci.toolchains.emulation import emulated_system  # which makes its environments with this module
-
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
-        if other := emulated_system():
-            hint += f". Or `kci test --emulate`: it tests a variant for {other}, and installs those libraries, 2.2 GB"
-        raise MissingToolError(found.no_tests, hint=hint)
+        raise MissingToolError(found.no_tests, hint=hint + instead)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
