@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import pytest
 from buildkit import only_these, program
 from cli.runner import kci_process
 from conftest import ROOT, read_yaml
+from kci.cli._output import lines_of
+from kci.cli.run import _LAYOUT
 from kci.run.local import outcomes_of
 from kci.workspace.workspace import Choice, open_workspace
 from test_examples import accepted_by_the_reference
@@ -28,13 +31,14 @@ def blocks(language: str) -> list[str]:
 
 
 SESSION = blocks("text")[0]
+UNWRAPPED = re.sub(r"\n {20,}", " ", SESSION)
 COMMANDS = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
 KCI_COMMANDS = [command for command in COMMANDS if command.startswith("kci ")]
 
 
 def session() -> list[tuple[list[str], str]]:
-    """The commands of kci in the session, and what each says; its first says more, and is not shown."""
-    steps = [step.partition("\n") for step in SESSION.removeprefix("$ ").split("\n$ ")]
+    """The commands of kci in the session, and what each says in a pipe; its first says more, and is not shown."""
+    steps = [step.partition("\n") for step in UNWRAPPED.removeprefix("$ ").split("\n$ ")]
     return [(shlex.split(command), output and f"{output.rstrip()}\n") for command, _, output in steps if output]
 
 
@@ -70,6 +74,17 @@ def test_the_session_uses_commands_and_columns_that_there_are(tmp_path: Path) ->
     made = kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path)
     assert made.code == 0, made.stderr
     assert kci_process("check", cwd=tmp_path / "softcap").stdout.strip() in lines
+
+
+def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
+    """The site cuts off what is wider."""
+    headers = ("kernel", "variant", "state", "merged", "verified", "time or reason")
+    (said,) = (output for command, output in session() if command[1] == "run")
+    names, *rows, _ = said.splitlines()
+    starts = [names.index(header) for header in headers]
+    cells = [[row[at:end].strip() for at, end in pairwise([*starts, None])] for row in rows]
+    assert "\n".join(lines_of(headers, cells, 100, _LAYOUT)) in SESSION
+    assert max(map(len, SESSION.splitlines())) <= 100
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
@@ -127,7 +142,7 @@ def test_make_demo_is_for_both_systems_where_a_cross_compiler_is_and_says_what_i
     bare = left()
     crossed = {name for name in bare if name.endswith("aarch64-linux")}
     assert {"torch213-cxx11-cpu-aarch64-linux", "torch-stable-abi211-cpu-aarch64-linux"} <= crossed
-    hint = "needs an aarch64-linux machine, or a cross compiler: apt-get install g++-aarch64-linux-gnu"
+    hint = "needs an aarch64-linux machine, or g++-aarch64-linux-gnu"
     assert {name: note for name, note in bare.items() if note} == dict.fromkeys(crossed, hint)
     program(folder, "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
     assert set(left().values()) == {""}

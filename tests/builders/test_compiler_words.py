@@ -126,6 +126,26 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
         assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
 
 
+def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Recipe, Request]) -> None:
+    recipe, what = planned
+    told: list[str] = []
+    tell = native._readable(told.append, recipe, what.kernel_dir)
+    for line in NINJA.format(said=GCC).splitlines():
+        tell(line)
+    steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]
+    assert steps == ["nvcc csrc/b.cu", "c++ torch-ext/torch_binding.cpp"]
+    logged: list[str] = []
+    failed_build(recipe, what, Finished(1, NINJA.format(said=GCC)), logged.append)
+    assert logged == [
+        "FAILED: obj/002/other.cpp.o",
+        "/usr/bin/g++ -c kernel/csrc/other.cpp",
+        f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one",
+    ]
+    logged.clear()
+    failed_build(recipe, what, Finished(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append)
+    assert logged.count("note") == 40, "the message has 30 lines of it"
+
+
 @pytest.mark.rule("KCI513", triggers=True)
 def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
@@ -158,7 +178,11 @@ def test_what_is_printed_has_the_place_the_words_and_the_command(
 ) -> None:
     print_error(failed_build(*planned, Finished(1, NINJA.format(said=GCC))))
     shown = capsys.readouterr().err
-    assert shown.count("plus.cpp:7:3: error") == 2, "the finding, and the compiler's line"
+    place = f"{planned[1].kernel_dir}/csrc/plus.cpp:7:3: error"
+    assert shown.startswith(f"{place}[KCI513]: building {CPU} failed at ")
+    assert shown.count("'x' was not declared") == 1
+    assert f"\n{place}: 'x' was not declared\n" in shown
+    assert shown.splitlines()[-1] == "  hint: correct that, and give the same command again: what compiled is kept"
     assert "In function 'int f()'" in shown
     assert "-c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o" in shown
 

@@ -24,6 +24,7 @@ from kci.errors import ClientError, FindingsError, UnfinishedBuildError, UsageEr
 from kci.matrix.names import Kind
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
+from kci.processes.process import silent
 from kci.remote import engine_run
 from kci.remote.engine_choice import SentLeg, choose_engines, share_out
 from kci.remote.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
@@ -587,7 +588,7 @@ def test_what_is_missing_in_a_tree_is_said_by_its_leg(kernel_dir: Path, tmp_path
     with driving(folder, made, lambda *_: None, lambda _line: None) as driver:
         driver.drive()
         driver.journal.legs["swiglu/torch-cpu"].phase = LegPhase.FAILED
-        (partial,) = merge_run(driver)
+        (partial,) = merge_run(driver, silent)
     assert partial.manifest.missing == ("torch-cpu",)
     assert partial.findings == ()
 
@@ -596,7 +597,7 @@ def test_merging_a_run_again_changes_nothing(kernel_dir: Path, tmp_path: Path) -
     folder, made = prepared(kernel_dir, tmp_path)
     with driving(folder, made, lambda *_: None, lambda _line: None) as driver:
         driver.drive()
-        first, again = merge_run(driver), merge_run(driver)
+        first, again = merge_run(driver, silent), merge_run(driver, silent)
     assert [tree.manifest for tree in first] == [tree.manifest for tree in again]
     assert open_run(tmp_path / "cache", made.id) == (folder, made)
 

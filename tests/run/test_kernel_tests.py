@@ -84,6 +84,26 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: P
     assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
 
 
+@pytest.mark.parametrize(
+    ("machine", "said"), [("x86_64", "a variant for aarch64-linux, and installs"), ("aarch64", "")]
+)
+def test_where_torch_is_one_for_gpus_the_emulated_one_is_named(
+    machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    told: list[str] = []
+
+    def lacking(*_arguments: object, instead: str, **_options: object) -> Path:
+        told.append(instead)
+        raise MissingToolError("torch is for CUDA", hint=instead)
+
+    monkeypatch.setattr(kernel_tests, "ensure_runtime", lacking)
+    with pytest.raises(MissingToolError):
+        outcome(tmp_path, GOOD, test_it=TEST)
+    assert ("kci test --emulate" in told[0]) is bool(said)
+    assert said in told[0]
+
+
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
     report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError, MissingToolError
-from kci.files.lock import in_use
+from kci.files.lock import in_use, locked
+from kci.processes.process import silent
 from kci.run import build_leg, kept_builds, local, one_variant
 from kci.run.kept_builds import KEPT_BUILDS
 from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
@@ -40,11 +42,13 @@ def kernel_dir(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")))
 
 
-def run(directory: Path, tree: Path, cache: Path, changed: object = None) -> RunResult:
+def run(
+    directory: Path, tree: Path, cache: Path, changed: object = None, log: Callable[[str], None] = silent
+) -> RunResult:
     workspace = open_workspace([directory])
     outcomes = outcomes_of(workspace, Choice())
     tell = changed if callable(changed) else lambda _outcome: None
-    return run_here(workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell)
+    return run_here(workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell, log)
 
 
 def states(result: RunResult) -> dict[str, OutcomeState]:
@@ -115,11 +119,17 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monk
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
     notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
-    needs = "needs an aarch64-linux machine, or a cross compiler: apt-get install g++-aarch64-linux-gnu"
+    needs = "needs an aarch64-linux machine, or g++-aarch64-linux-gnu"
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == needs
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
+    monkeypatch.setenv("CXX", "nosuchcc")
+    wrong = {
+        item.variant.name: item.note for item in outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
+    }
+    assert wrong["torch213-cxx11-cpu-aarch64-linux"] == "CXX=nosuchcc names a C++ compiler that does not exist"
+    monkeypatch.delenv("CXX")
     program(folder, "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
     crossed = {
         outcome.variant.name
@@ -217,6 +227,26 @@ def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, mon
     assert "removed what a kci process that was killed left" in result.stderr
     assert "KCI615" in result.stderr
     assert result.code == 0
+
+
+def test_who_waits_for_a_tree_says_so_once_and_meanwhile(
+    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, said, other = tmp_path / "tree", [], ExitStack()
+
+    def hear(line: str) -> None:
+        said.append(line)
+        other.close()  # the other kci goes on only now
+
+    def waiting_again(*arguments: Any, log: Callable[[str], None], **options: Any) -> list[Manifest]:
+        made = merge(*arguments, log=log, **options)
+        log(said[0])  # as the lock for verification does where a third kci came first
+        return made
+
+    monkeypatch.setattr(local, "merge", waiting_again)
+    other.enter_context(locked(tree))
+    run(kernel_dir, tree, tmp_path / "cache", log=hear)
+    assert said == [f"waiting for another kci process that uses {tree}"]
 
 
 def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from cli.runner import kci, kci_process
 from conftest import AT_TOP, ROOT
 from forked import fork_server
 from kci.cli.run import _report
+from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState, RunResult
 from kci.toolchains.launcher import ObjectUse
 from kci.verify import verify
@@ -46,7 +47,7 @@ def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> 
     assert alone.code != 0
     done = kci_process("run", good, bad, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
     assert done.code == alone.code
-    assert "with-a-link torch-cpu failed:" in done.stderr
+    assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
     assert verify(tmp_path / "trees" / "just-python") == []
 
@@ -76,6 +77,29 @@ def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
     assert done.code == 1
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
     assert "1 error" in done.stdout
+
+
+def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> None:
+    """Of a cache that cannot be written each variant fails alike; what is one variant's own names that variant."""
+    (tmp_path / "file").touch()
+    done = kci("run", noarch_kernel(tmp_path / "k"), "--cache", tmp_path / "file")
+    assert done.code == 1
+    assert (done.stderr.count("cannot write"), done.stderr.count("hint: ")) == (1, 1)
+    assert "2 variants of just-python failed: cannot write" in done.stderr
+
+
+def test_what_is_one_variants_own_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = [
+        Outcome(
+            "relu", variant(name), OutcomeState.LEFT, error=MissingToolError(f"no compiler for {name}", hint="get it")
+        )
+        for name in (CPU, STABLE_CPU)
+    ]
+    assert _report(RunResult(tuple(lacking), ())) == 3
+    said = capsys.readouterr().err
+    assert [f"relu {name} left: no compiler for {name}\n  hint: get it" in said for name in (CPU, STABLE_CPU)] == [
+        True
+    ] * 2
 
 
 @pytest.mark.parametrize(("found", "said"), [(0, ""), (1, "1 of 8 objects are as they were")])

@@ -24,7 +24,7 @@ from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
 from kci.plurals import count
 from kci.processes.ninja_run import failed_commands, was_killed
-from kci.processes.process import Finished
+from kci.processes.process import Finished, Log, silent
 
 _PLACED = (
     # g++, clang++ and what stands on clang: `relu.cpp:3:5: error: ...`
@@ -140,10 +140,11 @@ def unwritable(work: Path, error: OSError) -> BuildFailedError:
     return BuildFailedError(f"cannot write {unwritten(error, work)}: {error.strerror or error}", hint=hint)
 
 
-def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFailedError:
+def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = silent) -> BuildFailedError:
     """The error for a command of ninja's that failed.
 
     Its message has what the compiler said around the first error, and the command; its finding the place (KCI513).
+    `log` takes what the message has no room for.
     """
     name, work = request.variant.name, recipe.work
     found = failed_commands(done.output)
@@ -156,6 +157,9 @@ def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFaile
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system) or _AGAIN
+    for other in found if len(failed.said) > _SHOWN else found[1:]:
+        for line in (f"FAILED: {other.made}", other.command, *other.said):
+            log(as_written(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
     message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]

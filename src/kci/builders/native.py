@@ -37,7 +37,7 @@ from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
-from kci.processes.ninja_run import NinjaRun, ending, run_ninja
+from kci.processes.ninja_run import NinjaRun, ending, of_failure, run_ninja
 from kci.processes.process import Finished, Log
 from kci.processes.running_commands import NINJA_LOG
 from kci.toolchains.compilers import (
@@ -169,7 +169,7 @@ def build(request: Request, log: Log) -> Built:
             if wanted:
                 done, use = _compile(recipe, request, lock, log, objects, ends_at)
             if done.code != 0:
-                raise failed_build(recipe, request, done)
+                raise failed_build(recipe, request, done, log)
             objects.complete()
             if request.part is None:
                 objects.linked()
@@ -287,17 +287,20 @@ def _not_launched(recipe: Recipe) -> list[str]:
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    """A log of what ninja says: not how it was started, and with the kernel's files as the user names them.
+    """A log of what ninja says: not how it was started, nor what failed, which is the error's to say (`failed_build`).
+
+    The kernel's files are named as the user names them.
 
     In a first build ninja knows no times. What ends first is small and kci's own, and by that nothing would be left to
     do: no time is told until a source of the kernel has been compiled.
     """
     units = {step.what for step in recipe.steps if step.depfile}
-    timed = (recipe.work / NINJA_LOG).exists()
+    timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
     def tell(line: str) -> None:
-        nonlocal timed
-        if is_chatter(line):
+        nonlocal timed, failing
+        failing = of_failure(line, begun=failing)
+        if failing or is_chatter(line):
             return
         progress = read_progress(line)
         if progress is not None and not timed:

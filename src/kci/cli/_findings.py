@@ -82,8 +82,6 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
         click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
         print_suppressed(tree.suppressed if options().verbose else ())
-        for line in () if options().quiet else tree.log:
-            click.echo(line, err=True)
         print_diagnostics(tree.findings)
         code |= any(item.severity is Severity.ERROR for item in tree.findings)
     return code

@@ -24,16 +24,21 @@ _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
     """Show why a command failed. `annotate` is False for a caller on GitHub that makes an annotation itself."""
-    if error.diagnostics:
+    place, rule, annotation = "", "", "" if error.diagnostics else f"::error::{escape_data(error.message)}"
+    one = (
+        error.diagnostics[0] if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message else None
+    )
+    if one and "\n" in error.message:  # what a compiler said, with the source, and the command to repeat
+        place, rule, annotation = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]", render_github(one)
+    else:
         print_diagnostics(error.diagnostics, annotate=annotate)
-        more = "\n" in error.message  # what a compiler said, and the command to repeat
-        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message and not more:
+        if one:
             return
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
+    click.echo(f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
     if error.hint:
         click.echo(f"  hint: {printable_lines(error.hint)}", err=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and not error.diagnostics:
-        click.echo(f"::error::{escape_data(error.message)}", err=True)
+    if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and annotation:
+        click.echo(annotation, err=True)
 
 
 def progress_log() -> Callable[[str], None]:

@@ -55,6 +55,10 @@ class LiveTable:
             at_interrupt.remove(self.stop)
             live.stop()
 
+    def say(self, line: str) -> None:
+        if not self.options.quiet:
+            click.echo(line, err=True)  # rich puts it above its table
+
     def shown(self) -> Any:
         raise NotImplementedError
 
@@ -153,8 +157,7 @@ class EngineDisplay(LiveTable):
         self.notes: dict[str, str] = {}
 
     def say(self, line: str) -> None:
-        if not self.options.quiet:
-            click.echo(first_line(line), err=True)
+        super().say(first_line(line))
 
     def changed(self, leg: EngineLeg, progress: LegProgress, note: str) -> None:
         self.notes[leg.name] = first_line(note)

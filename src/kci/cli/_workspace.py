@@ -11,8 +11,17 @@ import click
 from kci.cli import DAY, PATH, FileName, completed
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
+from kci.errors import UsageError
 from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
 
+
+def _there(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
+    if not place.exists():
+        raise UsageError(f"{place}: there is no such directory", hint="name a directory with a build.toml, or a tree")
+    return place
+
+
+PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_there)
 KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
 CATALOG = click.option(
     "--catalog",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, answer_forms, completed
+from kci.cli import PATH, Command, answer_forms, completed
 from kci.cli._output import Layout, print_json, progress_log, table
-from kci.cli._workspace import CACHE, CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
 from kci.config.reader import BUILD_TOML
 from kci.files.full_disk import writing
 from kci.files.replace import write_atomic
@@ -26,7 +26,7 @@ from kci.watch.history import BENCH_SUFFIX, add_files
 
 
 @click.command("bench", cls=Command)
-@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
+@PLACE
 @click.option("--kernel", type=PATH, help="The kernel whose benchmarks run on a TREE (default: those in the TREE).")
 @click.option(
     "--tree",

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, FileName, options
+from kci.cli import PATH, Command, options
 from kci.cli._hardware import require_tested
 from kci.cli._output import print_diagnostics, print_json, progress_log
-from kci.cli._workspace import CATALOG, opened
+from kci.cli._workspace import CATALOG, PLACE, opened
 from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.plurals import count
@@ -19,7 +19,7 @@ from kci.publish.upload import PublishedBranch
 
 
 @click.command("publish", cls=Command)
-@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
+@PLACE
 @click.option("--kernel", type=PATH, help="The kernel that a TREE was built from.")
 @click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
 @click.option(

@@ -15,7 +15,7 @@ from kci.cli._output import Layout, table
 from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, first_line
 from kci.cli._workspace import CACHE, ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
-from kci.errors import ClientError, UsageError
+from kci.errors import ClientError, KciError, UsageError
 from kci.files.full_disk import says_full
 from kci.matrix.names import this_system
 from kci.plurals import count
@@ -104,7 +104,8 @@ def command(
     how = BuildOptions(cache, isolation=isolation, jobs=jobs)
     try:
         with RunDisplay(outcomes, options()) as display:
-            result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
+            places = local.tree_places(workspace, into)
+            result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
     except KeyboardInterrupt:
         click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
         raise
@@ -135,24 +136,29 @@ def _report(result: local.RunResult) -> int:
     if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
-    failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
-    for outcome in failed:
-        message = outcome.error.message if outcome.error else outcome.note
-        click.echo(f"\n{click.style(f'{outcome.kernel} {outcome.variant.name} failed:', fg='red')} {message}", err=True)
-        if outcome.error and outcome.error.hint:
-            click.echo(f"  hint: {outcome.error.hint}", err=True)
-    if failed:
-        return max(outcome.error.exit_code if outcome.error else 4 for outcome in failed)
+    if failed := _say_errors(result, local.OutcomeState.FAILED, "red"):
+        return max(error.exit_code for error in failed)
     if not result.trees:
-        lacking = [outcome.error for outcome in result.outcomes if outcome.error is not None]
-        for error in {item.message: item for item in lacking}.values():
-            hint = f"\n  hint: {error.hint}" if error.hint else ""
-            click.echo(f"{click.style('left:', fg='yellow')} {error.message}{hint}", err=True)
+        lacking = _say_errors(result, local.OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         click.echo(lacks if lacking else "nothing was built: every variant needs another machine", err=True)
         click.echo("  hint: `kci render` writes workflows that build them; --engine uses machines of yours", err=True)
         return 3
     return code
+
+
+def _say_errors(result: local.RunResult, state: local.OutcomeState, color: str) -> list[KciError]:
+    """Say why variants failed or were left: once what the machine or its cache does to several."""
+    ended = [(outcome, outcome.error) for outcome in result.outcomes if outcome.state is state and outcome.error]
+    errors = {error.message: error for _, error in ended}
+    for message, error in errors.items():
+        same = [outcome for outcome, its in ended if its.message == message]
+        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
+        who = f"{kernels} {same[0].variant.name}" if len(same) == 1 else f"{count(len(same), 'variant')} of {kernels}"
+        click.echo(f"\n{click.style(f'{who} {state}:', fg=color)} {message}", err=True)
+        if error.hint:
+            click.echo(f"  hint: {error.hint}", err=True)
+    return list(errors.values())
 
 
 def _follow(folder: Path, run: EngineRun, on_interrupt: str) -> int:
@@ -166,7 +172,7 @@ def _follow(folder: Path, run: EngineRun, on_interrupt: str) -> int:
         try:
             with display:
                 driver.drive()
-                trees = merge_run(driver)
+                trees = merge_run(driver, display.say)
                 driver.release_tests(trees)
                 driver.drive()
         except KeyboardInterrupt:

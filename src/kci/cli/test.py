@@ -14,10 +14,10 @@ import msgspec
 
 from kci.ci.hardware_records import digest_of_tests
 from kci.ci.run_records import TestedVariant, TestRecord, ci_run, write_record
-from kci.cli import PATH, Command, FileName, completed
+from kci.cli import PATH, Command, completed
 from kci.cli._hardware import BuiltPlace, commands_of, elsewhere
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import CACHE, CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
 from kci.config.discover import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -49,7 +49,7 @@ from kci.workspace.workspace import Workspace
 
 
 @click.command("test", cls=Command)
-@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
+@PLACE
 @click.option("--kernel", type=PATH, help="The kernel that has the tests for a TREE.")
 @click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(

@@ -105,13 +105,19 @@ def failed_commands(output: str) -> list[FailedCommand]:
             continue
         said = []
         for after in lines[number + 2 :]:
-            if read_progress(after) or after.startswith("ninja: ") or _FAILED.fullmatch(after):
+            if not of_failure(after, begun=True) or _FAILED.fullmatch(after):
                 break
             said.append(after)
         command = lines[number + 1] if number + 1 < len(lines) else ""
         killed = failed["code"] in _KILLED_CODES or was_killed("\n".join(said))
         found.append(FailedCommand(failed["made"], command, tuple(said), killed))
     return found
+
+
+def of_failure(line: str, *, begun: bool) -> bool:
+    """Whether a line of ninja's is about a command that failed; `begun` says whether the line before it was."""
+    goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
+    return goes_on or _FAILED.fullmatch(line) is not None
 
 
 def was_killed(said: str) -> bool:

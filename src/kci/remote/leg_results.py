@@ -6,6 +6,7 @@ It comes from machines that ran foreign code.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -81,8 +82,8 @@ def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
     return f"tested {', '.join(record.tested)}" + (f"; it cannot load {', '.join(others)}" if others else "")
 
 
-def merge_run(state: RunState) -> list[TreeResult]:
-    """Merge what was built into one tree for each kernel, and verify it.
+def merge_run(state: RunState, log: Callable[[str], None]) -> list[TreeResult]:
+    """Merge what was built into one tree for each kernel, and verify it; `log` takes what the merges say.
 
     Raises:
         KciError: see `merge`.
@@ -98,7 +99,7 @@ def merge_run(state: RunState) -> list[TreeResult]:
     results = []
     for kernel, artifacts in sorted(built.items()):
         planned = msgspec.structs.replace(run.planned, kernels={kernel: run.planned.kernels[kernel]})
-        results.append(merged_tree(kernel, artifacts, Path(run.trees[kernel]), planned, CiRun(run.id)))
+        results.append(merged_tree(kernel, artifacts, Path(run.trees[kernel]), planned, log, CiRun(run.id)))
     if results:
         state.journal.note(RunEvent.MERGED, ())
     return results

@@ -290,7 +290,9 @@ def loader_for(
         foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
         log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
         return Loader(foreign.python, foreign.pip, declared, foreign.by)
-    python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
+    other, libraries = emulated_system(), "installs the libraries of CUDA, 2.2 GB"
+    instead = f". Or `kci test --emulate`: it tests a variant for {other}, and {libraries}" if other else ""
+    python = ensure_runtime(_torch(name, torch), cache=cache, log=log, instead=instead)
     return Loader(python, pip_install(python), declared)
 
 

@@ -11,7 +11,7 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,10 +28,10 @@ from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
 from kci.plan.machines import said_of_crossing
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
-from kci.processes.process import ProgramScope
+from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.compilers import cxx_compiler
-from kci.toolchains.crossing import crosses, is_crossed
+from kci.toolchains.crossing import cross_target, crosses, is_crossed
 from kci.toolchains.downloads import read_transfer
 from kci.toolchains.launcher import ObjectUse, find_launcher
 from kci.tree.artifacts import CiRun
@@ -89,8 +89,6 @@ class TreeResult(msgspec.Struct, frozen=True):
     manifest: Manifest
     findings: tuple[Diagnostic, ...]
     """Of the merge, and of verification."""
-    log: tuple[str, ...] = ()
-    """What the merge said: that it waited, or what a dead one had left."""
     suppressed: tuple[SuppressedFinding, ...] = ()
 
 
@@ -133,7 +131,8 @@ def _lacks(variant: Variant, workspace: Workspace) -> str:
     try:
         cxx_compiler(system=variant.system)
     except MissingToolError as error:
-        return f"{machine}, or a cross compiler: {error.hint.partition(': ')[2] or error.message}"
+        package = cross_target(variant.system).package
+        return f"{machine}, or {package}" if package in error.hint else error.message
     return ""
 
 
@@ -152,6 +151,7 @@ def run_here(
     trees: Mapping[str, Path],
     options: BuildOptions,
     changed: Callable[[Outcome], None],
+    log: Log = silent,
 ) -> RunResult:
     """Build, merge and verify. Variants are built at once; a kernel is merged as soon as its last one has ended.
 
@@ -161,6 +161,7 @@ def run_here(
         trees: where each kernel's tree goes.
         options: how to build.
         changed: is called in this thread whenever an outcome changed.
+        log: takes what the merges say.
 
     Raises:
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
@@ -183,7 +184,7 @@ def run_here(
             place = tree_place(workspace.settings, kernel.directory)
             part = PlannedKernel(name, names, kernel.build.general.version, tree=place)
             planned = Planned({name: part}, suppressions=suppressed_in_trees(workspace.settings))
-            merged[name] = merged_tree(name, built, trees[name], planned)
+            merged[name] = merged_tree(name, built, trees[name], planned, log)
 
     def hear(news: _News) -> None:
         outcome, changes = news
@@ -253,21 +254,22 @@ def at_once(
 
 
 def merged_tree(
-    kernel: str, sources: Sequence[Path], tree: Path, planned: Planned, run: CiRun | None = None
+    kernel: str, sources: Sequence[Path], tree: Path, planned: Planned, log: Log, run: CiRun | None = None
 ) -> TreeResult:
     """Merge what was built of a kernel into its tree, and verify that; what is missing in it is no finding.
 
-    What kci.toml suppresses in the tree in the kernel's directory holds for this one, wherever it is made.
+    What kci.toml suppresses in the tree in the kernel's directory holds for this one, wherever it is made. `log` is
+    told at once that this waits for another kci, and what a dead one had left.
     """
     said: list[Diagnostic] = []
-    lines: list[str] = []
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, run=run, log=lines.append, report=said.append)
-    with locked(Path(os.path.realpath(tree)), lines.append):  # another run may be about to replace it
+    log = cache(log)  # two locks of one tree: who waits for both says it once
+    (manifest,) = merge(sources, tree, planned, allow_partial=True, run=run, log=log, report=said.append)
+    with locked(Path(os.path.realpath(tree)), log):  # another run may be about to replace it
         verified = verify_with_suppressions(tree)
     suppressed, place = list(verified.suppressed), planned.kernels[kernel].tree
     found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), place, suppressed.append)
     findings = (item for item in found if item.rule != "KCI721")
-    return TreeResult(kernel, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
+    return TreeResult(kernel, tree, manifest, (*said, *findings), tuple(suppressed))
 
 
 def _build(

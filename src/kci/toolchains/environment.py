@@ -211,8 +211,10 @@ def own() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> Path:
     """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
+
+    `instead` ends the hint where torch is one for GPUs: what else tests a kernel.
 
     Raises:
         MissingToolError: it cannot be made here.
@@ -227,7 +229,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
         found = read_torch_version(environment.torch)
     if found.cuda:
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
-        raise MissingToolError(found.no_tests, hint=hint)
+        raise MissingToolError(found.no_tests, hint=hint + instead)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
