@@ -206,6 +206,7 @@ def test_registrations_get_the_namespace_of_the_build() -> None:
         ("params.y_ptr = x.data_ptr();", False),
         ("params.z_ptr = x.data_ptr();", None),
         ("auto y = x.value(); y.zero_();", True),
+        ("float* p = x.data_ptr<float>(); loader.store(p, 1);", None),
     ],
 )
 def test_what_a_body_does_with_a_tensor(body: str, writes: bool | None) -> None:

@@ -131,7 +131,7 @@ def _use(
     """What is done with `x.data_ptr()`, or with one of the names of a pointer, which grow by those that it is given."""
     call = _enclosing(start, body)
     if call is not None and not _READS.match(call[0]):
-        return (None if names is None else False) if "." in call[0] else _argument(*call[:3], code, depth)
+        return None if "." in call[0] else _argument(*call[:3], code, depth)
     before = _statement(start, body)
     if (call is not None and "_cast" in call[0]) or (names is not None and not re.search(r"=[\s&(]*$", before)):
         return False  # the casts that are left are to constant ones
