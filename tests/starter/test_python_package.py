@@ -138,6 +138,21 @@ def test_the_names_of_ops_come_from_the_build(text: str, written: str) -> None:
     assert move(text).text == f"from ._ops import add_op_namespace_prefix\n{written}"
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ('f = looked_up("mine::f")', 'f = looked_up(add_op_namespace_prefix("f"))'),
+        ('f = looked_up("other::f")', ""),
+        ('f = looked_up("mine::f is missing")', ""),
+        ('f = looked_up(f"mine::f{1}")', ""),
+    ],
+)
+def test_an_op_that_is_looked_up_by_its_name_has_that_of_the_build(text: str, written: str) -> None:
+    registers = '@torch.library.custom_op("mine::f", mutates_args=())\ndef f(): pass'
+    wanted = f"from ._ops import add_op_namespace_prefix\n{written}" if written else text
+    assert move(text, other=registers).text == wanted
+
+
 def test_ops_that_other_files_register_are_those_of_the_build() -> None:
     result = move("x = torch.ops.mine.f", other='@torch.library.custom_op("mine::f", mutates_args=())\ndef f(): pass')
     assert result.text == "from ._ops import ops as _kernel_ops\nx = _kernel_ops.f"

@@ -191,13 +191,22 @@ class _MovedFile:
 
     def registered(self, tree: ast.Module) -> None:
         """Ops whose namespace stands in the file get that of the build."""
+        handled = set[ast.expr]()
         for call, argument, _ in fixed_names(tree, list(ast.walk(tree))):
+            handled.add(argument)
             found = re.fullmatch(r"""(f?)(["'])([^"']*?)::([^"']*)\2""", _text_of(argument, self.text))
             if found is None or found[3] in _OF_TORCH:
                 self.left.append((call.lineno, f"its op's name comes from elsewhere: give it through {PREFIX}"))
                 continue
             self.needed.add(PREFIX)
             self.replace(argument, f"{PREFIX}({found[1] if '{' in found[4] else ''}{found[2]}{found[4]}{found[2]})")
+        inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in handled | inner:
+                named = re.fullmatch(r"(\w+)::(\w+)", node.value)
+                if named and named[1] in self.files.namespaces:  # whoever looks it up by its name
+                    self.needed.add(PREFIX)
+                    self.replace(node, f'{PREFIX}("{named[2]}")')
 
     def imported_from(self, node: ast.ImportFrom) -> None:
         module = self.absolute(node)
