@@ -438,7 +438,7 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Pa
 
 
 def test_no_tree(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    refused(hub, tmp_path / "nothing", 2, "does not exist")
+    refused(hub, tmp_path / "nothing", 2, "there is no such directory")
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:

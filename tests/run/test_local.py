@@ -246,7 +246,7 @@ def test_who_waits_for_a_tree_says_so_once_and_meanwhile(
     monkeypatch.setattr(local, "merge", waiting_again)
     other.enter_context(locked(tree))
     run(kernel_dir, tree, tmp_path / "cache", log=hear)
-    assert said == [f"waiting for another kci process that uses {tree}"]
+    assert said == [f"waiting for another build of this run that uses {tree}"], "it is this process that holds it"
 
 
 def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
