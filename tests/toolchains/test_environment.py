@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
+from buildkit import CPU, STABLE_CPU, copy_kernel, program, quiet, request, variant, write_tree
 from kci.builders import native
 from kci.config.values import Version
 from kci.errors import ClientError, MissingToolError
@@ -256,11 +256,24 @@ def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
     if there:
         write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
         write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+        program(asked.python.parent, "python", "exit 1")
     with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
         ensure_runtime("2.13", cache=tmp_path, log=quiet, instead="; or else")
     assert (f"rm -r {asked.root}" in caught.value.hint) is there
     assert "PIP_FIND_LINKS" in caught.value.hint
     assert caught.value.hint.endswith("; or else")
+
+
+def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "install", lambda *_: None)
+    asked = isolated(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+    write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    program(asked.python.parent, "python", "exit 0")
+    assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
 
 
 @pytest.mark.slow

@@ -191,10 +191,8 @@ class Configured:
             common = set.intersection(*map(set, sets)) if sets else set()
             for words, path in sets.items():
                 if own := [word for word in words if word not in common and not word.startswith("-W")]:
-                    text = f"`{' '.join(own)[:100]}` is for some sources only, as {path[-100:]!r}"
-                    self.left.append(
-                        f"{file}:{line}: {text}: a component of build.toml has flags for all of {language}"
-                    )
+                    text = f"`{' '.join(own)[:100]}` is for some sources only, such as {path[-100:]!r}"
+                    self.left.append(f"{file}:{line}: {text}: a component has one set of flags for {language}")
         own_files = {item.disk for item in self.targets.values()}
         libraries = [
             re.sub(r"^(?:-l|lib)|\.(?:so|a)[.\d]*$", "", posixpath.basename(word)) for word in links

@@ -36,6 +36,7 @@ from kci.starter.sandbox import project_copy, run_in, sandbox, written
 
 _PYPROJECT = "pyproject.toml"
 _DATA = Path(__file__).with_name("data") / "cmake"
+_ANOTHER = "CMake writes another one for each backend, and this is the one for CUDA: look at what differs"
 _OLDEST = (3, 24)
 """The first CMake that asks somebody else for packages."""
 
@@ -87,8 +88,7 @@ def run_cmake(files: Mapping[str, bytes], file: str, said: SaidInSetup | None = 
             command = [*cmake, *(f"-D{name}={value}" for name, value in values.items())]
             run, notes = _run(place, folder, backend, command, facts, seen)
             new = written(place, files, file)
-            left += [f"{name}: CMake writes it for each backend: it is as for CUDA" for name in new
-                     if made.get(name, new[name]) != new[name]]  # fmt: skip
+            left += [f"{name}: {_ANOTHER}" for name in new if made.get(name, new[name]) != new[name]]
             made |= {name: data for name, data in new.items() if "/CMakeFiles/" not in name}
             left += notes
             by_backend[backend] = msgspec.structs.replace(run, setup=setup)

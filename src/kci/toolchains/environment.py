@@ -227,7 +227,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> P
     if found is None or not found.cuda:
         environment.ensure(environment.python, log)
         found = read_torch_version(environment.torch)
-    if found.cuda:
+    if found.cuda and not (environment.complete and run([str(environment.python), "-c", "import torch"]).code == 0):
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
         raise MissingToolError(found.no_tests, hint=hint + instead)
     packages = toolchains().runtime["packages"]
