@@ -1,21 +1,20 @@
-"""What kci weighs, room by room: `python bin/weight.py` prints it, `--write` makes it the budget that a test holds.
-
-The budget (`tests/weight.toml`) only goes down. A commit that lets it rise says why.
-"""
+"""What kci weighs: `python bin/weight.py` prints each room of src/kci, what stands beside it, and the sums of what people meet."""
 
 from __future__ import annotations
 
 import ast
 import io
-import sys
+import re
+import subprocess
 import tokenize
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "kci"
-BUDGET = ROOT / "tests" / "weight.toml"
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -72,34 +71,79 @@ def weight_of(text: str) -> Weight:
     return Weight(1, functions, statements, len(coded - told), len(text.splitlines()))
 
 
-def budget_for(weight: Weight) -> Weight:
-    """A little more than a weight, so that a fix of some lines needs no new budget."""
-    return Weight(
-        weight.modules, *(-(-value // step) * step for value, step in zip(weight[1:], (5, 50, 50, 50), strict=True))
-    )
+BESIDE = {
+    "TOML of src/kci": ("src/kci/*.toml",),
+    "templates": ("templates/*",),
+    "actions": ("actions/*", "*action.yml"),
+    "bin, benchmarks": ("bin/*", "benchmarks/*"),
+    "golden files": ("tests/golden/*",),
+    "Python of tests": ("tests/*.py",),
+    "docs": ("docs/*.md", "README.md"),
+}
+"""What stands beside src/kci, as patterns of git; `*` crosses folders."""
 
 
-def written(found: dict[str, Weight]) -> str:
-    """The budget as TOML."""
-    found = {room: budget_for(weight) for room, weight in found.items()}
-    head = "# What each room of kci may weigh at most: python bin/weight.py --write. It only goes down; a commit that lets it rise says why.\n"
-    rows = [
-        f"{room} = {{ {', '.join(f'{name} = {value}' for name, value in weight._asdict().items())} }}"
-        for room, weight in found.items()
+def lines_beside() -> dict[str, tuple[int, int]]:
+    """How many files git has of each kind of what stands beside src/kci, and how many lines they have."""
+    sums = {}
+    for kind, patterns in BESIDE.items():
+        names = subprocess.run(
+            ["git", "ls-files", "-z", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        paths = [ROOT / name for name in names.stdout.split("\0") if name and (ROOT / name).is_file()]
+        sums[kind] = len(paths), sum(path.read_bytes().count(b"\n") for path in paths)
+    return sums
+
+
+def counts() -> dict[str, int]:
+    """How many of what people meet: commands, options, keys, rules, actions, rendered files, pages and their words."""
+    from kci import diagnostics
+    from kci.cli import kci
+    from kci.config.find_settings import settings_schema
+
+    def every(group: click.Group, context: click.Context) -> list[click.Command]:
+        """The commands below a group, those of groups in it too."""
+        here = [command for name in group.list_commands(context) if (command := group.get_command(context, name))]
+        return [
+            one
+            for command in here
+            for one in (every(command, context) if isinstance(command, click.Group) else [command])
+        ]
+
+    context = click.Context(kci)
+    options = [
+        option
+        for command in every(kci, context)
+        for option in command.params
+        if isinstance(option, click.Option) and option.name not in ("quiet", "verbose", "color")  # which all have
     ]
-    return head + "\n".join(rows) + "\n"
+    tables = [settings_schema(), *settings_schema().get("$defs", {}).values()]
+    workflows = list((ROOT / "templates" / "github").glob("*.yml.j2"))
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return {
+        "commands": len(kci.list_commands(context)),
+        "options": len(options),
+        "keys of kci.toml": sum(len(table.get("properties", ())) for table in tables),
+        "rules": len(diagnostics.rules()),
+        "actions": len(list(ROOT.glob("*/action.yml"))) + len(list(ROOT.glob("actions/*/action.yml"))) + 1,
+        "rendered files": len(workflows),
+        "pages": len(pages),
+        "words of the pages": sum(len(re.findall(r"\S+", page.read_text(encoding="utf-8"))) for page in pages),
+    }
 
 
-def main(words: list[str]) -> None:
-    """Print the weights, or write the budget."""
-    found = weights()
-    if words == ["--write"]:
-        BUDGET.write_text(written(found), encoding="utf-8")
-        return
+def main() -> None:
+    """Print all of it."""
     print(f"{'room':<12}" + "".join(f"{name:>12}" for name in Weight._fields))
-    for room, weight in found.items():
+    for room, weight in weights().items():
         print(f"{room:<12}" + "".join(f"{value:>12}" for value in weight))
+    print(f"\n{'beside':<24}{'files':>12}{'lines':>12}")
+    for kind, (files, lines) in lines_beside().items():
+        print(f"{kind:<24}{files:>12}{lines:>12}")
+    print()
+    for kind, count in counts().items():
+        print(f"{kind:<24}{count:>12}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
