@@ -202,6 +202,12 @@ def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) ->
 
 
 def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
+    for said in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
+        assert "was skipped although" in judge_jobs(
+            read_results(f"plan=success merge=success finish=skipped {said}"), 0
+        )
+    for said in ("a/plan,finish=skipped", "a=skipped", "a/merge=success", "b/a=skipped a/finish=skipped"):
+        assert judge_jobs(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
     results = read_results("plan=success ready=success publish=skipped")
     assert judge_jobs(results, 0) == ""
     assert "2 kernels can be published" in judge_jobs(results, 2)

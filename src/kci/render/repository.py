@@ -68,7 +68,7 @@ from kci.render.workflow import (
 )
 from kci.render.workflow_rules import check_workflows, limits
 from kci.version import __version__
-from kci.workspace.check import require_sound
+from kci.workspace.check import require_readable
 from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Workspace
 
@@ -205,7 +205,8 @@ def render_workflows(
     if chosen.publish.benchmarks and not workspace.runners.test:
         message = "`benchmarks` under `[publish]` of kci.toml measures nothing: no machine is named"
         raise UsageError(message, hint="name the machines that test and measure under `[test]`, or leave it out")
-    bounds = check_bounds(require_sound(workspace, remember), split=mode is Mode.RUNTIME)
+    told = require_readable(workspace, remember)
+    bounds = check_bounds(workspace, split=mode is Mode.RUNTIME)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
@@ -273,7 +274,6 @@ def render_workflows(
     # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
     ours = {path: text for path, text in sorted(committed.items()) if written_by(text) == __version__}
     moved = [item for path, text in ours.items() for item in judge_pins(text, path, fixed)]
-    told = []
     if use_actions and (reference := unreleased(pins)):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`; or --without-actions"
@@ -287,7 +287,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
     What kci.toml asks for and no job of GitLab does is told (KCI454).
     """
-    require_sound(workspace)
+    told = require_readable(workspace)
     chosen = workspace.settings.settings
     asked = [
         f"`{table}.{name}`"
@@ -295,7 +295,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         for name in ("comment", "commands", "staging", "benchmarks")
         if getattr(values, name, None)
     ]
-    told = [finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}")] if asked else []
+    if asked:
+        told.append(finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}"))
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
@@ -310,7 +311,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
-    require_sound(workspace)
+    told = require_readable(workspace)
     plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
     settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
     legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
@@ -329,7 +330,8 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    return _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files), [])
+    return msgspec.structs.replace(compared, told=tuple(told))
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:

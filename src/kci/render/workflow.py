@@ -202,6 +202,7 @@ def render(
         "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
+        "own_results": own.results,
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
         "from_base": inputs.tested or inputs.compiled,
