@@ -110,7 +110,7 @@ def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: 
         (XPU.replace('"gone.cpp"', '"../gone.cpp"'), "KCI137"),
         (
             XPU.replace('src = ["gone.cpp"]', "src = []").replace('"xpu"', '"rocm"') + 'rocm-archs = ["gfx1"]\n',
-            "KCI156",
+            "KCI155",
         ),
     ],
 )

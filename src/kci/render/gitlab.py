@@ -71,6 +71,8 @@ class GitlabInputs(msgspec.Struct, frozen=True):
     schedule_tier: str = "compat"
     api: str = ""
     """Whether merge requests are compared with their base for users: `tell`, `gate`; empty for not."""
+    submodules: bool = False
+    """Whether jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
     publish: PublishJobs | None = None
 
 
@@ -86,6 +88,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
         "api": inputs.api,
+        "submodules": inputs.submodules,
         "publish": inputs.publish,
     }
     text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))

@@ -62,7 +62,7 @@ class OwnParts(msgspec.Struct, frozen=True):
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
     results: dict[str, str] = {}
-    """How the gate is told of a job, by its id: that, and `/` and the jobs that it needs where nothing else decides of it."""
+    """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
     templates: dict[str, str] = {}
     """By name; without the line that says what they were made from."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from kci.config.values import Forks, PullRequests, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
+from kci.files.git import run_git
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
 from kci.plan.github import (
@@ -223,6 +225,8 @@ def render_workflows(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
+        submodules=has_submodules(root),
+        lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
         wheel=None if use_actions else chosen_wheel(chosen.actions, root),
@@ -301,6 +305,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
+        submodules=has_submodules(root),
         api=str(chosen.pull_request.api or ""),
         publish=publish_jobs(workspace.settings),
     )
@@ -332,6 +337,19 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
     files = render_snakemake(inputs)
     compared = _compared(root, files, read_committed(root, files), [])
     return msgspec.structs.replace(compared, told=tuple(told))
+
+
+def has_submodules(root: Path) -> bool:
+    """Whether a checkout of the repository lacks files without its submodules."""
+    return (root / ".gitmodules").is_file()
+
+
+def has_lfs(root: Path) -> bool:
+    """Whether a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
+    names = os.fsdecode(listed or b".gitattributes").split("\0")
+    texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]
+    return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:

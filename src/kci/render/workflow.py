@@ -83,6 +83,10 @@ class Inputs(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = (".",)
     """The directories to plan, relative to the repository's root."""
     mode: Mode = Mode.RUNTIME
+    submodules: bool = False
+    """Whether checkouts fetch submodules."""
+    lfs: bool = False
+    """Whether checkouts fetch what Git LFS stores."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
