@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kci.builders.request import BuildOptions
-from kci.cli import PATH, Command, completed, options
+from kci.cli import PATH, Command, options
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
 from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, first_line
@@ -40,7 +40,6 @@ from kci.toolchains.launcher import ObjectUse
 @click.option(
     "--engine",
     metavar="NAME",
-    shell_complete=completed("engines"),
     help="Build on an engine: local, slurm, ssh, hf-jobs, an engine from kci.toml, or auto.",
 )
 @click.option("--resume", metavar="RUN", help="Continue a run that was started with --engine.")

@@ -10,7 +10,7 @@ from kci.files.dated_data import Dated, shipped
 from kci.matrix.names import Kind, VariantName, parse_variant_name
 from kci.matrix.variants import Variant
 
-HOW = "docs/hardware.md says how to send a record of one that ran"
+HOW = "if you ran them, open an issue"
 
 
 class RanOn(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
