@@ -13,7 +13,7 @@ import mutations
 import outside_tools
 from conftest import many
 from kci.config.document import parse_document
-from kci.config.editions import version_3_as_5
+from kci.config.editions import is_version_3
 from kci.config.mismatch import explain
 from kci.config.model import Build, to_data
 from kci.config.reader import parse_kernel
@@ -48,8 +48,13 @@ def ask_kci(text: bytes) -> tuple[str, Build | None, list[Diagnostic]]:
         kernel = parse_kernel(text)
     except FindingsError as error:
         found = list(error.diagnostics)
-        return ("version 3" if any(one.rule == "KCI108" for one in found) else "refuses"), None, found
+        return ("version 3" if any(_is_of_version_3(one) for one in found) else "refuses"), None, found
     return "accepts", kernel.build, list(kernel.diagnostics)
+
+
+def _is_of_version_3(found: Diagnostic) -> bool:
+    """Versions 1 and 2 had no backends."""
+    return found.rule == "KCI108" and "`backends = " not in found.hint
 
 
 def explained(
@@ -71,7 +76,7 @@ def explained(
     if ours == "refuses" and theirs == "version 3":
         data = tomllib.loads(text.decode().removeprefix("\ufeff"))
         rest = {name: part for name, part in data.items() if name not in ("torch", "tvm-ffi")}
-        return "older-framework" if version_3_as_5(rest) else None
+        return "older-framework" if is_version_3(rest) else None
     return None
 
 

@@ -36,7 +36,7 @@ COMMANDS = {
     "run": "plan, build, merge and verify on this machine",
     "matrix": "list the variants of kernels, and why each exists",
     "check": "check build.toml, sources and kci.toml",
-    "update": "rewrite build.toml to a newer edition",
+    "update": "rewrite build.toml to edition 5",
     "schema": "print the JSON Schema of build.toml, for editors",
     "plan": "list the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
