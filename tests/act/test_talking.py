@@ -143,7 +143,6 @@ def test_a_pull_request_of_a_fork_has_one_comment_is_staged_and_released(
     assert "### kci: all that was planned is there, in 1 kernel\n" in body
     assert "| `some-kernel` | `torch-cpu` | " in body
     assert " kB | built |" in body
-    assert "No change for users, by the sources.\n" in body
 
     older = talk.run(COMMENT, "workflow_run", "comment-3", workflow_run=told | {"id": 41})
     assert "no open pull request is at" in older.log
