@@ -202,9 +202,7 @@ CASES = [
             tested=True,
             crossed=True,
             commands=True,
-            publish=PublishJobs(
-                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True, benchmarks=True
-            ),
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True),
             signatures=True,
         ),
         shipped_pins(),

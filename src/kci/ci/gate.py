@@ -126,18 +126,6 @@ def judge(run: RunUploads) -> list[GateRow]:
     return found
 
 
-def judge_interfaces(run: RunUploads) -> list[GateRow]:
-    """The kernels whose users the change breaks under the version that they have, where kci.toml says that this counts.
-
-    A comparison of an older attempt than the plan's does not count: each attempt that plans compares anew.
-    """
-    told = run.interfaces
-    if told is None or not told.gate or told.attempt < run.plan.attempt:
-        return []
-    words = ["kci", "diff", "--api", told.base, "--"]
-    return [GateRow(item.kernel, "", PLAN_JOB, item.message, shlex.join([*words, item.path])) for item in told.breaks]
-
-
 def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
     present = set(record.present)
     failures = {failure.variant: failure for failure in record.failures}

@@ -193,8 +193,7 @@ def render_workflows(
         remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
-        UsageError: a kernel lies outside of the root, this kci has no release to name by its commit, or no machine is
-            named that measures releases.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
         FindingsError: a kernel has an error, GitHub would not take the files, a committed pin cannot be read, kci.toml
             pins an action that they do not use, names no wheel to run without actions, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
@@ -204,9 +203,6 @@ def render_workflows(
     if mode is Mode.STATIC and len(workspace.kernels) > 1:
         message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
         raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
-    if chosen.publish.benchmarks and not workspace.runners.test:
-        message = "`benchmarks` under `[publish]` of kci.toml measures nothing: no machine is named"
-        raise UsageError(message, hint="name the machines that test and measure under `[test]`, or leave it out")
     told = require_readable(workspace, remember)
     bounds = check_bounds(workspace, split=mode is Mode.RUNTIME)
     legs: dict[str, Any] = {}
@@ -296,7 +292,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     asked = [
         f"`{table}.{name}`"
         for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
-        for name in ("comment", "commands", "staging", "benchmarks")
+        for name in ("comment", "commands", "staging")
         if getattr(values, name, None)
     ]
     if asked:
@@ -306,7 +302,6 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
         submodules=has_submodules(root),
-        api=str(chosen.pull_request.api or ""),
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
@@ -381,7 +376,7 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
         return None
     chosen = found.settings.publish
     again = found.settings.signing.repository is not None
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again, chosen.benchmarks)
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again)
 
 
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:

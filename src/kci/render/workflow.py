@@ -71,7 +71,6 @@ class PublishJobs(msgspec.Struct, frozen=True):
     sign: bool
     again: bool = False
     """Whether what is published can be signed again."""
-    benchmarks: bool = False
     """Whether each release is measured on the machines that test."""
 
 
