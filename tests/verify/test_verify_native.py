@@ -24,6 +24,7 @@ from kci.verify import verify
 from kci.verify.abi import (
     above_cap,
     cpp_scope,
+    cuda_exports,
     library_allowed,
     native_table,
     old_string,
@@ -31,7 +32,7 @@ from kci.verify.abi import (
     torch_exports,
     torch_shims,
 )
-from variants import CPU, STABLE, make_variant
+from variants import CPU, CUDA, STABLE, make_variant
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -207,6 +208,117 @@ def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, c
     cuda = "torch213-cxx11-cu130-x86_64-linux"
     assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
     assert "KCI746" in ids(native(tmp_path, library))
+
+
+CUDA_ID = ID.replace("cpu", "cuda")
+
+
+UNBUILT = ["KCI712", "KCI749", "KCI761"]
+"""What is wrong with a variant for GPUs whose only library is compiled from a line of C++."""
+
+
+def asking(tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = "") -> list[Diagnostic]:
+    """What is said of a library that asks for these symbols, and needs a library."""
+    names = "".join(f'void f{number}() asm("{symbol}"); ' for number, symbol in enumerate(symbols))
+    calls = "".join(f"f{number}(); " for number, _ in enumerate(symbols))
+    source = f'{INIT.replace("cpu", "cuda")}{INIT}extern "C" {{ {names} void all() {{ {calls} }} }}'
+    linked = ["-Wl,--no-as-needed", str(compile("int x;", f"-Wl,-soname,{needs}"))] if needs else []
+    return native(
+        tmp_path, compile(source, *linked), variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT
+    )
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+@pytest.mark.parametrize(
+    ("symbol", "needs"),
+    [
+        ("cudaFooBar", "libcudart.so.13"),
+        ("cuNoSuch", "libcuda.so.1"),
+        ("__cudaNoSuch", "libcudart.so.13"),
+        ("__cudaRegisterLinkedBinary_6cc0e1ad_8_extra_cu_dbdd4847", ""),
+        ("cublasNoSuch", "libcublas.so.13"),
+        ("cublasLtNoSuch", "libcublasLt.so.13"),
+        ("cudnnNoSuch", "libcudnn.so.9"),
+        ("cufftNoSuch", "libcufft.so.12"),
+        ("curandNoSuch", "libcurand.so.10"),
+        ("cusolverNoSuch", "libcusolver.so.12"),
+        ("cusparseNoSuch", "libcusparse.so.12"),
+        ("ncclNoSuch", "libnccl.so.2"),
+        ("nvrtcNoSuch", "libnvrtc.so.13"),
+    ],
+)
+def test_a_name_like_one_of_cuda_s_is_none_of_them(tmp_path: Path, compile: Compile, symbol: str, needs: str) -> None:
+    (found,) = asking(tmp_path, compile, CUDA, symbol, needs=needs)
+    assert (found.rule, found.message) == ("KCI746", f"CUDA 13.0 does not export {symbol}")
+    assert ("-rdc=true" in found.hint) is ("LinkedBinary" in symbol)
+
+
+@pytest.mark.rule("KCI746", "KCI750", triggers=False)
+def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
+    names = (
+        "cudaMalloc", "cudaLaunchKernelExC", "__cudaRegisterFatBinary", "__cudaPushCallConfiguration",
+        "cudaProfilerStart",
+        "cuTensorMapEncodeTiled", "cuLaunchKernel", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cublasCreate_v2",
+        "cublasGemmEx", "cublasLtMatmul", "cudnnCreate", "cufftPlan1d", "curandCreateGenerator", "cusolverDnCreate",
+        "cusparseSpMM", "ncclAllReduce", "nvrtcCompileProgram",
+    )  # fmt: skip
+    assert asking(tmp_path, compile, CUDA, *names) == []
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(tmp_path: Path, compile: Compile) -> None:
+    newer = "cudaDeviceGetExecutionCtx"
+    (found,) = asking(tmp_path, compile, CUDA, newer)
+    assert (found.rule, newer in found.message, "CUDA 13.1" in found.hint) == ("KCI746", True, True)
+    assert asking(tmp_path / "2", compile, CUDA.replace("cu130", "cu131"), newer) == []
+
+
+@pytest.mark.rule("KCI750", triggers=True)
+@pytest.mark.parametrize(
+    ("variant", "symbol"),
+    [
+        ("torch213-cxx11-rocm72-x86_64-linux", "hipNoSuch"),
+        ("torch213-cxx11-xpu20253-x86_64-linux", "__sycl_no_such"),
+        (CUDA.replace("cu130", "cu118"), "cudaFooBar"),
+    ],
+)
+def test_where_there_is_no_list_it_is_said(tmp_path: Path, compile: Compile, variant: str, symbol: str) -> None:
+    (found,) = asking(tmp_path, compile, variant, symbol)
+    assert (found.rule, found.severity, symbol in found.message) == ("KCI750", "info", True)
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_device_code_of_hip_that_no_device_link_registered(tmp_path: Path, compile: Compile) -> None:
+    found = asking(tmp_path, compile, "torch213-cxx11-rocm72-x86_64-linux", "__hip_fatbin_0a1b2c", "hipMalloc")
+    assert ids(found) == ["KCI746", "KCI750"]
+
+
+TVM_FFI = "tvm-ffi01-cpu-x86_64-linux"
+
+
+@pytest.mark.rule("KCI746", "KCI748", triggers=True)
+def test_what_tvm_ffi_does_not_export_or_not_everywhere(tmp_path: Path, compile: Compile) -> None:
+    cases = [
+        ("TVMFFINoSuch", "KCI746", "apache-tvm-ffi does not export TVMFFINoSuch"),
+        ("_ZN3tvm3ffi6NoSuchEv", "KCI746", "_ZN3tvm3ffi6NoSuchEv"),
+        ("TVMFFIGetCustomAllocator", "KCI748", "TVMFFIGetCustomAllocator (0.1.13)"),
+        ("TVMFFIBigIntFromByteArray", "KCI748", "(0.1.15)"),
+    ]
+    for number, (symbol, rule, told) in enumerate(cases):
+        (found,) = asking(tmp_path / str(number), compile, TVM_FFI, symbol, needs="libtvm_ffi.so")
+        assert (found.rule, told in found.message) == (rule, True), found
+
+
+@pytest.mark.rule("KCI746", "KCI748", triggers=False)
+def test_what_every_tvm_ffi_exports(tmp_path: Path, compile: Compile) -> None:
+    names = ("TVMFFIFunctionCall", "TVMFFIErrorCreateWithCauseAndExtraContext", "_ZN3tvm3ffi8DeepCopyERKNS0_3AnyE")
+    assert asking(tmp_path, compile, TVM_FFI, *names, needs="libtvm_ffi.so") == []
+
+
+@pytest.mark.rule("KCI751", triggers=True)
+def test_a_function_of_no_torch_in_a_stable_variant(tmp_path: Path, compile: Compile) -> None:
+    (found,) = asking(tmp_path, compile, STABLE, "aoti_torch_no_such")
+    assert (found.rule, found.message) == ("KCI751", "torch 2.11 does not export aoti_torch_no_such")
 
 
 STABLE_SOURCE = INIT + (
@@ -457,6 +569,9 @@ def test_the_record_of_torch_s_exports_is_whole() -> None:
     assert list(table.hashes) == sorted(set(table.hashes))
     assert table.missing(["_ZN3c104warnERKNS_7WarningE", "aoti_torch_get_dim"], "2.13") == []
     assert table.versions_with([SINCE_213]) == ["2.13", "2.14", "2.15"]
+    cuda = cuda_exports()
+    assert cuda.versions == ("12.6", "12.8", "12.9", "13.0", "13.1", "13.2", "13.3", "13.5")
+    assert list(cuda.hashes) == sorted(set(cuda.hashes))
     assert load_script("update_torch_exports").encode({5: 1, 70000: 2, 2**32 - 1: 3})[:4] == b"\x03\0\0\0"
 
 

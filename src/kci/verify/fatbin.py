@@ -253,6 +253,8 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     if not seen:
         listed = ", ".join(metadata.backend.archs)
         message = f"no library has a section {section}; the metadata lists {listed}"
+        if relocatable:
+            message = f"no library has device code that was linked; the metadata lists {listed}"
         yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
         return
     expected = expected_code(backend, metadata.backend.archs)

@@ -198,7 +198,7 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
     asked = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := asked - known.keys():
-        yield finding("KCI746", f"no apache-tvm-ffi exports {_listed(unknown)}", path=where)
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
     newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > numbers(oldest)}
     if newer:
         listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
