@@ -77,7 +77,7 @@ class _Counted:
     def read(self, size: int) -> bytes:
         self._left -= 1
         if self._left < 0:
-            raise ElfError("it makes no sense: its tables have more entries than those of any library")
+            raise ElfError("its tables have more entries than those of any library")
         return self._data.read(size)
 
     def seek(self, offset: int, whence: Literal[0, 1, 2] = 0) -> None:
@@ -219,9 +219,9 @@ def _versions(section: Any) -> dict[int, str]:
 def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
     """Every named symbol, and whether it is defined here."""
     table = sections["SHT_DYNSYM"]
-    raw = list(_SYMBOL.iter_unpack(_content(elf, table)))
-    if len(raw) > _MAX_SYMBOLS:
+    if table["sh_size"] > _MAX_SYMBOLS * _SYMBOL.size:
         raise ElfError("it has more symbols than any library does")
+    raw = list(_SYMBOL.iter_unpack(_content(elf, table)))
     strings = _content(elf, table.stringtable)
     numbers = (0,) * len(raw)
     if "SHT_GNU_versym" in sections:
