@@ -178,9 +178,9 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom kci.cli import main\n"
         "try: main(['matrix', 'examples/relu', '--format', 'names'])\nexcept SystemExit: pass\n"
-        "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'capstone', 'subprocess', 'asyncio',"
-        " 'difflib', 'urllib.request', 'shutil', 'tempfile', 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify',"
-        " 'kci.config.mismatch'}\n"
+        "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'elftools', 'abi3info',"
+        " 'subprocess', 'asyncio', 'difflib', 'urllib.request', 'shutil', 'tempfile',"
+        " 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify', 'kci.config.mismatch'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
