@@ -34,8 +34,8 @@ from kci.config.reader import read_kernel
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
+from kci.processes.ninja_run import EndedCommand
 from kci.processes.process import silent
-from kci.processes.running_commands import EndedCommand
 
 OBJECTS, READ, READ_OF_TORCH, MEGABYTES = 400, 900, 5300, 1
 BOOKKEEPING_MS, RESTORING = 5.0, 1.5
@@ -86,7 +86,7 @@ class Work:
             made.parent.mkdir(parents=True, exist_ok=True)
             made.write_bytes(os.urandom(size))
             made.with_name(f"{made.name}.d").write_text(f"{step.output}: {step.inputs[0]} {self.read}\n")
-            total += timed(lambda output=step.output: objects.ended(EndedCommand(output, 60.0, 10**9)))
+            total += timed(lambda output=step.output: objects.ended(EndedCommand(output, 60.0)))
         return total + timed(objects.complete) + timed(objects.linked) + timed(lambda: objects.finish(10**10))
 
 

@@ -16,7 +16,7 @@ from kci.builders.objects import Objects
 from kci.builders.read_files import Watch
 from kci.builders.request import Request
 from kci.files.cache import work_dir
-from kci.processes.running_commands import EndedCommand
+from kci.processes.ninja_run import EndedCommand
 
 BUILD = """
     [general]
@@ -103,7 +103,7 @@ class Kernel:
             made.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(step.command, cwd=recipe.work, check=True)
             during(step.inputs[0])
-            objects.ended(EndedCommand(step.output, 1.5, 10**6))
+            objects.ended(EndedCommand(step.output, 1.5))
         if finish:
             objects.complete()
             if self.part is None:

@@ -13,9 +13,8 @@ from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.cli._output import print_error
 from kci.errors import first_error
-from kci.processes.ninja_run import failed_commands
+from kci.processes.ninja_run import NINJA_LOG, failed_commands
 from kci.processes.process import Finished
-from kci.processes.running_commands import NINJA_LOG
 
 NINJA = """\
 ninja: Entering directory `/work'

@@ -11,10 +11,8 @@ from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, 
 from kci.builders import build_variant, native
 from kci.builders.never_ran.oneapi import find_icpx
 from kci.builders.recipe import commands
-from kci.catalog.runners import default_runners
-from kci.config.values import LauncherTool
 from kci.errors import MissingToolError, UnsafeError, UsageError
-from kci.processes.job_budget import job_count
+from kci.processes.jobs import job_count, pool_depth
 from kci.toolchains.compilers import GCC_FLAGS, cxx_compiler, gcc_flags, glibc_is_newer, toolchain_identity
 from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.toolchain_data import toolchains
@@ -278,46 +276,45 @@ def test_a_toolkit_without_headers_or_runtime_is_named(
 # --- limits, glibc ---
 
 
-def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def free_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAX_JOBS", "NVCC_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert 1 <= job_count(None, "cuda") <= job_count(None, "cpu")
+
+
+@pytest.mark.usefixtures("free_choice")
+def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert job_count(None) >= 1
     monkeypatch.setenv("MAX_JOBS", "6")
-    assert job_count(None, "cpu") == 6
-    assert job_count(3, "cpu") == 3
-    monkeypatch.setenv("NVCC_THREADS", "4")
-    assert (job_count(None, "cuda"), job_count(None, "cpu")) == (1, 6)
+    assert (job_count(None), job_count(3), job_count(None, builds=4), job_count(3, builds=4)) == (6, 3, 1, 1)
+    assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("MAX_JOBS", wrong)
         with pytest.raises(UsageError, match="MAX_JOBS"):
-            job_count(None, "cpu")
+            job_count(None)
     with pytest.raises(UsageError, match="at least 1"):
-        job_count(0, "cpu")
+        job_count(0)
 
 
 @pytest.mark.parametrize(
-    ("cores", "gib", "jobs"),
+    ("gib", "depths"),
     [
-        (16, 64, {"cpu": 16, "cuda": 16, "rocm": 16}),
-        (16, 31, {"cpu": 15, "cuda": 7, "rocm": 7}),
-        (16, 8, {"cpu": 4, "cuda": 2, "rocm": 2}),
-        (4, 1, {"cpu": 1, "cuda": 1, "rocm": 1}),
+        (64, {"cpu": 32, "cuda": 16, "rocm": 16}),
+        (31, {"cpu": 15, "cuda": 7, "rocm": 7}),
+        (8, {"cpu": 4, "cuda": 2, "rocm": 2}),
+        (1, {"cpu": 1, "cuda": 1, "rocm": 1}),
     ],
 )
+@pytest.mark.usefixtures("free_choice")
 def test_compilers_get_the_memory_that_they_need(
-    monkeypatch: pytest.MonkeyPatch, cores: int, gib: int, jobs: dict[str, int]
+    monkeypatch: pytest.MonkeyPatch, gib: int, depths: dict[str, int]
 ) -> None:
-    for name in ("MAX_JOBS", "NVCC_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    sizes = {"SC_PHYS_PAGES": gib * 2**18, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)), raising=False)
-    # where a machine does not say what is free; where it does, that decides while they run
-    monkeypatch.setattr("kci.processes.job_budget.free_memory", lambda: None)
-    assert {backend: job_count(None, backend) for backend in jobs} == jobs
-    monkeypatch.setattr("kci.processes.job_budget.free_memory", lambda: 2**30)
-    assert {job_count(None, backend) for backend in jobs} == {min(cores, gib * 2)}
-    assert {backend: job_count(None, backend, hidden=True) for backend in jobs} == jobs
+    monkeypatch.setattr("kci.processes.jobs.memory", lambda: gib * 2**30)
+    assert {backend: pool_depth(None, backend) for backend in depths} == depths
+    assert pool_depth(None, "cuda", cutlass=True) == max(1, gib // 9)
+    assert pool_depth(None, "cpu", builds=2) == max(1, gib // 4)
+    monkeypatch.setenv("NVCC_THREADS", "2")
+    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (max(1, gib // 8), depths["rocm"])
 
 
 @pytest.mark.parametrize(("minor", "newer"), [("28", False), ("17", False), ("36", True), ("", False)])
@@ -332,19 +329,23 @@ def test_the_glibc_of_the_compiler_is_compared(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
-def test_what_others_compile_waits_for_no_memory_here(
+@pytest.mark.usefixtures("free_choice")
+def test_each_compiler_is_in_the_pool_of_its_backend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
 ) -> None:
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
     folder = only_these(monkeypatch, tmp_path)
-    for name, says in (("g++", 'echo "g++ 12"'), ("distcc", "true")):
-        program(folder, name, says)
+    program(folder, "g++", 'echo "g++ 12"')
     fake_toolkit(tmp_path / "cuda", "13.0")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    asked = request(copy_kernel("bare", tmp_path), STABLE_CUDA, tmp_path, launcher=LauncherTool.DISTCC)
-    needs = {need.what: need.memory for need in native.plan(asked, quiet).needs.values()}
-    assert needs == {"torch-ext/torch_binding.cpp": 0, "csrc/bare.cu": default_runners().compiler_memory("cuda")}
+    monkeypatch.setattr("kci.processes.jobs.memory", lambda: 12 * 2**30)
+    kernel = copy_kernel("bare", tmp_path)
+    recipe = native.plan(request(kernel, STABLE_CUDA, tmp_path), quiet)
+    assert recipe.pools == {"cpu": 6, "cuda": 3}
+    pools = {step.what.partition(" ")[0]: step.pool for step in recipe.steps}
+    assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
+    chosen = native.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
+    assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")

@@ -17,16 +17,13 @@ import msgspec
 import pytest
 
 from buildkit import with_changes
-from kci.builders import recipe
 from kci.builders.build import plan_commands
-from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_costs, read_head
+from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_costs
 from kci.builders.object_store import ObjectRecord
 from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
 from kci.plan.object_work import ObjectCost
-from kci.processes.memory_gate import Need
-from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
@@ -93,19 +90,6 @@ def test_what_was_taken_from_a_pack_is_packed_again(here: Kernel, there: Kernel,
     first = here.pack(tmp_path / "one.tar")
     there.given = [first]
     assert members(there.pack(tmp_path / "two.tar")) == members(first)
-
-
-def test_a_pack_tells_what_was_lost(here: Kernel, there: Kernel, tmp_path: Path) -> None:
-    objects, _ = here.begin()
-    step = objects.restore()[0]
-    objects.ended(EndedCommand(step.output, 470.0, None, lost=True))
-    here.objects = objects
-    pack = here.packed(tmp_path / "one.tar")
-    there.given = [pack]
-    objects, _ = there.begin()
-    last = objects.restore()[-1]
-    assert (last.inputs, objects.cost(last)) == (step.inputs, (470.0, None))
-    assert read_head(here.pack(tmp_path / "two.tar")).lost == {}, "all of them are done"
 
 
 def test_a_pack_that_is_cut_short_gives_what_is_whole(here: Kernel, there: Kernel, tmp_path: Path) -> None:
@@ -371,10 +355,3 @@ def test_what_is_missing_of_parts_is_named() -> None:
     assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
     assert missing_parts([whole], "v") == []
     assert pack_name("k", "v", PartOf(2, 16)) == "objects.k.v.part2of16.tar.zst"
-
-
-def test_what_the_largest_object_of_a_part_takes_is_said(here: Kernel) -> None:
-    needs = {"a.o": Need(memory=1 << 30), "b.o": Need(memory=3 << 30), "c.o": Need(memory=9 << 30)}
-    here.part = "1/2"
-    said = list(recipe._limits(here.request(), frozenset({"a.o", "b.o"}), needs))
-    assert "an object that is new here is expected to take up to 3.0 GiB" in said

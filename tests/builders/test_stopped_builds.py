@@ -141,31 +141,3 @@ def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatc
     assert code == 0, said
     again = [output for output, times in case.made().items() if times > 1]
     assert len(again) <= done + JOBS
-
-
-def test_objects_that_do_not_fit_let_others_go_first_and_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first two of 25 take longer than each build has; with more time the same command makes them."""
-    case = Case(tmp_path, monkeypatch)
-    for name in NAMES:
-        (case.kernel / "csrc" / f"{name}.cpp").write_text(f"int {name};\n")
-    slow = tmp_path / "slow"
-    slow.touch()
-    compiler = Path(os.environ["CXX"])
-    waits = f'case "$*" in *-c*part00.cpp*|*-c*part01.cpp*) while test -e {slow}; do sleep 0.1; done ;; esac'
-    compiler.write_text(compiler.read_text().replace("made=;", f"{waits}\nmade=;", 1))
-    for made in (0, OBJECTS - 1):
-        code, said = case.build("--stop-after=0.25")
-        assert code == UnfinishedBuildError.exit_code, said
-        assert f"{made} of {OBJECTS + 1} objects are done" in said
-        assert ("begins with others" in said) is not made
-    code, said = case.build("--stop-after=0.25")
-    assert code == UnfinishedBuildError.exit_code
-    assert UNFINISHED.search(said) is None, "there is no promise"
-    found = re.search(r"KCI515.*: csrc/part0[01].cpp had 0\.\d minutes, .*; 1 other object did not fit either", said)
-    assert found is not None, said
-    slow.unlink()
-    code, said = case.build("--stop-after=10")
-    assert code == 0, said
-    assert set(case.made().values()) == {1}

@@ -11,7 +11,7 @@ from buildkit import CPU, STABLE_CPU, variant
 from kci.cli import Options
 from kci.cli._run_display import RunDisplay, progress_text
 from kci.errors import MissingToolError
-from kci.processes.job_budget import Progress
+from kci.processes.jobs import Progress
 from kci.run.local import Outcome, OutcomeState
 
 

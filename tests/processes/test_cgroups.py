@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
-from kci.processes import job_budget, machine
-from kci.processes.job_budget import job_count
+from kci.processes import machine
+from kci.processes.jobs import job_count, pool_depth
 from kci.processes.machine import cpu_limit, memory_limit
 
 GIB = 2**30
@@ -59,13 +59,8 @@ def test_compilers_keep_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 64 * GIB // 4096}.get(name, 4096))
     monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
     monkeypatch.setattr(machine, "cpu_limit", lambda: None)
-    assert job_count(None, "cpu") == 16
+    assert (job_count(None), pool_depth(None, "cpu"), pool_depth(None, "cuda")) == (16, 4, 2)
     monkeypatch.setattr(machine, "cpu_limit", lambda: 1.5)
-    assert job_count(None, "cpu") == 2
+    assert job_count(None) == 2
     monkeypatch.setattr(machine, "memory_limit", lambda: GIB // 2)
-    assert job_count(None, "cpu") == 1
-    # where the system does not say what is free (macOS, Windows): by what a compiler takes at its worst
-    monkeypatch.setattr(job_budget, "free_memory", lambda: None)
-    monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
-    monkeypatch.setattr(machine, "cpu_limit", lambda: None)
-    assert (job_count(None, "cpu"), job_count(None, "cuda")) == (4, 2)
+    assert pool_depth(None, "cpu") == 1

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from eaters import MIB, AfterLook, eat, let_go, linux, ninja_folder
 from kci.errors import BuildFailedError
-from kci.processes.memory_gate import Need
-from kci.processes.ninja_run import NinjaRun, failed_commands, run_ninja, was_killed
+from kci.processes.jobs import ninja_status
+from kci.processes.ninja_run import EndedCommand, NinjaRun, failed_commands, run_ninja, was_killed
 from kci.processes.process import Finished
-from kci.processes.running_commands import EndedCommand, RunningCommands
 
 TEMPLATES = '#include <regex>\n#include <map>\n#include <iostream>\nstd::regex r{"a"};\nstd::map<int, std::regex> m;\n'
 
@@ -26,12 +27,16 @@ KILLED = "sh -c 'kill -9 $$$$'"
 class Runs:
     """Runs of a real ninja in one folder, and what was said and told."""
 
-    def __init__(self, work: Path, commands: Mapping[str, str]) -> None:
+    def __init__(self, work: Path, commands: Mapping[str, str], jobs: str = "-j3") -> None:
         self.said: list[str] = []
         self.told: dict[str, EndedCommand] = {}
-        self.run = NinjaRun(
-            [*ninja_folder(work, commands), "-j3"], work, dict(os.environ), dict.fromkeys(commands, Need())
-        )
+        lines = ["rule run", "  command = $c"]
+        lines += [line for output, text in commands.items() for line in (f"build {output}: run", f"  c = {text}")]
+        (work / "build.ninja").write_text("\n".join([*lines, ""]))
+        ninja = shutil.which("ninja")
+        assert ninja is not None
+        environment = {**os.environ, "NINJA_STATUS": ninja_status(())}
+        self.run = NinjaRun([ninja, "-C", str(work), jobs], work, environment, {name: name for name in commands})
 
     def go(self) -> Finished | None:
         return run_ninja(self.run, self.said.append, lambda item: self.told.update({item.output: item}))
@@ -82,7 +87,6 @@ def test_another_failure_is_not_tried_again(tmp_path: Path) -> None:
     assert (tmp_path / "tries").read_text() == "tried\n"
 
 
-@linux
 def test_a_real_compiler_without_memory(tmp_path: Path) -> None:
     (tmp_path / "a.cpp").write_text(TEMPLATES)
     runs = Runs(tmp_path, {"a.o": "ulimit -v 100000; g++ -O2 -c a.cpp -o a.o"})
@@ -127,72 +131,35 @@ def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
     assert not was_killed(said)
 
 
-@linux
-def test_what_runs_may_end_and_nothing_begins_when_the_time_is_near(
-    tmp_path: Path, after_look: AfterLook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two of six run; then there is no time for another one: these two are made, and ninja is ended."""
-    outputs = [f"{number}.o" for number in range(6)]
-    watches: list[RunningCommands] = []
-
-    def go(running: RunningCommands) -> None:
-        watches.append(running)
-        ready = [item.output for item in running._running.values() if item.running and item.resident > 20 * MIB]
-        if len(ready) == 2 or running._ends_at is not None:
-            running._needs = dict.fromkeys(outputs, Need(seconds=3600))
-            running.end_at(now() + 1800)
-            for output in ready:
-                let_go(tmp_path, output)
-
-    now = getattr(time, "monotonic")  # noqa: B009  - the end is half an hour away, and nothing waits for it
-    after_look(go)
-    runs = Runs(tmp_path, {output: eat(20, output) for output in outputs})
-    runs.run = NinjaRun([*runs.run.command[:-1], "-j2"], tmp_path, dict(os.environ), runs.run.needs)
-    assert runs.go() is None
-    assert sorted(runs.told) == ["0.o", "1.o"]
-    assert sorted(path.name for path in tmp_path.glob("?.o")) == ["0.o", "1.o"]
-
-
-@linux
 def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:
-    runs = Runs(tmp_path, {"a.o": eat(20, "a.o")})
-    runs.run = NinjaRun(runs.run.command, tmp_path, dict(os.environ), runs.run.needs, ends_at=0.0)
+    commands = {"a.o": "touch a.o; : -o a.o", "b.o": "mkfifo b.fifo && cat b.fifo; : -o b.o"}
+    runs = Runs(tmp_path, commands, "-j1")
+    runs.run = msgspec.structs.replace(runs.run, ends_at=time.monotonic() + 1)
     assert runs.go() is None
-    assert [(item.output, item.lost) for item in runs.told.values()] == [("a.o", True)]
+    assert list(runs.told) == ["a.o"]
 
 
-@linux
-def test_what_is_begun_first_need_not_be_expected_to_end_in_time(tmp_path: Path, after_look: AfterLook) -> None:
-    """All the time there is may be too little by what is known; it is tried, and nothing else begins behind it."""
-
-    def go(running: RunningCommands) -> None:
-        if running._began:
-            let_go(tmp_path, "a.o")
-
-    after_look(go)
-    runs = Runs(tmp_path, {output: eat(20, output) for output in ("a.o", "b.o")})
-    needs = dict.fromkeys(runs.run.needs, Need(seconds=3600))
-    now = getattr(time, "monotonic")  # noqa: B009  - the end is half an hour away, and nothing waits for it
-    runs.run = NinjaRun([*runs.run.command[:-1], "-j1"], tmp_path, dict(os.environ), needs, ends_at=now() + 1800)
+def test_an_end_that_has_passed_ends_it_at_once(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, {"a.o": "mkfifo a.fifo && cat a.fifo; : -o a.o"})
+    runs.run = msgspec.structs.replace(runs.run, ends_at=0.0)
     assert runs.go() is None
-    assert [(item.output, item.lost) for item in runs.told.values()] == [("a.o", False)]
+    assert not runs.told
 
 
-@linux
-def test_what_was_lost_had_the_time_that_it_ran(tmp_path: Path, after_look: AfterLook) -> None:
-    """Neither what had ended nor what waited for memory was lost."""
-    outputs, looked = ("a.o", "b.o", "c.o"), list[float]()
+def test_each_end_is_told_while_others_run(tmp_path: Path) -> None:
+    """The last command ends only when somebody has heard of the first one."""
+    commands = {
+        "a.o": "touch a.o; : -o a.o",
+        "b.o": "touch b.o; : -o b.o",
+        "c.o": "mkfifo c.fifo && cat c.fifo && touch c.o; : -o c.o",
+    }
+    runs = Runs(tmp_path, commands)
 
-    def go(running: RunningCommands) -> None:
-        running._needs = {**running._needs, "c.o": Need(memory=2**50)}
-        if len(running._running) == 3:
-            let_go(tmp_path, "a.o")
-        if running._made:
-            looked.extend(item.seconds for item in running._running.values() if item.output == "b.o")
-            running.end_at(0.0)
+    def ended(item: EndedCommand) -> None:
+        runs.told[item.output] = item
+        if item.output in ("a.o", "b.o") and len(runs.told) == 1:
+            threading.Thread(target=lambda: (tmp_path / "c.fifo").write_text(""), daemon=True).start()
 
-    after_look(go)
-    runs = Runs(tmp_path, {output: eat(20, output) for output in outputs})
-    assert runs.go() is None
-    assert {item.output: item.lost for item in runs.told.values()} == {"a.o": False, "b.o": True}
-    assert runs.told["b.o"].seconds >= round(max(looked), 3) > 0
+    assert code(run_ninja(runs.run, runs.said.append, ended)) == 0
+    assert sorted(runs.told) == ["a.o", "b.o", "c.o"]
+    assert runs.told["c.o"].seconds is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.processes.process import StoppedError, guarded, run
+from kci.processes.process import guarded, run
 from kci.run.local import at_once
 from processes.test_process import is_running
 
@@ -91,24 +91,3 @@ def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path
         at_once([endless, endless, never_begun], 2, hear)
     assert [pid for pid in pids if is_running(pid)] == []
     assert later == []
-
-
-def test_who_waits_for_something_else_is_woken(tmp_path: Path) -> None:
-    woken = threading.Event()
-    caught: list[BaseException] = []
-
-    def waiting(tell: Tell) -> None:
-        tell("waits")
-        woken.wait()
-        try:
-            run(["true"])
-        except BaseException as error:
-            caught.append(error)
-            raise
-
-    def hear(_told: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        at_once([waiting], 1, hear, wake=woken.set)
-    assert isinstance(caught[0], StoppedError)

@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from buildkit import noarch_kernel, only_these, program, write_tree
+from buildkit import STABLE_CPU, noarch_kernel, only_these, program, variant, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
+from kci.config.reader import read_kernel
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import in_use, locked
 from kci.processes.process import silent
 from kci.run import build_leg, kept_builds, local, one_variant
 from kci.run.kept_builds import KEPT_BUILDS
-from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
+from kci.run.local import Outcome, OutcomeState, RunResult, builds_at_once, outcomes_of, run_here, tree_places
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.verify import verify
@@ -412,3 +413,13 @@ def test_a_rerun_compiles_what_changed_and_says_what_it_took(torch_cache: Path, 
     assert done.code == 0, done.stderr
     # The name of the module, which the last source has, is made from all sources.
     assert "6 of 8 objects are as they were" in done.stdout
+
+
+def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_path: Path) -> None:
+    kernel = read_kernel(write_tree(tmp_path / "kernel", SOURCES))
+    (component,) = kernel.build.kernel.values()
+    sources = len(component.src)
+    waiting = [(kernel, variant(STABLE_CPU))] * 3
+    widths = [builds_at_once(waiting, jobs) for jobs in (1, sources, 2 * sources - 1, 2 * sources, 9 * sources)]
+    assert widths == [1, 1, 1, 2, 3]
+    assert builds_at_once([], 8) == 1

@@ -13,7 +13,6 @@ import msgspec
 
 from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
-from kci.builders.kernel_files import refused
 from kci.builders.objects import Objects
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
@@ -204,24 +203,8 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
     return program_hint(done.output, work, CACHE_OPTION)
 
 
-_ALL_THE_TIME = 0.9
-_TO_BEGIN = 3.0
-"""An object that had this part of a build's time, less the seconds that ninja takes to begin on a busy machine, would
-not be done in another one of the same time."""
-
-
-def out_of_time(request: Request, recipe: Recipe, objects: Objects, seconds: float) -> KciError:
-    """Why a build has ended that had these seconds to compile: others go on, unless no object fits into that time."""
-    done, left, hint = objects.done(), objects.left(), ""
-    longest = max(objects.lost, key=lambda output: objects.lost[output], default="")
-    if done == len(objects.found) and longest:
-        had = objects.lost[longest]
-        said = f"{recipe.needs[longest].what} had {had / 60:.1f} minutes, and was not done"
-        if had >= _ALL_THE_TIME * seconds - _TO_BEGIN and all(left.values()):
-            others = f"; {count(len(left) - 1, 'other object')} did not fit either" if len(left) > 1 else ""
-            message = f"{request.variant.name} cannot be built in the time that it has: {said}{others}"
-            return refused("KCI515", message, kind=BuildFailedError)
-        hint = f"nothing was done in this time: {said}. The same command begins with others"
-    elif done == len(objects.found):
-        hint = "nothing was done in this time; give it more"
+def out_of_time(request: Request, objects: Objects) -> KciError:
+    """Why a build has ended before it was done."""
+    done = objects.done()
+    hint = "nothing was done in this time; give it more" if done == len(objects.found) else ""
     return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)

@@ -6,12 +6,10 @@ what `plan` decided, so what is printed is what is run.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -36,10 +34,9 @@ from kci.files.lock import locked
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
-from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
-from kci.processes.ninja_run import NinjaRun, ending, of_failure, run_ninja
+from kci.processes.jobs import ninja_status, nvcc_threads, read_progress
+from kci.processes.ninja_run import NINJA_LOG, NinjaRun, ending, of_failure, run_ninja
 from kci.processes.process import Finished, Log
-from kci.processes.running_commands import NINJA_LOG
 from kci.toolchains.compilers import (
     compiler_of,
     gcc_flags,
@@ -159,7 +156,7 @@ def build(request: Request, log: Log) -> Built:
             missing = objects.restore()
             others = [step for step in recipe.steps if not step.depfile]
             wanted = [step.output for step in missing] if request.part else [recipe.target.module]
-            _write(work, {"build.ninja": ninja_text([*missing, *others], *wanted)})
+            _write(work, {"build.ninja": ninja_text([*missing, *others], *wanted, pools=recipe.pools)})
         except OSError as error:
             raise unwritable(work, error) from error
         if objects.use().found:
@@ -231,7 +228,6 @@ def _pack(objects: Objects, request: Request) -> None:
             objects=len(packed),
             wanted=objects.wanted,
             use=msgspec.structs.replace(use, made=len(packed) - use.found),
-            lost={asked: seconds for asked, seconds in objects.left().items() if seconds},
             run=request.options.run,
         )
         pack_objects(packed, head, out_file)
@@ -256,24 +252,21 @@ def _compile(
         BuildFailedError: as `run_ninja`.
     """
     tools, found = _compile_environment(recipe.chain), recipe.chain.launcher
-    version = ninja_version(recipe.chain.environment.ninja)
-    sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
-    with sharing as share:
-        tools |= share.settings | (_FRESH if request.fresh else {})
-        tools |= found.settings(recipe.work, request.options.cache) if found else {}
-        before = found.start(recipe.work, tools) if found else {}
-        if found and (line := found.about_to_run(tools, _not_launched(recipe))):
-            log(line)
-        command = recipe.ninja(share.arguments)
-        run = NinjaRun(command, recipe.work, tools, objects.needs(), lock, ends_at)
-        began = time.monotonic()
-        try:
-            done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended)
-        except KeyboardInterrupt:
-            done = None
-        if done is None:
-            raise out_of_time(request, recipe, objects, (ends_at or math.inf) - began)
-        use = found.use(recipe.work, tools, before) if found else None
+    tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
+    tools |= _FRESH if request.fresh else {}
+    tools |= found.settings(recipe.work, request.options.cache) if found else {}
+    before = found.start(recipe.work, tools) if found else {}
+    if found and (line := found.about_to_run(tools, _not_launched(recipe))):
+        log(line)
+    names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
+    run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
+    try:
+        done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended)
+    except KeyboardInterrupt:
+        done = None
+    if done is None:
+        raise out_of_time(request, objects)
+    use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
     return done, use
@@ -287,7 +280,7 @@ def _not_launched(recipe: Recipe) -> list[str]:
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    """A log of what ninja says: not how it was started, nor what failed, which is the error's to say (`failed_build`).
+    """A log of what ninja says: not what failed, which is the error's to say (`failed_build`).
 
     The kernel's files are named as the user names them.
 
@@ -300,7 +293,7 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     def tell(line: str) -> None:
         nonlocal timed, failing
         failing = of_failure(line, begun=failing)
-        if failing or is_chatter(line):
+        if failing:
             return
         progress = read_progress(line)
         if progress is not None and not timed:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.files_now import OWN
-from kci.builders.object_store import Digest, ObjectRecord, ObjectStore, Seconds, read_header_list
+from kci.builders.object_store import ObjectRecord, ObjectStore, read_header_list
 from kci.builders.request import PartOf
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.files.archive import (
@@ -62,8 +62,6 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
     """How many it would have if all compilers had ended."""
     use: ObjectUse | None = None
     """How many of them the build found."""
-    lost: dict[Digest, Seconds] = {}
-    """By command, how long those had that still ran when the build was ended."""
     run: RunId = ""
     """The CI run that packed them, empty outside of one."""
     schema: int = SCHEMA
@@ -238,8 +236,6 @@ class _Taken:
         try:
             if found is None:
                 self.head = decode_json(text, PackHead)
-                for asked, seconds in self.head.lost.items():
-                    self._store.add_lost(asked, seconds)
             elif found[2] == "list":
                 read_header_list(found[1], text)
                 self._store.add_list(found[1], text)

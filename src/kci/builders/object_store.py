@@ -121,25 +121,6 @@ class ObjectStore:
             with suppress(OSError, ValueError, KciError):
                 yield path.stem.partition("-")[2], read_json(path, ObjectRecord)
 
-    def latest(self, asked: str) -> ObjectRecord | None:
-        """What the newest object of a command took, whatever it was made from."""
-        return next((record for _, record in self.of(asked)), None)
-
-    def lost(self, asked: str) -> float:
-        """The seconds that a command's compiler had when its build was ended last, before it was done; else 0."""
-        try:
-            return decode_json(self._lost_path(asked).read_bytes(), Seconds)
-        except (OSError, ValueError):
-            return 0.0
-
-    def add_lost(self, asked: str, seconds: float) -> None:
-        """Note that a build was ended while a command's compiler ran.
-
-        Raises:
-            OSError: it cannot be noted.
-        """
-        _write(self._lost_path(asked), msgspec.json.encode(seconds))
-
     def headers(self, name: str) -> Reads | None:
         """The files of a list; None if it is not here."""
         path = self.list_path(name)
@@ -191,7 +172,6 @@ class ObjectStore:
         aside.replace(path)
         aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
         _write(path.with_suffix(".json"), msgspec.json.encode(record))
-        self._lost_path(record.asked).unlink(missing_ok=True)
         self._settled[path.relative_to(self.place).as_posix()] = record.digest
         self._added = True
         if self._names is not None:
@@ -245,9 +225,6 @@ class ObjectStore:
     def list_path(self, name: str) -> Path:
         """Where a list of files lies."""
         return self.place / "lists" / f"{name}.list"
-
-    def _lost_path(self, asked: str) -> Path:
-        return self.place / "lost" / asked
 
     def _newest(self, asked: str) -> Sequence[Path]:
         """The records of a command. All names are read once: what others add meanwhile is for the next build."""

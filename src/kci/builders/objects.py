@@ -10,10 +10,7 @@ import os
 import posixpath
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from kci.builders.files_now import OWN, FilesNow, InTheWay
 from kci.builders.ninjafile import Step
@@ -32,9 +29,8 @@ from kci.builders.read_files import Watch, dependencies
 from kci.builders.recipe import Recipe
 from kci.builders.units import Language
 from kci.inputs.stat_cache import StatCache
-from kci.processes.memory_gate import Need
+from kci.processes.ninja_run import EndedCommand
 from kci.processes.process import Log
-from kci.processes.running_commands import EndedCommand
 from kci.toolchains.launcher import ObjectUse
 
 _LINKED = "linked"
@@ -73,13 +69,10 @@ class Objects:
         self.records: dict[str, tuple[ObjectStore, str, ObjectRecord]] = {}
         """By output, what was found or kept: where, its name and its record."""
         self.found: set[str] = set()
-        self.lost: dict[str, float] = {}
-        """By output, the seconds that those had which still ran when the build was ended."""
         self._work = recipe.work
         self._steps = {step.output: step for step in recipe.steps if step.depfile}
         others = (step.output for step in recipe.steps if not step.depfile)
         self._helpers = [output for output in others if output != recipe.target.module]
-        self._guesses = recipe.needs
         self._module = recipe.work / recipe.target.module
         self._stores = stores
         self._runs = tuple(sorted({run for run in runs if run}))
@@ -115,7 +108,7 @@ class Objects:
         """Put the objects that are there into the work directory.
 
         Returns:
-            the steps of the others, at the end those that were lost before. Whatever lies in their place is gone. So is
+            the steps of the others. Whatever lies in their place is gone. So is
             what kci links besides, and the module, where they are not what they were when they were linked.
 
         Raises:
@@ -130,43 +123,10 @@ class Objects:
                 (self._work / output).unlink(missing_ok=True)
         if wrong.difference(self._helpers):
             self._module.unlink(missing_ok=True)
-        return sorted(missing, key=self.lost_before)
-
-    def lost_before(self, step: Step) -> float:
-        """The seconds that a step had when a build was ended before it was done, here or elsewhere; else 0."""
-        asked = asked_name(*self._names(step))
-        return max((store.lost(asked) for store in self._stores), default=0.0)
-
-    def cost(self, step: Step) -> tuple[float, int | None]:
-        """The seconds and the bytes of memory that a step took when it last ran, here or where its object came from."""
-        lost = self.lost_before(step)
-        for store in self._stores:
-            if record := store.latest(asked_name(*self._names(step))):
-                return max(lost, record.seconds or 0.0), record.memory
-        return lost, None
-
-    def needs(self) -> dict[str, Need]:
-        """What compiling each object is expected to take, by output: what it took last, else the recipe's guess."""
-        found = dict(self._guesses)
-        for output, step in self._steps.items():
-            seconds, memory = self.cost(step)
-            guess = found[output]
-            found[output] = msgspec.structs.replace(
-                guess, memory=memory or guess.memory, seconds=seconds, measured=memory is not None
-            )
-        return found
+        return missing
 
     def ended(self, command: EndedCommand) -> None:
-        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest.
-
-        What was lost is noted, so that another build begins with others.
-        """
-        if command.lost:
-            self.lost[command.output] = command.seconds or 0.0
-            with suppress(OSError):
-                for store in self._stores[:1]:
-                    store.add_lost(asked_name(*self._names(self._steps[command.output])), command.seconds or 0.0)
-            return
+        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest."""
         self._ended[command.output] = command
         self._alone += command.alone
         if time.monotonic() >= self._look_again:
@@ -176,11 +136,6 @@ class Objects:
         """How many are there now, found or made."""
         self.keep()
         return len(self._reads)
-
-    def left(self) -> dict[str, float]:
-        """By command, what is neither found nor made, with the seconds of `lost_before`."""
-        steps = (step for output, step in self._steps.items() if output not in self._reads)
-        return {asked_name(*self._names(step)): self.lost_before(step) for step in steps}
 
     def keep(self) -> None:
         """Keep the objects whose compilers have ended."""
@@ -197,7 +152,7 @@ class Objects:
     def complete(self) -> None:
         """All compilers have ended well."""
         for output in self._steps.keys() - self._reads.keys() - self._ended.keys():
-            self._ended[output] = EndedCommand(output, None, None)
+            self._ended[output] = EndedCommand(output, None)
         self.keep()
 
     def linked(self) -> None:
@@ -315,7 +270,7 @@ class Objects:
             record = ObjectRecord(
                 command=command, compilers=compilers, reads=reads, headers=listed, placed=placed,
                 digest=file_digest(made), size=made.stat().st_size, source=step.inputs[0],
-                seconds=ended.seconds, memory=ended.peak,
+                seconds=ended.seconds,
             )  # fmt: skip
             self._stores[0].add_list(listed, text)
             name = self._stores[0].add(record, made)

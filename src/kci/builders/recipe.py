@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,20 +26,21 @@ from kci.builders.ninjafile import Step
 from kci.builders.parts import read_seconds, share_of
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
-from kci.catalog.runners import default_runners
 from kci.files.cache import work_dir
 from kci.inputs.header_names import HeaderNames
 from kci.matrix.names import Kind
+from kci.matrix.variants import Variant
 from kci.plan.object_work import work_of
 from kci.plurals import count
-from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
-from kci.processes.memory_gate import Need
+from kci.processes.jobs import job_count, pool_depth
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
 from kci.toolchains.environment import PYCONFIG
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""
+
+_CUTLASS = "-cutlass"
 
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 
@@ -61,14 +62,14 @@ class Recipe(msgspec.Struct, frozen=True):
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
     jobs: int
-    needs: dict[str, Need]
-    """What each object is expected to take, by output."""
+    pools: dict[str, int]
+    """How many compilers of a kind have memory at once, by the pool of their steps."""
     limits: tuple[str, ...] = ()
     """What there is to say of how much is done at once, and for how long."""
 
-    def ninja(self, arguments: Iterable[str]) -> list[str]:
+    def ninja(self) -> list[str]:
         """The command that compiles and links."""
-        return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
+        return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
 
 
 def checked_sources(request: Request, log: Log) -> Sources:
@@ -90,8 +91,9 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain, target)
     translation, units = _translation(request, work, chain, sources)
-    steps = tuple(_steps(chain, target, units, tuple(sorted(generated))))
-    share, needs = _share(request, sources), {unit.object: _need(request, chain, unit) for unit in units}
+    pools = _pools(request, units)
+    steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
+    share = _share(request, sources)
     return Recipe(
         work=work,
         target=target,
@@ -102,13 +104,9 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
         package=package_files(request.kernel_dir, request.build, compiled=True),
-        jobs=job_count(
-            request.options.jobs,
-            request.variant.backend,
-            hidden=chain.launcher is not None and chain.launcher.hides_compilers,
-        ),
-        needs=needs,
-        limits=tuple(_limits(request, share, needs)),
+        jobs=job_count(request.options.jobs, request.builds),
+        pools=pools,
+        limits=tuple(_limits(request, share, len(units))),
     )
 
 
@@ -121,11 +119,9 @@ def _share(request: Request, sources: Sources) -> frozenset[str] | None:
     return share_of(sources.units, part, work, told, torch_only=request.options.torch_only)
 
 
-def _limits(request: Request, share: frozenset[str] | None, needs: Mapping[str, Need]) -> Iterator[str]:
+def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Iterator[str]:
     if share is not None:
-        yield f"part {request.part}: {len(share)} of {count(len(needs), 'object')}, and no link"
-        if most := max((needs[output].memory for output in share), default=0):
-            yield f"an object that is new here is expected to take up to {most / 2**30:.1f} GiB"
+        yield f"part {request.part}: {len(share)} of {count(objects, 'object')}, and no link"
     if (minutes := request.options.stop_after) is not None:
         yield f"it ends itself after {minutes:g} minutes"
 
@@ -143,17 +139,21 @@ def commands(recipe: Recipe) -> list[str]:
             shown(recipe.translation.command()),
         ]
     lines += [f"# {limit}" for limit in recipe.limits]
-    lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
+    lines += [f"# {shown(recipe.ninja())} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines
 
 
-def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...]) -> Iterator[Step]:
+def _steps(
+    chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...], pools: Collection[str]
+) -> Iterator[Step]:
     """Every command. All of them depend on the generated files, which also name the versions of the tools."""
     for unit in units:
         tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
-        yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
+        sources, what = (seen(unit, unit.source),), f"{tool} {unit.shown}"
+        pool = name if (name := _pool(target.variant, unit)) in pools else ""
+        yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
@@ -165,19 +165,20 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
 
-def _need(request: Request, chain: Toolchain, unit: Unit) -> Need:
-    """A guess by the language, and by CUTLASS. Somebody who has chosen how many compilers run knows better.
-
-    What another machine compiles takes no memory worth mentioning here.
-    """
-    launcher = chain.launched(_TOOLS[unit.language])
-    if jobs_are_chosen(request.options.jobs) or (launcher is not None and launcher.is_remote):
-        return Need(what=unit.shown)
+def _pool(variant: Variant, unit: Unit) -> str:
     backend = {Language.CUDA: "cuda", Language.HIP: "rocm"}.get(unit.language)
-    backend = backend or ("xpu" if request.variant.backend == "xpu" else "cpu")
-    at_once = min(nvcc_threads() or 1, len(unit.archs)) if unit.language is Language.CUDA else 1
-    cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
-    return Need(default_runners().compiler_memory(backend, cutlass=cutlass) * at_once, what=unit.shown)
+    backend = backend or ("xpu" if variant.backend == "xpu" else "cpu")
+    return f"{backend}{_CUTLASS}" if any(depend.startswith("cutlass") for depend in unit.depends) else backend
+
+
+def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
+    """How many compilers have memory, by what one takes at its worst: with headers of CUTLASS it is more."""
+    found: dict[str, int] = {}
+    for name in {_pool(request.variant, unit) for unit in units}:
+        backend, cutlass = name.removesuffix(_CUTLASS), name.endswith(_CUTLASS)
+        depth = pool_depth(request.options.jobs, backend, cutlass=cutlass, builds=request.builds)
+        found |= {} if depth is None else {name: depth}
+    return found
 
 
 def _translation(

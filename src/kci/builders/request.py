@@ -16,7 +16,6 @@ from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
-from kci.processes.job_budget import JobBudget
 from kci.toolchains.launcher import CacheUse, ObjectUse
 
 
@@ -134,8 +133,8 @@ class Request(msgspec.Struct, frozen=True):
     """The variant directory to make."""
     options: BuildOptions
     """How; the cache as an absolute path."""
-    budget: JobBudget | None = None
-    """What it shares with other builds, in place of `options.jobs`."""
+    builds: int = 1
+    """How many builds share this machine."""
     fresh: bool = False
     """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None

@@ -1,4 +1,4 @@
-"""What the machine, or the control group that a build is in, has of cores and memory, and what of it is free."""
+"""What the machine, or the control group that a build is in, has of cores and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ _UNKNOWN = 4 * 2**30
 """What to count with where the machine does not say."""
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
 
 
 def cores() -> int:
@@ -34,33 +33,13 @@ def memory() -> int:
     return found if limit is None else min(found, limit)
 
 
-def free_memory(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT, meminfo: Path = _MEMINFO) -> int | None:
-    """The bytes that may be used beside what is used now: of the machine, and within each control group's limit.
-
-    What is kept of files on disks counts as free. None where the system does not say (macOS, Windows).
-    """
-    available = _numbers(meminfo).get("MemAvailable")
-    if available is None:
-        return None
-    return max(0, min([available * 1024, *(limit - used for limit, used in _memory_groups(membership, mount))]))
-
-
 def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
     """The bytes that this process and its children may use; None where nothing limits them."""
-    return min((limit for limit, _ in _memory_groups(membership, mount)), default=None)
-
-
-def _memory_groups(membership: Path, mount: Path) -> Iterator[tuple[int, int]]:
-    # the limit of each group that has one, and what is used in it besides what is kept of files
-    kinds = [(place, "memory.max", "memory.current", "") for place in _unified(membership, mount)]
-    older = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-    kinds += [(place, *older) for place in _controller("memory", membership, mount)]
-    for place, limit_file, used_file, prefix in kinds:
-        limit, used, stat = _number(place / limit_file), _number(place / used_file), _numbers(place / "memory.stat")
-        # The older kind writes a number near 2**63 where there is no limit.
-        if limit is not None and limit < 1 << 60:
-            kept = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
-            yield limit, (used or 0) - kept
+    files = [place / "memory.max" for place in _unified(membership, mount)]
+    files += [place / "memory.limit_in_bytes" for place in _controller("memory", membership, mount)]
+    limits = (limit for path in files if (limit := _number(path)) is not None)
+    # The older kind writes a number near 2**63 where there is no limit.
+    return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
 def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
@@ -112,8 +91,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    words = (line.replace(":", " ").split() for line in _text(path).splitlines())
-    return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}

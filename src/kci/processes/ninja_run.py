@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from kci.errors import BuildFailedError
-from kci.processes.job_budget import read_progress
+from kci.processes.jobs import read_progress
 from kci.processes.machine import memory
-from kci.processes.memory_gate import Need
 from kci.processes.process import Finished, Log, guarded
-from kci.processes.running_commands import EndedCommand, RunningCommands
+
+NINJA_LOG = ".ninja_log"
+"""Where ninja notes how long each command took that succeeded, in the work directory."""
 
 # ninja: `FAILED: [code=1] obj/000/relu.cpp.o`; older ones have no code.
 _FAILED = re.compile(r"FAILED: (?:\[code=(?P<code>-?\d+)\] )?(?P<made>.+?) *")
@@ -42,14 +47,25 @@ class FailedCommand(msgspec.Struct, frozen=True):
     """Whether it had no memory."""
 
 
+class EndedCommand(msgspec.Struct, frozen=True):
+    """A command of ninja that succeeded."""
+
+    output: str
+    """What it made, as build.ninja names it."""
+    seconds: float | None
+    """What it took; None where nobody saw it run."""
+    alone: bool = False
+    """Whether it ran alone, because it was killed for want of memory before."""
+
+
 class NinjaRun(msgspec.Struct, frozen=True):
     """What ninja is to do."""
 
     command: Sequence[str]
     work: Path
     environment: Mapping[str, str]
-    needs: Mapping[str, Need]
-    """What each object is expected to take, by output. An output that is not here is none, such as a link."""
+    objects: Mapping[str, str]
+    """How messages name each object, by output. An output that is not here is none, such as a link."""
     lock: int | None = None
     ends_at: float | None = None
     """When to end it (`time.monotonic`); None for never."""
@@ -63,34 +79,89 @@ def ending(minutes: float | None) -> float | None:
 def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) -> Finished | None:
     """Run ninja until all is made or a command has failed; `ended` takes each object that was made.
 
-    None where the time was over: what would not have been done by then was not begun (on Linux), and what still ran
-    was ended.
+    None where the time was over: what still ran was ended.
 
     Raises:
         BuildFailedError: an object was killed for want of memory, and again when it was compiled alone.
     """
-    needs, queue = dict(run.needs), list[str]()
+    told, tried, queue = set(_entries(run.work)), set[str](), list[str]()
+
+    def tell() -> None:
+        for entry in _entries(run.work):
+            if entry not in told:
+                told.add(entry)
+                begun, end, _, output, _ = entry.split("\t")
+                if output in run.objects:
+                    ended(EndedCommand(output, (int(end) - int(begun)) / 1000, output in tried))
+
+    def listen(line: str) -> None:
+        log(line)
+        if read_progress(line) is not None:
+            tell()
+
     while True:
         alone = queue.pop(0) if queue else ""
-        command, environment = run.command, dict(run.environment)
-        if alone:
-            command = [*run.command, "-j1", alone]
-            environment.pop("MAKEFLAGS", None)  # it needs no more than the one token that this build has
-        with RunningCommands(run.work, needs, ended, log) as running:
-            running.end_at(run.ends_at)
-            done = guarded(command, log, env=environment, lock=run.lock, started=running.follow)
-        killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in needs]
-        if running.stopped:
+        command = [*run.command, "-j1", alone] if alone else run.command
+        try:
+            with _time_limit(run.ends_at) as limit:
+                done = guarded(command, listen, env=run.environment, lock=run.lock, started=limit.follow)
+        finally:
+            tell()
+        if limit.over:
             return None
+        killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in run.objects]
         for made in killed:
-            had, need = running.peak(made) or 0, needs[made]
-            if need.alone:
-                raise _too_big(need.what or made, had)
-            log(f"{need.what or made} was killed for want of memory{_at(had)}: it is compiled again, alone")
-            needs[made] = msgspec.structs.replace(need, memory=max(had, need.memory), measured=True, alone=True)
+            if made in tried:
+                raise _too_big(run.objects[made])
+            log(f"{run.objects[made]} was killed for want of memory: it is compiled again, alone")
+            tried.add(made)
             queue.append(made)
         if not killed and (done.code != 0 or not alone):
             return done
+
+
+class _TimeLimit:
+    """Asks a session's first process to end when its time is over."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._session: int | None = None
+
+    def follow(self, session: int) -> None:
+        self._session = session
+        if self.over:
+            self.end()
+
+    def end(self) -> None:
+        self.over = True
+        if self._session is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._session, signal.SIGTERM)
+
+
+@contextmanager
+def _time_limit(ends_at: float | None) -> Iterator[_TimeLimit]:
+    limit = _TimeLimit()
+    if ends_at is None:
+        yield limit
+        return
+    timer = threading.Timer(max(0.0, ends_at - time.monotonic()), limit.end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield limit
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _entries(work: Path) -> list[str]:
+    # ninja may write the file anew as it starts, so that there is no place in it from which to read on
+    try:
+        text = (work / NINJA_LOG).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n") and line.count("\t") == 4]
 
 
 def failed_commands(output: str) -> list[FailedCommand]:
@@ -125,11 +196,7 @@ def was_killed(said: str) -> bool:
     return _KILLED.search(said) is not None
 
 
-def _at(peak: int) -> str:
-    return f" at {peak / 2**30:.1f} GiB" if peak else ""
-
-
-def _too_big(made: str, peak: int) -> BuildFailedError:
+def _too_big(made: str) -> BuildFailedError:
     hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), a source that is split"
-    message = f"compiling {made} was killed for want of memory{_at(peak)}, alone as well"
+    message = f"compiling {made} was killed for want of memory, alone as well"
     return BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint=hint)

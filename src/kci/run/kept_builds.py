@@ -30,7 +30,6 @@ from kci.inputs.source_tree import SourceTrees
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count
-from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log, silent
 from kci.run.one_variant import make_variant_dir
 from kci.toolchains.compilers import toolchain_identity
@@ -114,9 +113,7 @@ class KeptBuilds:
                 return KeptVariant(directory, f"nothing changed in the {read} that its build read")
         return None
 
-    def make(
-        self, kernel: Kernel, variant: Variant, made_from: str, log: Log, budget: JobBudget | None = None
-    ) -> KeptVariant:
+    def make(self, kernel: Kernel, variant: Variant, made_from: str, log: Log, builds: int = 1) -> KeptVariant:
         """Build a variant and keep it; the oldest of its builds goes. What another run makes meanwhile is taken.
 
         Raises:
@@ -127,7 +124,7 @@ class KeptBuilds:
             # A build that another run has finished may be read by it now, and is not replaced.
             if kept := self.find(kernel, variant, made_from):
                 return kept
-            leg = make_variant_dir(kernel, variant, output, self._options, log, budget)
+            leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
             if leg.inputs is not None:
                 write_atomic(output / RECORD, msgspec.json.encode(KeptBuild(made_from, leg.digest, leg.inputs)))
         self._forget_old(kernel, variant.name, output)

@@ -24,16 +24,17 @@ from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.files.lock import locked
-from kci.matrix.names import Kind, this_system
+from kci.inputs.kernel_inputs import active
+from kci.matrix.names import this_system
 from kci.matrix.variants import Variant
 from kci.plan.machines import said_of_crossing
-from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
+from kci.processes.jobs import Progress, job_count, read_progress
 from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.compilers import cxx_compiler
 from kci.toolchains.crossing import cross_target, crosses, is_crossed
 from kci.toolchains.downloads import read_transfer
-from kci.toolchains.launcher import ObjectUse, find_launcher
+from kci.toolchains.launcher import ObjectUse
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -167,14 +168,10 @@ def run_here(
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
-    # As many compilers as the neediest backend allows, and one more variant: while that is linked, others compile.
-    backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
-    launcher = find_launcher(wanted=workspace.settings.settings.build.launcher)
-    hidden = launcher is not None and launcher.hides_compilers
-    width = min(job_count(options.jobs, backend, hidden=hidden) for backend in backends or {"cpu"}) + 1
+    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
+    width = builds_at_once([(kernels[item.kernel], item.variant) for item in waiting], job_count(options.jobs))
     merged: dict[str, TreeResult] = {}
     unfinished = Counter(outcome.kernel for outcome in waiting)
-    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
 
     def finish(name: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
@@ -200,16 +197,21 @@ def run_here(
         if not unfinished[kernel]:
             finish(kernel)
     rules()  # what threads read at once has to be read before, where `kci.files.dated_data` is not in between
-    with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
-        builds = KeptBuilds(workspace, options)
-        works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]
-        at_once(works, width, hear, wake=partial(budget.wake, width))
+    builds = KeptBuilds(workspace, options)
+    at_once([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
 
-def at_once(
-    works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None], wake: Callable[[], None] = lambda: None
-) -> None:
+def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
+    """How many variants are built at once: as many as leave each a job for every source, and one at least."""
+    most = max(
+        (sum(len(part.src) for part in active(kernel.build, variant).values()) for kernel, variant in waiting),
+        default=0,
+    )
+    return max(1, min(len(waiting), jobs // max(1, most)))
+
+
+def at_once(works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None]) -> None:
     """Do all the work, and return when it is done.
 
     Whatever ends this, Ctrl-C above all, ends the programs that were started, and waits for the threads.
@@ -218,7 +220,6 @@ def at_once(
         works: what to do.
         width: how many at once.
         hear: is called in this thread with everything that they tell.
-        wake: is called when this ends early, for threads that wait for something else than a program.
 
     Raises:
         BaseException: what one of them, or `hear`, raised.
@@ -249,7 +250,6 @@ def at_once(
         except BaseException:
             scope.stop()
             pool.shutdown(wait=False, cancel_futures=True)
-            wake()
             raise
 
 
@@ -276,7 +276,7 @@ def _build(
     kernel: Kernel,
     builds: KeptBuilds,
     outcome: Outcome,
-    budget: JobBudget,
+    width: int,
     tell: Callable[[_News], None],
 ) -> None:
     """Build one variant, or take what was made from the same inputs; what happens is told as the outcome's state."""
@@ -295,7 +295,7 @@ def _build(
         kept = builds.find(kernel, variant, made_from)
         if kept is None:
             now(state=OutcomeState.BUILDING)
-            kept = builds.make(kernel, variant, made_from, log, budget)
+            kept = builds.make(kernel, variant, made_from, log, width)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
         now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:

@@ -19,7 +19,6 @@ from kci.files.replace import replacing
 from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
-from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log
 from kci.toolchains.crossing import built_on
 from kci.tree import identity
@@ -48,7 +47,7 @@ def make_variant_dir(
     output: Path,
     options: BuildOptions,
     log: Log,
-    budget: JobBudget | None = None,
+    builds: int = 1,
 ) -> LegRecord:
     """Build one variant and seal it; returns how it came to be.
 
@@ -65,7 +64,7 @@ def make_variant_dir(
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
         request = request_for(kernel, variant, replacement.staging, options)
-        built = build_variant(msgspec.structs.replace(request, budget=budget), log)
+        built = build_variant(msgspec.structs.replace(request, builds=builds), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:

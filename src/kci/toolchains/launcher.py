@@ -94,11 +94,6 @@ class Launcher(msgspec.Struct, frozen=True):
         """Whether other machines compile what it takes, in their memory."""
         return self.tool not in _CACHES
 
-    @property
-    def hides_compilers(self) -> bool:
-        """Whether compilers run in a server of its own, where their memory is not seen and nobody can hold them."""
-        return self.tool is LauncherTool.SCCACHE
-
     def words(self) -> list[str]:
         """What the name of an object says of it: nothing where the object is the compiler's own, byte for byte.
 
@@ -142,7 +137,7 @@ class Launcher(msgspec.Struct, frozen=True):
         if self.is_remote:
             here = f"; {' and '.join(others)} cannot be sent and runs here" if others else ""
             return f"{self.tool} sends C++ to its hosts{here}"
-        if not self.hides_compilers:
+        if self.tool is not LauncherTool.SCCACHE:
             return ""
         try:
             said = run([str(self.program), "--dist-status"], env=environment).output
