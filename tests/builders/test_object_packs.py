@@ -79,7 +79,7 @@ def test_the_same_objects_are_the_same_pack(here: Kernel, tmp_path: Path) -> Non
 
 def test_a_pack_says_what_its_objects_took(here: Kernel, tmp_path: Path) -> None:
     pack = here.pack(tmp_path / "one.tar")
-    assert read_costs(pack) == {f"csrc/{name}.cpp": ObjectCost(1.5, 10**6) for name in "abc"}
+    assert read_costs(pack) == {f"csrc/{name}.cpp": ObjectCost(1.5) for name in "abc"}
     pack.write_bytes(pack.read_bytes()[:-20_000])
     assert read_costs(pack).keys() <= {f"csrc/{name}.cpp" for name in "abc"}
     pack.write_bytes(b"no pack")
@@ -326,7 +326,6 @@ def test_a_dry_run_of_a_part_prints_its_sources_and_limits(here: Kernel) -> None
         lines = plan_commands(with_changes(here.request(), stop_after=340.0))
         assert f"# part {number}/3: 1 of 3 objects, and no link" in lines
         assert "# it ends itself after 340 minutes" in lines
-        assert [line for line in lines if "expected to take up to" in line]
         (command,) = (line for line in lines if " -c kernel/" in line)
         compiled.append(command)
         assert not any("-shared" in line or "copies the module" in line for line in lines)

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from kci.errors import BuildFailedError
 from kci.processes.jobs import ninja_status
-from kci.processes.ninja_run import EndedCommand, NinjaRun, failed_commands, run_ninja, was_killed
+from kci.processes.ninja_run import EndedCommand, NinjaRun, ending, failed_commands, run_ninja, was_killed
 from kci.processes.process import Finished
 
 TEMPLATES = '#include <regex>\n#include <map>\n#include <iostream>\nstd::regex r{"a"};\nstd::map<int, std::regex> m;\n'
@@ -134,7 +133,7 @@ def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
 def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:
     commands = {"a.o": "touch a.o; : -o a.o", "b.o": "mkfifo b.fifo && cat b.fifo; : -o b.o"}
     runs = Runs(tmp_path, commands, "-j1")
-    runs.run = msgspec.structs.replace(runs.run, ends_at=time.monotonic() + 1)
+    runs.run = msgspec.structs.replace(runs.run, ends_at=ending(1 / 60))
     assert runs.go() is None
     assert list(runs.told) == ["a.o"]
 
