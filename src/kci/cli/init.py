@@ -32,25 +32,14 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
               help="The backend; repeat for more.")  # fmt: skip
 @click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
-@click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Convert a kernel-builder repository, or a setup.py or CMake project; see --run.")  # fmt: skip
-@click.option("--run", "may_run", is_flag=True,
-              help="Run setup.py or CMake of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
-@click.option("--extension", "extensions", multiple=True, metavar="NAME",
-              help="Which of several extensions to take over; repeat for more, or `all`.")  # fmt: skip
+@click.option("--from", "origin", type=PATH, metavar="DIR", help="Convert a kernel-builder repository.")
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(
-    directory: str, origin: Path | None, yes: bool, may_run: bool, extensions: tuple[str, ...], **given: Any
-) -> int:
+def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant.
-
-    A setup.py is run to see what it builds, among stand-ins for torch and setuptools that compile nothing; so are
-    CMake files that find torch. They are code of somebody else, so kci asks before, or wants --run. What comes out is
-    a draft: kci lists what is left to do, and `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -59,8 +48,6 @@ def command(
         kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y
         # convert a kernel-builder repository
         kci init my-kernel --from ../old-kernel
-        # run the setup.py of a project, and take over one of its extensions
-        kci init my-kernel --from ../old-extension --run --extension scatter
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -69,7 +56,7 @@ def command(
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
     if origin is not None:
-        chosen, adopted = _taken_over(origin, name, given, extensions, may_run=may_run)
+        chosen, adopted = _taken_over(origin, given)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -130,9 +117,7 @@ def _ask(name: str, given: dict[str, Any]) -> None:
     given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
 
 
-def _taken_over(
-    origin: Path, name: str, given: dict[str, Any], extensions: tuple[str, ...], *, may_run: bool
-) -> tuple[NewKernel, Adopted]:
+def _taken_over(origin: Path, given: dict[str, Any]) -> tuple[NewKernel, Adopted]:
     """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
@@ -142,19 +127,7 @@ def _taken_over(
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    from kci.starter.sandbox import sandbox
-    from kci.starter.take_over import from_setup_py
-
-    def require_leave(file: Path) -> None:
-        nonlocal may_run
-        asked = not may_run and sys.stdin.isatty() and sys.stdout.isatty()
-        may_run = may_run or (asked and click.confirm(f"kci runs {file} to see what it builds, {sandbox()}. Run it"))
-        if not may_run:
-            hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-            raise UsageError(f"{file} has to be run, and nobody allowed that", hint=hint)
-
-    chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
-    return chosen, from_setup_py(origin, chosen, extensions, require_leave)
+    raise UsageError(f"{origin} has no {BUILD_TOML}", hint="kci takes over repositories of kernel-builder")
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
