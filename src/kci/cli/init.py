@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, FileName, options
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.starter import new_kernel
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
@@ -32,14 +33,21 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
               help="The backend; repeat for more.")  # fmt: skip
 @click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
-@click.option("--from", "origin", type=PATH, metavar="DIR", help="Convert a kernel-builder repository.")
+@click.option("--from", "origin", type=PATH, metavar="DIR",
+              help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
+@click.option("--run", "may_run", is_flag=True,
+              help="Run setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int:
+def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **given: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant.
+
+    A setup.py is run with real setuptools and the torch of kci's cache, which kci makes if it is not there; nothing is
+    compiled. It is code of somebody else, so kci runs it only with --run. What comes out is a draft: kci lists what is
+    left to do, and `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -48,6 +56,8 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
         kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y
         # convert a kernel-builder repository
         kci init my-kernel --from ../old-kernel
+        # run the setup.py of a project, and take over what it builds
+        kci init my-kernel --from ../old-extension --run
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -56,7 +66,7 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
     if origin is not None:
-        chosen, adopted = _taken_over(origin, given)
+        chosen, adopted = _taken_over(origin, name, given, may_run=may_run)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -75,11 +85,11 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
     for line in adopted.left if adopted else ():
         click.echo(f"  {line}")
     findings = tuple(item for item in findings if item.rule != "KCI165")
-    notes = [item for item in findings if item.severity is Severity.INFO]
+    notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
-        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'info')} besides", err=True)
-    faulty = any(item.severity is Severity.ERROR and item.rule not in _HELD for item in findings)
+        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'finding')} besides", err=True)
+    faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.left and not todo:
@@ -117,7 +127,7 @@ def _ask(name: str, given: dict[str, Any]) -> None:
     given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
 
 
-def _taken_over(origin: Path, given: dict[str, Any]) -> tuple[NewKernel, Adopted]:
+def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
     """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
@@ -127,7 +137,20 @@ def _taken_over(origin: Path, given: dict[str, Any]) -> tuple[NewKernel, Adopted
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    raise UsageError(f"{origin} has no {BUILD_TOML}", hint="kci takes over repositories of kernel-builder")
+    from kci.starter.from_setup import BY_HAND, from_setup_py
+    from kci.starter.sandbox import sandbox
+    from kci.starter.setup_driver import SETUP_PY
+
+    setup = origin / SETUP_PY
+    if not setup.is_file():
+        raise UsageError(
+            f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=f"kci takes over these; {BY_HAND}"
+        )
+    if not may_run:
+        hint = f"look at it, then allow it with --run; it runs {sandbox()}"
+        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
+    chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
+    return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
