@@ -38,7 +38,7 @@ _WITH_NEXT = frozenset(("-gencode", "--generate-code", "-arch", "--gpu-architect
 _DROPPED = re.compile(
     r"-gencode=|--generate-code=|-arch=|--gpu-architecture|arch=compute|--threads|-std=|--std|/|-D_GLIBCXX_USE_CXX11_ABI"
     r"|-DTORCH_EXTENSION_NAME|-DTORCH_API_INCLUDE|--ptxas-options=-v|-ftime-report|-ccbin|--compiler-bindir"
-    r"|-[Ll].|-Wl,"
+    r"|-L.|-l(?!ineinfo).|-Wl,"
 )
 """Flags that the build sets itself: architectures, the standard of C++, jobs, libraries; and those that only talk."""
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
@@ -77,14 +77,12 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
         raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
     backends = tuple(dict.fromkeys(item.backend for item in components))
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
-    several = max(extensions.values(), key=len)
     files = {name: found[name] for item in components for name in (*item.sources, *item.headers)}
     bound = work.bound(files)
-    python = work.python(root, package, names, backends)
-    files |= python
+    files |= (python := work.python(root, package, names, backends))
     files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
     licensed = choice.license or work.license()
-    if len(several) > 1:
+    if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
         work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
                   " all in torch-ext/torch_binding.cpp, or make several kernels")  # fmt: skip
@@ -109,14 +107,12 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
     }
     files = {path: text.encode() for path, text in rendered(templates, values).items()} | files
     taken = [f"{SETUP_PY} was {runs.where}"]
-    for item in components:
-        listed = f"{count(len(item.sources), 'source')}, {count(len(item.headers), 'header')}"
-        taken.append(f"{item.backend}: {listed} ({item.label})")
-    taken += [count(len(python), "Python file")] if python else []
     taken += [
-        f"nothing for {name}: {run.end}" for name, run in runs.by_backend.items() if run.error and name not in backends
+        f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
     ]
-    return Adopted(choice.name, files, tuple(taken), left)
+    taken += [count(len(python), "Python file")] if python else []
+    ended = {name: run.end for name, run in runs.by_backend.items() if run.error and name not in backends}
+    return Adopted(choice.name, files, (*taken, *(f"nothing for {name}: {end}" for name, end in ended.items())), left)
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
@@ -236,17 +232,14 @@ class _Draft:
     def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
         """The Python files of the package that the extensions belong to, at their new paths."""
         run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
-        there = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
-        tops = [name.partition(".")[0] for name in run.packages or there]
+        tops = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
+        tops = [name.partition(".")[0] for name in run.packages or tops]
         owners = [name.partition(".")[0] for name in names if "." in name]
-        main = next((name for name in (*owners, package, *tops) if name in tops), None)
-        if main is None:
-            return {}
+        main = next((name for name in (*owners, package, *tops) if name in tops), package)
         folder = self.runs.inside(run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main))
         base = folder if folder and f"{folder}/__init__.py" in self.found else f"src/{main}"
-        files = [
-            item for item in walk(root / base) if item.name.endswith(".py") and f"{base}/{item.name}" in self.found
-        ]
+        there = walk(root / base) if f"{base}/__init__.py" in self.found else ()
+        files = [item for item in there if item.name.endswith(".py") and f"{base}/{item.name}" in self.found]
         allowed = package_of(main, (), backends)
         for found in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
             self.note(f"{found.path}:{found.line}: {found.message}{found.hint and f': {found.hint}'}")

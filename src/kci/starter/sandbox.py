@@ -57,12 +57,10 @@ def run_in(place: Path, command: list[str], environment: Mapping[str, str], seen
     It can write to `project` and `answers`, and sees the system's folders, Python's and those that are `seen`.
     """
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
-                   "LANG": "C.UTF-8", **environment}  # fmt: skip
-    if sys.platform == "win32":  # pragma: no cover - Python does not start without it there
-        environment["SYSTEMROOT"] = os.environ.get("SYSTEMROOT", "")
+                   "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
     if bwrap := _bubblewrap():
-        shown = sorted({*_SYSTEM, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent), *seen})
-        binds = [word for path in shown for word in ("--ro-bind-try", path, path)]
+        shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *seen) if not path.startswith("/usr/"))}
+        binds = [word for path in sorted(shown) for word in ("--ro-bind-try", path, path)]
         binds += ["--ro-bind", str(place), str(place)]  # a folder that is mounted cannot be exchanged for a link
         binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
         command = [bwrap, *_APART, *binds, "--chdir", str(place / "project"), *command]
