@@ -305,7 +305,7 @@ def test_a_forged_answer_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(run_setup, "_torch", lambda *_: (Path("/nowhere/bin/python"), "2.13"))
     monkeypatch.setattr(run_setup, "run_in", forged)
-    with pytest.raises(FindingsError, match="setup.py: what it made for cpu cannot be used"):
+    with pytest.raises(FindingsError, match=r"setup\.py: what it made for cpu cannot be used"):
         run_setup.run_setup({"setup.py": b""}, Path("/nowhere"), lambda _: None)
 
 
