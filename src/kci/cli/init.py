@@ -129,6 +129,8 @@ def _ask(name: str, given: dict[str, Any]) -> None:
 
 def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
     """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
+    if not origin.is_dir():
+        raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
         if value and (has_build_toml or option not in ("license", "repo_id")):
@@ -143,9 +145,8 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool
 
     setup = origin / SETUP_PY
     if not setup.is_file():
-        raise UsageError(
-            f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=f"kci takes over these; {BY_HAND}"
-        )
+        hint = f"kci takes over these; {BY_HAND}"
+        raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=hint)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
         raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
