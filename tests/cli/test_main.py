@@ -136,7 +136,7 @@ def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Pat
     assert "\N{CHECK MARK}" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["matrix --format json", "plan", "check --format sarif", "doctor"])
+@pytest.mark.parametrize("command", ["matrix --format json", "plan", "check --format json", "doctor"])
 def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(command: str, tmp_path: Path) -> None:
     place = tmp_path / os.fsdecode(b"na\xffme")
     place.mkdir()

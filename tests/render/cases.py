@@ -125,7 +125,7 @@ CASES = [
     ),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
     Case("forks-noarch", Inputs(names=("relu",), forks="dispatch"), _pinned()),
-    Case("own", Inputs(names=("relu",)), _pinned(), OWN),
+    Case("own", Inputs(names=("relu",), submodules=True, lfs=True), _pinned(), OWN),
     Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
     Case("runtime", Inputs(names=("relu",)), shipped_pins()),
     Case(
@@ -202,9 +202,7 @@ CASES = [
             tested=True,
             crossed=True,
             commands=True,
-            publish=PublishJobs(
-                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True, benchmarks=True
-            ),
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True),
             signatures=True,
         ),
         shipped_pins(),

@@ -183,6 +183,20 @@ def test_security_baseline(case: Case) -> None:
                 assert "cache" not in step.get("uses", "")
 
 
+def test_no_job_is_skipped_because_one_far_before_it_is() -> None:
+    """GitHub skips a job without a status function when any of its ancestors was skipped, and the run is green."""
+    for file in sorted(GOLDEN.glob("*/*.yml")):
+        jobs = parsed(file.read_text(encoding="utf-8"))["jobs"]
+        needs = {
+            name: ([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))
+            for name, job in jobs.items()
+        }
+        for name, job in jobs.items():
+            far = {before for need in needs[name] for before in needs[need]} - {*needs[name]}
+            skipped = {before for before in far if "if" in jobs[before] and "always()" not in str(jobs[before]["if"])}
+            assert not skipped or re.search(r"\b(always|cancelled)\(", str(job.get("if"))), (file.name, name)
+
+
 def test_the_gate_needs_every_job_and_always_runs() -> None:
     for case in CASES:
         jobs = parsed(case.files()[RELEASE_FILE])["jobs"]

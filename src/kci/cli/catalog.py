@@ -13,7 +13,7 @@ from kci.catalog.listings import usual_listings
 from kci.catalog.loading import editions, freshness, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.where import expression
-from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
+from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened
@@ -39,7 +39,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
+@click.argument("catalog", type=FileName(), required=False)
 @click.option("--where", metavar="EXPR", help="Print only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
 def show(catalog: str | None, where: str | None, output: str) -> None:
@@ -87,7 +87,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
 
 
 @command.command("check")
-@click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
+@click.argument("file", type=FileName(), required=False)
 @answer_forms(*FORMATS)
 def check(file: str | None, output: str) -> int:
     """Check that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.

@@ -33,11 +33,10 @@ from kci.publish.publish_tree import target_of
 from kci.tree.manifest import read_published
 from kci.tree.signing import evidence_of
 from kci.verify.tree_rules import check_signatures
-from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, add_files, append, each_run, gather, read_results
-from kci.watch.history_places import HistoryBranch, HistoryDataset, address_of
+from kci.watch.history import RecordedRun, each_run, gather, read_results
+from kci.watch.history_branch import HistoryBranch, address_of
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
 from kci.workspace.planning import still_current
@@ -117,42 +116,23 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@click.option("--history", type=PATH, help="The directory of the history.")
-@click.option("--branch", metavar="NAME", help="The branch with the history, instead of a directory.")
+@click.option("--branch", metavar="NAME", default="kci-history", show_default=True, help="The branch with the history.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
-@click.option("--dataset", metavar="REPO", help="The dataset on the Hub with the history; needs huggingface_hub.")
-def record(
-    results: tuple[Path, ...],
-    history: Path | None,
-    branch: str | None,
-    remote: str,
-    dataset: str | None,
-) -> int:
+def record(results: tuple[Path, ...], branch: str, remote: str) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
-    A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
+    The history is a branch of git. It only grows, and each call writes new files: concurrent calls do not conflict.
 
     Examples:
         # append the results of a run
-        kci compat record results --history history
+        kci compat record results
     """
-    if sum(place is not None for place in (history, branch, dataset)) != 1:
-        raise UsageError("a history has one place", hint="give one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    benches = results_of_benches(results, problems.append)
-    if branch is not None:
-        new = HistoryBranch(address_of(Path(), remote), branch).record(runs, benches)
-    elif dataset is not None:
-        new = HistoryDataset(dataset).record(runs, benches)
-    else:
-        assert history is not None  # noqa: S101  - counted above
-        with writing(history):
-            new = len(append(history, runs)) + len(add_files(history, map(bench_file, benches)))
+    new = HistoryBranch(address_of(Path(), remote), branch).record(runs) if runs else 0
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
-    of += f", {count(len(benches), 'record')} of benchmarks" if benches else ""
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -203,8 +183,7 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
 def report(history: Path, output: str, into: Path | None, title: str) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
-    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into. Benchmarks that the
-    history has are on a page of their own there.
+    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
 
     Examples:
         # write one page
@@ -216,7 +195,6 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
-    benches = benches_of(history, problems.append)
     print_diagnostics(problems)
     if output == "json":
         states = {str(state): grid.count(state) for state in CellState}
@@ -225,7 +203,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         click.echo(markdown_report(grid, title), nl=False)
     elif into is not None:
         with writing(into):
-            pages = write_site(grid, into, title, benches)
+            pages = write_site(grid, into, title)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")

@@ -12,7 +12,6 @@ from msgspec import field
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
-    ApiCheck,
     Backend,
     Crossed,
     Forks,
@@ -171,8 +170,6 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
-    api: ApiCheck | None = None
-    """Whether the interfaces of kernels are compared with the base, as `kci diff --api` does."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
     commands: bool = False
@@ -259,8 +256,6 @@ class Publish(Table, frozen=True):
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False
     """Whether each tree is signed with the identity of the run, as `kci sign` does."""
-    benchmarks: bool = False
-    """Whether each release is compared with the one before, on the machines under `[test]`, as `kci bench` does."""
 
 
 class Mirrors(Table, frozen=True):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
-from kci.config.document import refuse
-from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.bounded_json import decode_json, read_bounded, require_schema
 from kci.matrix.variants import KernelMatrix, Variant
 
-MAX_BYTES = 64 * 1024 * 1024
 COMPARED = ("kind", "torch", "compute", "stable_abi", "tvm_ffi", "archs", "bundled")
 """What can differ between two variants of one name and system."""
 
@@ -109,42 +104,3 @@ def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return None if value is None else str(value)
-
-
-_HOW = "create it with `kci matrix --format json`"
-
-
-class _MatrixFile(msgspec.Struct, frozen=True):
-    schema: int
-    kernels: tuple[KernelMatrix, ...]
-
-
-def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
-    """Read what `kci matrix --format json` printed.
-
-    Raises:
-        FindingsError: the file cannot be read (KCI002), or is no such answer (KCI216).
-    """
-    shown = str(path)
-    try:
-        raw = read_bounded(path, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown)) from None
-    try:
-        read = decode_json(raw, _MatrixFile)
-        require_schema(read.schema, 1)
-    except ValueError as error:
-        raise refuse(finding("KCI216", f"not a matrix: {error}", path=shown, hint=_HOW)) from None
-    if bad := next((text for text in _texts(read.kernels) if not text.isprintable() or len(text) > 4096), None):
-        raise refuse(finding("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", path=shown, hint=_HOW))
-    return read.kernels
-
-
-def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
-    for kernel in kernels:
-        yield from (kernel.name, kernel.path)
-        for variant in kernel.variants:
-            values = (getattr(variant, field) for field in ("name", "system", "backend", *COMPARED))
-            for value in values:
-                yield from value if isinstance(value, tuple) else (str(value),)
