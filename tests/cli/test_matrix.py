@@ -163,22 +163,12 @@ def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
 
 @pytest.mark.usefixtures("november")
 def test_catalog_commands(monorepo: Path) -> None:
-    assert kci("catalog", "check").code == 0
-    assert "kci.toml: 0 errors, 0 warnings, 0 infos" in kci("catalog", "check", "kci.toml").stdout
     (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
-    bad = kci("catalog", "check", "bad.toml")
+    bad = kci("catalog", "show", "bad.toml")
     assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)
     shown = kci("catalog", "show", "2026-09-02", "--where", "rocm == newest").stdout
     assert "7.14" in shown
     assert "cuda" not in shown
-    published = ROOT / "tests" / "matrix" / "build-variants.json"
-    made = kci("catalog", "import", published, "--as-of", "2026-08-20", "--name", "mine")
-    assert made.code == 0
-    (monorepo / "mine.toml").write_text(made.stdout)
-    assert kci("catalog", "check", "mine.toml").code == 0
-    assert names("kernels/one", "--catalog", "mine.toml") == names("kernels/one")
-    assert kci("catalog", "import", published, "--as-of", "today").code == 2
-    assert kci("catalog", "import", published).code == 2
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
+from kci.cli import PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, print_json, table
 from kci.cli._signing import policy
-from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened, selection_options, take_choice
+from kci.cli._workspace import CATALOG, KERNELS, opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity, printable
@@ -22,9 +21,6 @@ from kci.errors import FindingsError, UsageError
 from kci.files.full_disk import writing
 from kci.hub.client import ask_hub, known_access
 from kci.hub.held import Holding, held_in, held_on_hub, signed_on_hub
-from kci.moves.image_registry import behind_tag
-from kci.moves.proposals import wanted_moves
-from kci.moves.staleness import behind, newest_commit
 from kci.plan.settings_lints import replaced_settings
 from kci.plurals import count
 from kci.publish.branch_changes import version_of
@@ -210,73 +206,6 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
     else:
         click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
-
-
-@command.command("freshness")
-@KERNELS
-@click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
-@click.option(
-    "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
-)
-@TODAY
-@CATALOG
-@answer_forms("table", "json")
-def show_freshness(
-    kernels: tuple[str, ...],
-    upstream: bool,
-    images: bool,
-    today: datetime | None,
-    catalog: str | None,
-    output: str,
-) -> int:
-    """List what is outdated: catalog, action pins, images, upstreams; and variants of KERNEL/build without a signature.
-
-    Exit 1 if something is outdated or unsigned, or if a look-up failed.
-
-    Examples:
-        # list what is outdated
-        kci compat freshness relu --upstream
-    """
-    workspace = opened(kernels, catalog)
-    trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
-    holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
-    day = (today or datetime.now()).date()
-    found = behind(workspace, holdings, day, newest_commit if upstream else None, behind_tag if images else None)
-    if output == "json":
-        print_json(behind=found)
-    elif found:
-        rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
-        layout = Layout(drop=("what",), cut=("where",), wrap="why")
-        click.echo(table(("what", "where", "why", "command"), rows, layout))
-    else:
-        click.echo("nothing is outdated")
-    return 1 if found else 0
-
-
-@command.command("moves")
-@KERNELS
-@click.option("--as-of", type=DAY, metavar="DATE", help="The day that names a new edition (default: today).")
-@answer_forms("text", "json")
-def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) -> int:
-    """List the pull requests that the scheduled workflow keeps open: the next edition of the catalog, and migrations.
-
-    [schedule.moves] of kci.toml sets which. It only prints them: the workflow opens them, and has no other rights.
-
-    Examples:
-        # list the pull requests for each kernel
-        kci compat moves kernels
-    """
-    day = (as_of or datetime.now()).date().isoformat()
-    found = wanted_moves(opened(kernels, None), day)
-    if output == "json":
-        print_json(moves=found)
-        return 0
-    for pull in found.wanted:
-        click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")
-    for line in found.by_hand:
-        click.echo(f"by hand: {line}")
-    click.echo(f"{count(len(found.wanted), 'pull request')} wanted")
-    return 0
 
 
 @command.command("signatures")

@@ -19,7 +19,6 @@ from kci.config.values import (
     Installer,
     LauncherTool,
     LeaveOut,
-    PullRequests,
     System,
     Tier,
 )
@@ -207,21 +206,6 @@ class Decisions(Table, frozen=True):
     tell: tuple[Tell, ...] = ()
 
 
-class Moves(Table, frozen=True):
-    """How far the scheduled workflow goes by itself when the range of toolchains moves."""
-
-    pull_requests: PullRequests = PullRequests.NONE
-    """Which pull requests it opens."""
-    migrations: tuple[str, ...] = ()
-    """Only these migrations, by name; without it, all that kci can do."""
-    most: Unsigned = 5
-    """How many pull requests for kernels are open at once."""
-    indexes: tuple[str, ...] = ()
-    """Where the wheels of torch are listed: addresses, or files relative to kci.toml. Without it, where kci knows."""
-    table: str | None = None
-    """The reference's published table: an address or a file."""
-
-
 class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
@@ -230,7 +214,6 @@ class Schedule(Table, frozen=True):
     timezone: str = "UTC"
     tier: str = "compat"
     issues: Decisions = Decisions()
-    moves: Moves = Moves()
 
 
 class Publish(Table, frozen=True):

@@ -98,16 +98,6 @@ class LeaveOut(enum.StrEnum):
     """They are removed from the branch."""
 
 
-class PullRequests(enum.StrEnum):
-    """Which pull requests the scheduled workflow opens when the range of toolchains moves."""
-
-    NONE = "none"
-    EDITION = "edition"
-    """One with the next edition of the catalog."""
-    KERNELS = "kernels"
-    """That one, and one for each kernel whose build.toml has to change."""
-
-
 class Grouping(enum.StrEnum):
     """What one leg builds."""
 

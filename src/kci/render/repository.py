@@ -14,7 +14,7 @@ import msgspec
 
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import KCI_TOML, Settings
-from kci.config.values import Forks, PullRequests, Tier
+from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
@@ -237,7 +237,6 @@ def render_workflows(
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
         signatures=workspace.settings.publishes and bool(chosen.signing.keys or chosen.signing.repository),
-        moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         crossed=any(runner.host for runner in workspace.runners.own.values()),

@@ -114,8 +114,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the cron line is in."""
     signatures: bool = False
     """Whether each day somebody looks at who signed what is published."""
-    moves: bool = False
-    """Whether the scheduled run may open pull requests when the range of toolchains moves."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
