@@ -22,6 +22,7 @@ from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
+from kci.inputs.kernel_inputs import active
 from kci.plurals import count
 from kci.processes.ninja_run import failed_commands, was_killed
 from kci.processes.process import Finished, Log, silent
@@ -156,7 +157,7 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
     translated = {made: source for source, made in recipe.translation.sources.items()} if recipe.translation else {}
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system) or _AGAIN
+    hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in found if len(failed.said) > _SHOWN else found[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
             log(as_written(line, request.kernel_dir))
@@ -170,18 +171,32 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
     return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
 
 
-def _header_hint(text: str, kernel_dir: Path) -> str:
-    """What to do about a header that is not found, and that lies elsewhere in the kernel."""
-    if (missing := _MISSING_HEADER.search(text)) is None:
+def _header_hint(spot: ErrorSpot, request: Request) -> str:
+    """What to do about a header that is not found, and that lies in the kernel."""
+    if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     wanted = next(name for name in missing.groups() if name)
+    kernel_dir, inputs = request.kernel_dir, request.files()
+    seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), wanted))
     for folder, folders, files in os.walk(kernel_dir):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
-        place = os.path.relpath(folder, kernel_dir)
-        if Path(wanted).name in files and f"{place}/{Path(wanted).name}".endswith(f"/{wanted}"):
-            include = (Path(place) / Path(wanted).name).as_posix().removesuffix(wanted).rstrip("/") or "."
-            return f'{wanted} is in {include}: add `include = ["{include}"]` to the component in build.toml'
+        for name in files:
+            path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
+            if path == beside or f"/{path}".endswith(f"/{wanted}"):
+                if path not in seen:
+                    table = _table_of(request, spot.path)
+                    return f'{path} is in no `src` that {request.variant.name} sees: add "{path}" to `src` of {table}'
+                include = path.removesuffix(wanted).rstrip("/") or "."
+                return f'{wanted} is in {include}: add `include = ["{include}"]` to the component in build.toml'
     return ""
+
+
+def _table_of(request: Request, source: str) -> str:
+    """The table of build.toml that lists a source."""
+    labels = (label for label, part in active(request.build, request.variant).items() if source in part.src)
+    label = next(labels, "")
+    return f"[kernel.{label}] in build.toml" if label else f"[{request.build.framework_name}] in build.toml"
 
 
 def failure_hint(done: Finished, work: Path, system: str) -> str:

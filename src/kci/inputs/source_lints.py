@@ -19,14 +19,13 @@ from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
 from kci.config.find_settings import FoundSettings, locate
-from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import quoted_includes, scan
-from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
+from kci.inputs.includes import included, quoted_includes
+from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
@@ -51,7 +50,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, header_not_listed, newer_processor)
+        lints = (include_missing, newer_processor)
         found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
@@ -162,39 +161,39 @@ def _is_there(tree: SourceTree, path: str) -> bool:
         return False
 
 
-def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI138: a listed file includes a header that is in the kernel, but in no `src` list.
+def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
 
-    Only includes in quotes count, and only files that are there: an include of anything else is the compiler's matter.
-    Headers of headers are followed. Each header is reported once, at the first source that needs it.
+    An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
     """
-    sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
-    listed = {path for _, path in sources}
-    below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
-    extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
+    try:
+        inputs = KernelInputs(
+            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
+        )
+        visible = inputs.visible()
+    except KciError:
+        return  # said where the input is declared
     reported: set[str] = set()
-    includes = _Includes(directory)
-    for source, path in sources:
-        if not includes.names(path):
+    for source in _sources(kernel):
+        path = _normal(inputs.inside(source.text))
+        if escapes(source.text) or not path.endswith(SOURCE_ENDINGS):
             continue
-        seen = {path}
-        todo = [path]
-        while todo:
-            file = todo.pop()
-            for header in includes.of(file, source.include):
-                if header in seen:
-                    continue
-                seen.add(header)
-                if header in listed or header.startswith(below or ("\0",)):
-                    continue  # its own entry follows what it includes
-                todo.append(header)
-                packaged = header.startswith(("torch-ext/", "tvm-ffi-ext/")) and header.endswith(extensions)
-                if header in reported or header in GENERATED or packaged:
-                    continue
-                reported.add(header)
-                named = f"{quoted(file)} includes {quoted(header)}"
-                message = f"{named}, which is in no `src` list: a sandboxed build will not see it"
-                yield kernel.document.at_value(source.place, "KCI138", message, f'add "{header}" to this `src`')
+        folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
+        for name in quoted_includes(_content(tree, path)):
+            places = (_normal(posixpath.join(folder, name)) for folder in folders)
+            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not found or not visible.isdisjoint(found) or found[0] in reported:
+                continue
+            shown = inputs.shown(found[0])
+            if shown in GENERATED:
+                continue
+            reported.add(found[0])
+            message = f"{quoted(source.text)} includes {quoted(shown)}, which is in no `src` list: no build sees it"
+            hint = f'add "{shown}" to this `src`' if not escapes(shown) else _DECLARE
+            yield kernel.document.at_value(source.place, "KCI138", message, hint)
+
+
+_DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
 
 
 def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -228,48 +227,9 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
 
 
-class _Includes:
-    def __init__(self, directory: Path) -> None:
-        self.tree = SourceTree(directory)
-        self.known: dict[str, list[str]] = {}
-
-    def names(self, file: str) -> list[str]:
-        # nothing for what is no source inside the kernel
-        names = self.known.get(file)
-        if names is None:
-            text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
-            names = self.known[file] = quoted_includes(text)
-        return names
-
-    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
-        """The files of the kernel that a file includes, sorted. What leads out of it is KCI145's."""
-        headers = set()
-        for name in self.names(file):
-            for base in (posixpath.dirname(file), *include):
-                path = posixpath.join(base, name)
-                header = _normal(path)
-                if not escapes(header) and self.tree.file(path) is not None:
-                    headers.add(header)
-                    break
-        return sorted(headers)
-
-
 @lru_cache(maxsize=65536)
 def _normal(path: str) -> str:
     return posixpath.normpath(path) if path else ""
-
-
-def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component."""
-    try:
-        declared = settings.settings.inputs_of(kernel.build.name)
-        found = KernelInputs(kernel.build, Path(kernel.directory), tree, declared).escapes()
-    except KciError:
-        return  # said where the input is declared, or by the lint of sources
-    for label, message in found:
-        name = "torch" if kernel.build.torch is not None else "tvm-ffi"
-        place: KeyPath = (name, "src") if label == BINDING else ("kernel", label, "src")
-        yield kernel.document.at_value(place, "KCI145", message, ESCAPE_HINT)
 
 
 def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
@@ -318,7 +278,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
         if lacking and any(
-            not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
+            not _ASKING.isdisjoint(included(_content(tree, path))) for path in flag.src if not path.endswith(others)
         ):
             which = ", ".join(map(str, lacking))
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"

@@ -88,7 +88,6 @@ def make_variant_dir(
             attempt=options.attempt,
             run=options.run,
             seconds=round(built.seconds, 1),
-            inputs=built.inputs,
             cache=built.cache,
             objects=built.objects,
         )
@@ -153,5 +152,5 @@ def _copied(inputs: KernelInputs, variant: Variant, place: Path) -> KernelInputs
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / real, target)
     (place / inputs.kernel).mkdir(parents=True, exist_ok=True)
-    extra = [entry for entry in inputs.graph.allowed if (place / entry).exists()]
+    extra = [entry for entry in inputs.declared if (place / entry).exists()]
     return KernelInputs(inputs.build, place / inputs.kernel, SourceTree(place), extra)
