@@ -27,9 +27,9 @@ from kci.builders.build import Request
 from kci.builders.object_packs import PackHead, pack_objects, unpack_objects
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch
 from kci.builders.recipe import Recipe
 from kci.builders.request import BuildOptions
+from kci.builders.visible_files import VisibleFiles
 from kci.config.reader import read_kernel
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
@@ -76,7 +76,7 @@ class Work:
         cache = self.request.options.cache
         stores = stores or (ObjectStore(cache / native.OBJECTS),)
         remembered = StatCache(Path("/"), cache / "inputs")
-        return Objects(recipe, Watch(self.request), stores, remembered, silent), recipe
+        return Objects(recipe, VisibleFiles(self.request), stores, remembered, silent), recipe
 
     def compile(self, objects: Objects, recipe: Recipe, size: int) -> float:
         """As if every compiler had run; the seconds of keeping what each made."""

@@ -21,9 +21,8 @@ import kci
 from kci.catalog.runners import default_runners
 from kci.config.discover import find_kernels
 from kci.errors import KciError
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.source_tree import SourceTree
-from kci.plan.fingerprint import Fingerprints, Key, PublishedVariant
+from kci.plan.fingerprint import Fingerprints, Key
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import compiled_by
 from kci.plan.plan import KeptObjects
@@ -92,7 +91,7 @@ def outside(path: str) -> bool:
 def plan(
     directories: list[str],
     base: str,
-    known: Mapping[Key, PublishedVariant],
+    known: Mapping[Key, str],
     tier: str,
     objects: Mapping[Key, KeptObjects],
 ) -> PlannedRun | None:
@@ -108,8 +107,8 @@ def plan(
         return None
 
 
-def published(root: Path, names: list[str], tier: str) -> dict[Key, PublishedVariant]:
-    """All variants of some kernels as they are now, as if each had read every source and header that it may."""
+def published(root: Path, names: list[str], tier: str) -> dict[Key, str]:
+    """The fingerprints of all variants of some kernels as they are now."""
     found = {}
     tree = SourceTree(root)
     for name in names:
@@ -120,9 +119,7 @@ def published(root: Path, names: list[str], tier: str) -> dict[Key, PublishedVar
                 prints = Fingerprints(kernel, tree)
                 for variant in workspace.matrix(Choice(tier=tier)).kernels[0].each_once():
                     made = prints.fingerprint(variant, compiled_by(variant, default_runners()))
-                    reals = [real for _, real in prints.inputs.of(variant) if real and not outside(f"/{real}")]
-                    read = {prints.inputs.shown(real): tree.digest(real) for real in reals}
-                    found[kernel.build.name, variant.name] = PublishedVariant(made, RecordedInputs(read))
+                    found[kernel.build.name, variant.name] = made
         except KciError as error:
             print(f"left out: {name}: {error.message}", file=sys.stderr)
     return found

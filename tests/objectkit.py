@@ -13,8 +13,8 @@ from buildkit import STABLE_CPU, quiet, request, with_changes, write_tree
 from kci.builders import native
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch
 from kci.builders.request import Request
+from kci.builders.visible_files import VisibleFiles
 from kci.files.cache import work_dir
 from kci.processes.running_commands import EndedCommand
 
@@ -91,7 +91,7 @@ class Kernel:
         what = self.request()
         recipe = native.plan(what, quiet)
         native._prepare(recipe)
-        return native._objects(recipe, what, Watch(what), self.said.append), recipe
+        return native._objects(recipe, what, VisibleFiles(what), self.said.append), recipe
 
     def compile(self, during: Callable[[str], None] = quiet, *, finish: bool = True) -> set[str]:
         """Build, and say which sources were compiled; `during` is called while a compiler runs."""

@@ -28,6 +28,7 @@ from kci.config.values import (
     Version,
 )
 from kci.errors import BuildFailedError, UsageError
+from kci.inputs.includes import included
 from kci.inputs.kernel_inputs import KernelInputs, active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
@@ -154,13 +155,14 @@ def collect(request: Request, log: Log) -> Sources:
 def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
     """Those of the sources that may mention the name of the extension: each by its own text.
 
-    It is all of them where another file that they may include mentions it.
+    It is all of them where another file mentions it, or one of them that is included by its name.
     """
     tree = inputs.tree
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
     compiled = {source: tree.file(inputs.inside(source)) for source in sources}
-    if mention - {*compiled.values()}:
+    asked = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or asked & {posixpath.basename(real) for real in mention}:
         return {*sources}
     return {source for source, real in compiled.items() if real in mention}
 

@@ -127,7 +127,7 @@ class KernelInputs:
 
     def visible(self) -> frozenset[str]:
         """The paths that some variant's build sees."""
-        files = frozenset().union(*self._listed.values(), *self._package)
+        files = self._headers.union(*self._listed.values(), *self._package)
         declared = (path for place in self.declared for path, _ in self._below(place))
         return frozenset([*(path for path, _ in files), *declared])
 
@@ -218,14 +218,23 @@ class KernelInputs:
 
     @cached_property
     def _headers(self) -> _Files:
-        # of whatever component: the reference shows them to all (docs/format.md#visible-files)
+        # of whatever component, and data beside the package: the reference shows them to all
         every = (item for files in self._listed.values() for item in files)
-        return frozenset(item for item in every if item[0].lower().endswith(HEADER_ENDINGS))
+        found = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
+        if endings := tuple(f".{ending}" for ending in self.build.data_extensions):
+            beside = self.tree.below(posixpath.dirname(self.inside(package_path(self.build))))
+            found.update(item for item in beside.items() if item[0].endswith(endings))
+        return frozenset(found)
 
     def _entries(self, src: Iterable[str]) -> Iterator[tuple[str, str]]:
         for entry in src:
             path = posixpath.normpath(self.inside(entry))
-            if not path.startswith(("/", "../")):
+            if path.startswith(("/", "../")):
+                continue
+            real = self.tree.real(path)
+            if real is not None and self.tree.kind(real) is EntryKind.DIRECTORY:
+                yield from self.tree.below(path).items()
+            else:
                 yield path, self.tree.file(path) or ""
 
     @cached_property
