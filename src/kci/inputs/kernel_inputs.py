@@ -233,7 +233,7 @@ class KernelInputs:
                 continue
             real = self.tree.real(path)
             if real is not None and self.tree.kind(real) is EntryKind.DIRECTORY:
-                yield from self.tree.below(path).items()
+                yield from ((path + name[len(real) :], behind) for name, behind in self.tree.below(real).items())
             else:
                 yield path, self.tree.file(path) or ""
 

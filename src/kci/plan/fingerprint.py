@@ -101,7 +101,9 @@ class Fingerprints:
     def _instead(self, path: str) -> str:
         """What stands where no file of the tree does; building it will fail and say so."""
         tree = self.inputs.tree
-        kind = tree.kind(path)
+        folder, _, name = path.rpartition("/")
+        here = tree.real(folder)
+        kind = tree.kind(f"{here}/{name}".removeprefix("/")) if here is not None else None
         return f"-> {tree.target(path)}" if kind is EntryKind.LINK else str(kind)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -115,10 +115,6 @@ class Work(msgspec.Struct, frozen=True):
     def as_recorded(self, costs: Costs, usual: int) -> Work:
         """The same with what sources took in an earlier run; `usual` are the bytes that a compiler takes anyway."""
         return Work(self.kind, tuple(each.as_recorded(costs, usual) for each in self.objects))
-
-    def of(self, sources: Collection[str]) -> Work:
-        """That part of it that compiles some sources."""
-        return Work(self.kind, tuple(each for each in self.objects if each.source in sources))
 
     def only(self, *, torch: bool) -> Work:
         """That part of it that reads headers of torch, or that does not."""
