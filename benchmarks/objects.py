@@ -72,11 +72,12 @@ class Work:
     def begin(self, *stores: ObjectStore) -> tuple[Objects, Recipe]:
         """A build begins, with its work directory written."""
         recipe = native.plan(self.request, silent)
-        native._prepare(recipe)
+        visible = VisibleFiles(self.request)
+        native._prepare(recipe, visible)
         cache = self.request.options.cache
         stores = stores or (ObjectStore(cache / native.OBJECTS),)
         remembered = StatCache(Path("/"), cache / "inputs")
-        return Objects(recipe, VisibleFiles(self.request), stores, remembered, silent), recipe
+        return Objects(recipe, visible, stores, remembered, silent), recipe
 
     def compile(self, objects: Objects, recipe: Recipe, size: int) -> float:
         """As if every compiler had run; the seconds of keeping what each made."""

@@ -90,8 +90,9 @@ class Kernel:
     def begin(self) -> tuple[Objects, native.Recipe]:
         what = self.request()
         recipe = native.plan(what, quiet)
-        native._prepare(recipe)
-        return native._objects(recipe, what, VisibleFiles(what), self.said.append), recipe
+        visible = VisibleFiles(what)
+        native._prepare(recipe, visible)
+        return native._objects(recipe, what, visible, self.said.append), recipe
 
     def compile(self, during: Callable[[str], None] = quiet, *, finish: bool = True) -> set[str]:
         """Build, and say which sources were compiled; `during` is called while a compiler runs."""

@@ -55,7 +55,7 @@ class Builder:
 
     def __call__(
         self,
-        kernel: Kernel,
+        _kernel: Kernel,
         wanted: Variant,
         output: Path,
         _options: BuildOptions,

@@ -172,7 +172,7 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
 
 
 def _header_hint(spot: ErrorSpot, request: Request) -> str:
-    """What to do about a header that is not found, and that lies in the kernel."""
+    """What to add to build.toml for a header that is not found, and that lies in the kernel."""
     if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     wanted = next(name for name in missing.groups() if name)
@@ -183,20 +183,24 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
         for name in files:
             path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
-            if path == beside or f"/{path}".endswith(f"/{wanted}"):
-                if path not in seen:
-                    table = _table_of(request, spot.path)
-                    return f'{path} is in no `src` that {request.variant.name} sees: add "{path}" to `src` of {table}'
-                include = path.removesuffix(wanted).rstrip("/") or "."
-                return f'{wanted} is in {include}: add `include = ["{include}"]` to the component in build.toml'
+            if path != beside and not f"/{path}".endswith(f"/{wanted}"):
+                continue
+            table, searched = _table_of(spot.path, request)
+            include = path.removesuffix(wanted).rstrip("/") or "."
+            add = [] if path in seen else [f'"{path}" to `src`']
+            add += [] if path == beside or include in searched else [f'"{include}" to `include`']
+            if add:
+                return f"{wanted} is {path}: add {' and '.join(add)} of {table} in build.toml"
     return ""
 
 
-def _table_of(request: Request, source: str) -> str:
-    """The table of build.toml that lists a source."""
-    labels = (label for label, part in active(request.build, request.variant).items() if source in part.src)
-    label = next(labels, "")
-    return f"[kernel.{label}] in build.toml" if label else f"[{request.build.framework_name}] in build.toml"
+def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+    """The table of build.toml that lists a source, else that of the binding, and where its headers are looked for."""
+    for label, part in active(request.build, request.variant).items():
+        if source in part.src:
+            return f"[kernel.{label}]", (*(part.include or ()), "csrc")
+    framework = request.build.torch or request.build.tvm_ffi
+    return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
 
 
 def failure_hint(done: Finished, work: Path, system: str) -> str:

@@ -150,8 +150,7 @@ def build(request: Request, log: Log) -> Built:
     work = recipe.work
     with locked(work, log) as lock:
         try:
-            _prepare(recipe)
-            visible.link(work)
+            _prepare(recipe, visible)
             if recipe.translation is not None:
                 hipify.translate(recipe.translation, log)
             objects = _objects(recipe, request, visible, log)
@@ -367,9 +366,9 @@ def _versions(
     return tuple(found)
 
 
-def _prepare(recipe: Recipe) -> None:
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
-    recipe.work.mkdir(parents=True, exist_ok=True)
+    visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:
