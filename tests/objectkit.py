@@ -32,12 +32,13 @@ BUILD = """
 
     [kernel.cpu]
     backend = "cpu"
-    src = ["csrc/a.cpp", "csrc/c.cpp"]
+    src = ["csrc/a.cpp", "csrc/c.cpp", "include/a.h", "way/linked.h"]
     include = ["include"]
     depends = ["torch"]
 """
 FILES = {
     "build.toml": BUILD,
+    "kci.toml": '[[inputs]]\npaths = ["table.bin"]\n',
     "torch-ext/three/__init__.py": "",
     "csrc/a.cpp": """
         #include "a.h"

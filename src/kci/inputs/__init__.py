@@ -1,1 +1,1 @@
-"""Which files decide which variant: those that build.toml lists, the package, what is declared; and is a file what it was."""
+"""Which files decide which variant: what build.toml lists, the package, what is declared; and is a file what it was."""
