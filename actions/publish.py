@@ -26,16 +26,13 @@ from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
 from kci.cli.compat import command as compat
 from kci.config.find_settings import find_settings
-from kci.publish.publish_tree import PublishedTree, PublishRequest, publish_tree, remove_staged
+from kci.publish.publish_tree import PublishedTree, PublishRequest, publish_tree
 from kci.tree.signing import sign_tree_as_run
 from kci.watch.github_api import GitHubApi
 
 
 def main() -> None:
     """Sign if that is asked for, publish, and say what was done; or look at what is published."""
-    if flag_input("remove", default="false"):
-        show(remove_staged(required_input("repo-id"), required_input("branch")))
-        return
     if flag_input("signatures", default="false"):
         words = ["signatures", "--", *lines_input("kernel")]
         raise SystemExit(compat.main(words, prog_name="kci compat", standalone_mode=False))
@@ -58,7 +55,6 @@ def main() -> None:
         dry_run=dry_run,
         create_pr=flag_input("create-pr", default="false"),
         older=flag_input("older", default="false"),
-        staged=text_input("staged"),
         tested=None,  # the gate has judged that
     )
     warnings: list[kci.Diagnostic] = []

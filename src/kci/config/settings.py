@@ -176,10 +176,6 @@ class PullRequest(Table, frozen=True):
     """Whether the interfaces of kernels are compared with the base, as `kci diff --api` does."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
-    commands: bool = False
-    """Whether comments of people who may write are commands."""
-    staging: str | None = None
-    """The owner on the Hub of the repositories for what pull requests built; the kernel's name is appended."""
 
 
 class Tell(Table, frozen=True):

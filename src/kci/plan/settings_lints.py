@@ -221,13 +221,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
-    staging = "an owner on the Hub that is not the one of `repo-prefix`: what nobody has merged stands apart"
-    yield (
-        ("pull-request", "staging"),
-        settings.pull_request.staging,
-        lambda owner: _OWNER.fullmatch(owner) and owner != publish.repo_prefix,
-        staging,
-    )
     yield ("publish", "branch"), publish.branch, is_branch, branch
     yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
     yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"

@@ -229,8 +229,6 @@ def render_workflows(
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
         comment=chosen.pull_request.comment,
-        commands=chosen.pull_request.commands,
-        staging=chosen.pull_request.staging or "",
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
@@ -291,7 +289,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     asked = [
         f"`{table}.{name}`"
         for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
-        for name in ("comment", "commands", "staging", "benchmarks")
+        for name in ("comment", "benchmarks")
         if getattr(values, name, None)
     ]
     told = [finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}")] if asked else []
@@ -373,13 +371,6 @@ def settings_text(settings: Settings) -> list[str]:
             "branch. It is asked before a commit of a fork reaches a self-hosted runner.",
             "Require the commit status `kci/own-machines` beside the status check `kci`. It is missing, and so the "
             "merge waits, until somebody has started kci-own-machines.yml for the very commit.",
-        ]
-    if settings.pull_request.staging:
-        lines += [
-            "Settings > Environments: make `kci-staging`, with required reviewers, and `kci-staging-clean`, without, "
-            "both limited to the default branch. The first is asked before what a pull request built is staged.",
-            f"On the Hub, each repository of {settings.pull_request.staging}: add a trusted publisher for the workflow "
-            "`kci-stage.yml` and each of the two environments. Use an owner that publishes nothing else.",
         ]
     lines.append(
         "To use the merge queue: Settings > Branches > Require merge queue. The workflow is already triggered by it."

@@ -29,13 +29,7 @@ KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
-COMMANDS_FILE = ".github/workflows/kci-commands.yml"
-COMMIT_FILE = ".github/workflows/kci-commit.yml"
-STAGE_FILE = ".github/workflows/kci-stage.yml"
-FILES = (
-    RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE, COMMANDS_FILE, COMMIT_FILE,
-    STAGE_FILE,
-)  # fmt: skip
+FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
@@ -99,10 +93,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
     """Whether pull requests have a comment with the state of their runs."""
-    commands: bool = False
-    """Whether comments in pull requests can be commands."""
-    staging: str = ""
-    """The owner on the Hub of the staging repositories; empty for none."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -195,9 +185,6 @@ def render(
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
-        "by_ref": inputs.forks == Forks.DISPATCH or inputs.commands,
-        "by_command": False,
-        "publishes": inputs.publish is not None,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "publish": None,
         "point": own.mark,
@@ -218,11 +205,6 @@ def render(
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
     if inputs.comment:
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
-    if inputs.commands:
-        templates |= {COMMANDS_FILE: "github/commands.yml.j2", COMMIT_FILE: "github/own_machines.yml.j2"}
-        special[COMMIT_FILE] = {"by_command": True}
-    if inputs.staging:
-        templates |= {STAGE_FILE: "github/stage.yml.j2"}
     with overriding(template_environment(), own) as jinja:
         rendered = {
             path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
