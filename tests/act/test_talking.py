@@ -73,9 +73,7 @@ class Talk:
 
     def comment(self, name: str, run: dict[str, Any]) -> Run:
         """What follows from a run that has ended."""
-        return self.runner.run(
-            self.repository, COMMENT, "workflow_run", place(self.folder, name), workflow_run=run
-        )
+        return self.runner.run(self.repository, COMMENT, "workflow_run", place(self.folder, name), workflow_run=run)
 
 
 def head(repository: Path) -> str:

@@ -327,8 +327,6 @@ class DeclaredInputs(Table, frozen=True):
 class Signing(Table, frozen=True):
     """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
 
-    keys: tuple[str, ...] = ()
-    """Public keys: files relative to kci.toml, or the keys themselves (`ssh-ed25519 AAAA...`)."""
     repository: str | None = None
     """The repository that files must come from, as `owner/name`."""
     workflow: str | None = None

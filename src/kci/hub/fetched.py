@@ -18,8 +18,6 @@ from kci.tree.leg_record import read_sealed
 _Answer = TypeVar("_Answer")
 _MOST_BYTES = 16 * 1024**3
 _MOST_FILES = 10_000
-_MOST_VARIANTS = 20
-"""So many variants of the largest size a tree may have."""
 _MOST_COMMITS = 20
 """So far back a release is looked for."""
 
@@ -36,9 +34,8 @@ class PublishedVariants:
         self.client = client or hub_client()
         self.repo_id = repo_id
         self.revision = revision
-        self._tree = self._ask(self._listed)
         self._files: dict[str, list[HubFile]] = {}
-        for file in self._tree:
+        for file in self._ask(self._listed):
             if variant := variant_of(file.path):
                 self._files.setdefault(variant, []).append(file)
 
@@ -67,13 +64,6 @@ class PublishedVariants:
             read_sealed(made.staging, name=variant)
             made.commit()
         return into / variant
-
-    def fetch_tree(self, into: Path) -> None:
-        """Everything below `build/`, as it is there; raises as `fetch`."""
-        size = sum(file.size for file in self._tree)
-        if len(self._tree) > _MOST_VARIANTS * _MOST_FILES or size > _MOST_VARIANTS * _MOST_BYTES:
-            raise UnsafeError(f"{self} is larger than a tree can be")
-        self._copy(self._tree, FOLDER, into)
 
     def _listed(self) -> list[HubFile]:
         from huggingface_hub.errors import EntryNotFoundError

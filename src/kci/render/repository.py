@@ -232,7 +232,6 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
-        signatures=workspace.settings.publishes and bool(chosen.signing.keys or chosen.signing.repository),
         moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
@@ -333,8 +332,7 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
     if not found.publishes:
         return None
     chosen = found.settings.publish
-    again = found.settings.signing.repository is not None
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again, chosen.benchmarks)
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, chosen.benchmarks)
 
 
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:

@@ -63,8 +63,6 @@ class PublishJobs(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     attest: bool
     sign: bool
-    again: bool = False
-    """Whether what is published can be signed again."""
     benchmarks: bool = False
     """Whether each release is measured on the machines that test."""
 
@@ -99,8 +97,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
     timezone: str = "UTC"
     """What the cron line is in."""
-    signatures: bool = False
-    """Whether each day somebody looks at who signed what is published."""
     moves: bool = False
     """Whether the scheduled run may open pull requests when the range of toolchains moves."""
     tiers: tuple[str, ...] = ()
@@ -173,7 +169,6 @@ def render(
         "digest": input_digest(inputs, own),
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
-        "daily": daily(inputs.names, inputs.schedule),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "groups": groups,
@@ -257,13 +252,6 @@ def cron(names: tuple[str, ...]) -> str:
     minute, seed = 5 + seed % 50, seed // 50
     hour, seed = 1 + seed % 5, seed // 5
     return f"{minute} {hour} * * {seed % 7}"
-
-
-def daily(names: tuple[str, ...], other: str) -> str:
-    """A moment of each day, by the kernels' names, and not as the other schedule is written: that tells them apart."""
-    minute, hour, *_ = cron(names).split()
-    found = f"{minute} {int(hour) + 6} * * *"
-    return found if found != " ".join(other.split()) else f"{minute} {int(hour) + 7} * * *"
 
 
 def build_groups(inputs: Inputs) -> list[Group]:
