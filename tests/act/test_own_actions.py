@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,45 +57,3 @@ def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path
     run = run_workflow(repository, RELEASE, "push", scratch, checkout=checkout, env=env, own="acme/kci-fork@ci/main")
     assert run.jobs == PASSED, run.log
     assert run.log.count("Install what kci depends on") == len(run.jobs)
-
-
-def test_no_action_of_kcis_and_a_wheel_of_the_repository(
-    repository: Path, scratch: Path, tmp_path: Path, wheel: Path
-) -> None:
-    (repository / "vendor").mkdir()
-    held = repository / "vendor" / wheel.name
-    held.write_bytes(wheel.read_bytes())
-    (repository / "kci.toml").write_text(f'[actions]\nwheel = "vendor/{wheel.name}"\n')
-    done = kci("render", "--output", repository, "--without-actions", repository)
-    assert (done.code, done.stderr) == (0, ""), done.stderr
-    for file in (repository / ".github" / "workflows").iterdir():
-        uses = [line.split("uses: ")[1] for line in file.read_text().splitlines() if "uses: " in line]
-        assert uses
-        assert [line for line in uses if not line.startswith("actions/")] == []
-    assert kci("render", "--output", repository, "--check", repository).code == 0
-    commit_all(repository)
-    env = offline_pip(tmp_path / "wheels")
-    run = run_workflow(repository, RELEASE, "push", scratch, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == PASSED, run.log
-    assert run.log.count("Install what kci depends on") == len(run.jobs)
-    # The digest is that of the commit that was rendered: another wheel in its place runs nowhere.
-    held.write_bytes(wheel.read_bytes() + b"\0")
-    commit_all(repository)
-    other = tmp_path / "other"
-    other.mkdir()
-    run = run_workflow(repository, RELEASE, "push", other, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == {"plan": "failure", "kci": "failure"}, run.log
-    assert "is not the wheel that was rendered for" in run.log
-
-
-def test_no_action_of_kcis_and_a_wheel_of_an_index(
-    repository: Path, scratch: Path, tmp_path: Path, wheel: Path
-) -> None:
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (repository / "kci.toml").write_text(f'[actions]\nsha256 = "{digest}"\n')
-    assert kci("render", "--output", repository, "--without-actions", repository).code == 0
-    commit_all(repository)
-    env = offline_pip(tmp_path / "wheels")
-    shutil.copy(wheel, tmp_path / "wheels")
-    run = run_workflow(repository, RELEASE, "push", scratch, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == PASSED, run.log

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from conftest import read_yaml
 from kci.errors import FindingsError
 from kci.render.committed import Drift, compare
-from kci.render.pins import action_of, choose_pins, find_pins, known_outputs, shipped_pins, without_pins
+from kci.render.pins import action_of, choose_pins, find_pins, shipped_pins, without_pins
 from kci.render.workflow import RELEASE_FILE, Inputs, render
 
 NEWER = "b" * 40
@@ -30,14 +29,12 @@ def test_shipped_pins_are_well_formed() -> None:
     for name, pin in pins.items():
         assert re.fullmatch(r"[0-9a-f]{40}", pin.sha) or (name == "kci/build" and not pin.sha)
         assert re.fullmatch(r"v\d+(\.\d+\.\d+)?", pin.version)
-        assert list(pin.outputs) == sorted(pin.outputs)
 
 
 def test_a_newer_pin_in_a_committed_file_survives() -> None:
     chosen = choose_pins({"kci.yml": uses(f"actions/checkout@{NEWER} # v99.0.0")})
     assert chosen["actions/checkout"].sha == NEWER
     assert chosen["actions/checkout"].version == "v99.0.0"
-    assert chosen["actions/checkout"].outputs == CHECKOUT.outputs
     assert chosen["actions/upload-artifact"] == shipped_pins()["actions/upload-artifact"]
 
 
@@ -131,18 +128,3 @@ def test_pin_differences_are_no_drift_but_an_unpinned_action_is() -> None:
     assert {item.state for item in compare(files, bumped)} == {Drift.SAME}
     unpinned = {path: text.replace(pinned, "v7") for path, text in files.items()}
     assert {item.state for item in compare(files, unpinned)} == {Drift.EDITED}
-
-
-def test_known_outputs_are_those_of_our_action_files() -> None:
-    from pathlib import Path
-
-    root = Path(__file__).parents[2]
-    own = {name: outputs for name, outputs in known_outputs().items() if action_of(name) == "kci/build"}
-    assert len(own) == 11
-    for name, outputs in own.items():
-        folder = name.removeprefix("kci/build").strip("/")
-        action = read_yaml((root / folder / "action.yml").read_text(encoding="utf-8"))
-        assert tuple(sorted(action.get("outputs", ()))) == outputs
-        for step in action["runs"]["steps"]:
-            if "actions/upload-artifact@" in step.get("uses", ""):
-                assert step["uses"].endswith(shipped_pins()["actions/upload-artifact"].sha)

@@ -58,7 +58,7 @@ def command(
     repository: str,
     commit: str,
 ) -> int:
-    """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
+    """Verify each PATH: a tree, a variant directory, or a kernel.
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
 

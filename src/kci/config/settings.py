@@ -290,12 +290,6 @@ class Actions(Table, frozen=True):
     """What the comment behind a commit says."""
     install: Installer | None = None
     """What installs the dependencies of the actions; without it, uv where it is there."""
-    wheel: str | None = None
-    """`kci render --without-actions`: kci's wheel, a file relative to the repository's root or an https address."""
-    index: str | None = None
-    """`kci render --without-actions`: the index that has kci, in place of the one that pip takes."""
-    sha256: str | None = None
-    """The digest of the wheel at an address or on an index; that of a file is computed."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 

@@ -17,7 +17,6 @@ from kci.files.git import last_line, remote_git, run_git
 from kci.hub.held import Holding
 from kci.moves.image_registry import ImageReference, parse_image
 from kci.plurals import count
-from kci.render.pins import judge_pins
 from kci.workspace.workspace import Workspace
 
 _WORKFLOWS = ".github/workflows"
@@ -66,7 +65,7 @@ def behind(
 
     `holdings` is what is published; without `newest` no upstream is asked, and without `tagged` no registry.
     """
-    found = [*_catalog(workspace, today), *_actions(workspace.settings.root)]
+    found = [*_catalog(workspace, today)]
     if tagged is not None:
         found += _images(workspace, tagged)
     if newest is not None:
@@ -83,17 +82,6 @@ def _catalog(workspace: Workspace, today: date) -> Iterator[Behind]:
         newer = f"; kci has {', '.join(fresh.newer)}" if fresh.newer else ""
         message = f"{count(fresh.days, 'day')} old, and outdated after {fresh.most}{newer}"
         yield Behind(BehindKind.CATALOG, fresh.name, message, "kci catalog outdated")
-
-
-def _actions(root: Path) -> Iterator[Behind]:
-    folder = root / _WORKFLOWS
-    for file in sorted(folder.glob("*.y*ml")) if folder.is_dir() else ():
-        if file.is_symlink() or not file.is_file() or file.stat().st_size > _MAX_BYTES:
-            continue
-        shown = f"{_WORKFLOWS}/{file.name}"
-        for item in judge_pins(file.read_text(encoding="utf-8", errors="replace"), shown):
-            if item.rule == "KCI407":
-                yield Behind(BehindKind.ACTION, f"{shown}:{item.line}", item.message, "kci render --force")
 
 
 def _images(workspace: Workspace, tagged: Tagged) -> Iterator[Behind]:

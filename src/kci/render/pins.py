@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,14 +32,13 @@ _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commit of an action, the version that it is, and the outputs that it sets.
+    """The commit of an action, and the version that it is.
 
     Without a commit, workflows name the version's tag.
     """
 
     sha: str
     version: str
-    outputs: tuple[str, ...] = ()
     repository: str = ""
     """Where it is, if that is another place than its name."""
 
@@ -47,7 +46,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str
     released: bool
-    outputs: dict[str, tuple[str, ...]]
 
 
 class _PinFile(Dated, frozen=True):
@@ -77,14 +75,6 @@ def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
     own = _pin_file().own
     return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
-
-
-def known_outputs(repository: str = "") -> dict[str, tuple[str, ...]]:
-    """The outputs of the actions that kci uses, by reference; those of kci's own, in that repository, are the last."""
-    others = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs}
-    own = _pin_file().own
-    root = repository or REPOSITORY
-    return others | {f"{root}/{name}".removesuffix("/build"): outputs for name, outputs in own.outputs.items()}
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
@@ -180,28 +170,6 @@ def choose_pins(
     if problems:
         raise FindingsError("the action pins of the workflow files cannot be kept", diagnostics=problems)
     return chosen
-
-
-def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagnostic]:
-    """What a person or a bot has made of the pins in a file that this very kci wrote, well-formed ones only.
-
-    KCI407 is for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know. Actions
-    whose pins kci.toml fixes are not judged.
-    """
-    found = []
-    for pin in find_pins(text, path):
-        shipped = shipped_pins().get(pin.action)
-        if shipped is None or pin.action in fixed or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
-            continue
-        if Version(pin.version) < Version(shipped.version):
-            message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
-            hint = "say why in a review, or let `kci render --force` bring it back"
-            found.append(finding("KCI407", message, hint=hint, path=path, span=pin.span))
-        else:
-            message = f"kci does not know whether {pin.sha[:12]} is {pin.version} of {pin.action}"
-            hint = f"`git ls-remote https://github.com/{pin.action} {pin.version}` tells"
-            found.append(finding("KCI408", message, hint=hint, path=path, span=pin.span))
-    return found
 
 
 def find_pins(text: str, path: str) -> Iterator[FoundPin]:

@@ -23,7 +23,6 @@ from kci.matrix.variants import Variant
 from kci.plan.plan import Leg, Plan
 from kci.render.committed import default_branch, remove_files, write_files
 from kci.render.repository import RenderedFiles, recorded, render_workflows, settings_text
-from kci.render.workflow import Mode
 from kci.starter.adopted_settings import FoundValues, Value, accepted, find_values, kci_toml_text, parse_settings
 from kci.starter.existing_ci import ExistingCi, ExistingWorkflow, read_existing
 from kci.starter.known_ci import Becomes, KnownPart
@@ -133,10 +132,8 @@ def adopt(root: Path) -> Adoption:
         workspace,
         root,
         tuple(str(root / kernel) for kernel in before.kernels) or (str(root),),
-        mode=Mode(before.mode) if before.mode in list(Mode) else Mode.RUNTIME,
         branch=before.branch or default_branch(root),
         by_commit=before.pin == "sha" if before.pin else None,
-        use_actions=before.without_actions is None,
         remember=remember,
     )
     plan, fast = (plan_everything(item, "release", split=True) for item in (workspace, sized))
