@@ -1,14 +1,12 @@
-"""A repository whose workflows get kci elsewhere: from a copy of its actions, and from a wheel without any action."""
+"""A repository whose workflows get kci elsewhere: from a copy of its actions."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from act.harness import ROOT, act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
+from act.harness import act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
 from cli.runner import kci
 
 pytestmark = [pytest.mark.programs, pytest.mark.network, pytest.mark.skipif(act_path() is None, reason="needs act")]
@@ -34,15 +32,6 @@ def scratch(tmp_path: Path) -> Path:
     place = tmp_path / "scratch"
     place.mkdir()
     return place
-
-
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    """kci's wheel, as a release has it."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "wheel")]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
-    (made,) = (tmp_path / "wheel").glob("kci-*.whl")
-    return made
 
 
 def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path: Path) -> None:
