@@ -15,7 +15,6 @@ from cli.runner import kci
 from kci.hub.held import Held, Holding
 from kci.moves import staleness
 from kci.moves.staleness import Behind, BehindKind, Newest, behind, newest_commit
-from kci.render.pins import shipped_pins
 from kci.workspace.workspace import open_workspace
 
 KERNEL = """
@@ -63,16 +62,6 @@ def test_an_old_catalog(repository: Path) -> None:
     (item,) = found(repository, OLD)
     assert (item.kind, item.subject) == (BehindKind.CATALOG, "2026-09-17")
     assert item.message.startswith("349 days old")
-
-
-def test_an_action_that_is_pinned_to_an_older_release(repository: Path) -> None:
-    now = shipped_pins()["actions/checkout"]
-    uses = [f"{'a' * 40} # v4.0.0", f"{now.sha} # {now.version}"]
-    text = "".join(f"      - uses: actions/checkout@{ref}\n" for ref in uses)
-    write_tree(repository, {".github/workflows/mine.yml": text})
-    (item,) = found(repository)
-    assert (item.kind, item.subject) == (BehindKind.ACTION, ".github/workflows/mine.yml:1")
-    assert now.version in item.message
 
 
 def test_an_upstream_that_is_newer_than_the_sources(repository: Path) -> None:

@@ -19,15 +19,11 @@ from kci.moves.image_registry import ImageReference, parse_image
 from kci.plurals import count
 from kci.workspace.workspace import Workspace
 
-_WORKFLOWS = ".github/workflows"
-_MAX_BYTES = 2_000_000
-
 
 class BehindKind(enum.StrEnum):
     """What something is behind of."""
 
     CATALOG = "catalog"
-    ACTION = "action"
     IMAGE = "image"
     UPSTREAM = "upstream"
     SIGNATURE = "signature"
