@@ -199,7 +199,7 @@ def run_workflow(
     command += ["--var", "KCI_CONTAINER=none"]
     command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
-    pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
+    pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")

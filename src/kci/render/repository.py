@@ -185,8 +185,8 @@ def render_workflows(
     Raises:
         UsageError: a kernel lies outside of the root, this kci has no release to name by its commit, or no machine is
             named that measures releases.
-        FindingsError: a kernel has an error, a run would be too large for GitHub, a committed pin cannot be read, or
-            kci.toml pins an action that the files do not use.
+        FindingsError: a kernel has an error, a run would be too large for GitHub, or kci.toml pins an action that the
+            files do not use.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
