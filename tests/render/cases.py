@@ -82,7 +82,7 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
-    Case("one", Inputs(names=("relu",)), shipped_pins(), OWN),
+    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins(), OWN),
     Case(
         "several",
         Inputs(
@@ -97,7 +97,6 @@ CASES = [
             schedule_tier="nightly",
             schedule="17 4 * * 1",
             timezone="Europe/Paris",
-            moves=True,
             tiers=("nightly", "quick"),
         ),
         _pinned(),
@@ -109,9 +108,7 @@ CASES = [
             callers=1,
             tested=True,
             crossed=True,
-            publish=PublishJobs(
-                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, benchmarks=True
-            ),
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),
     ),

@@ -14,6 +14,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,9 @@ POINTS = {
 }
 """The named points for steps, and where each of them is."""
 
+_HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
+"""Status functions that let a job run behind a skipped one; `success()` is what holds for every job without any."""
+_OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
 _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
@@ -47,6 +51,8 @@ class OwnParts(msgspec.Struct, frozen=True):
     """By point."""
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
+    results: dict[str, str] = {}
+    """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
 
     def parts(self) -> dict[str, str]:
         """The text of each point that has one, and of `jobs`."""
@@ -88,8 +94,7 @@ class OwnParts(msgspec.Struct, frozen=True):
         taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
         found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
-            needs = job.get("needs") or []
-            gone = {*([needs] if isinstance(needs, str) else needs)} - taken - {*self.job_ids}
+            gone = {*_needs(job)} - taken - {*self.job_ids}
             found += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
         return [finding("KCI423", message, path=JOBS_FILE) for message in found]
 
@@ -122,8 +127,34 @@ def read_own_parts(root: Path) -> OwnParts:
             problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
-    ids = tuple(str(job) for job in load_workflow(jobs)) if jobs else ()
-    return OwnParts(steps, jobs, ids)
+    ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
+    results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
+    return OwnParts(steps, jobs, tuple(ids), results)
+
+
+def _needs(job: Mapping[str, Any]) -> list[str]:
+    needs = job.get("needs") or []
+    return [needs] if isinstance(needs, str) else list(map(str, needs))
+
+
+def _runs_by_needs(job: Mapping[str, Any]) -> bool:
+    """Whether a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
+    return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
+
+
+def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """KCI424: jobs that GitHub skips when any job before them, however far, is skipped, as many are by design."""
+    for name, job in jobs.items():
+        needs = _needs(job)
+        if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):
+            continue
+        results = "".join(f" && needs.{need}.result == 'success'" for need in needs)
+        yield finding(
+            "KCI424",
+            f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without work are",
+            path=path,
+            hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
+        )
 
 
 def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
@@ -137,6 +168,8 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
+    if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
+        yield from _skipped_jobs(path, value)
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path=path)

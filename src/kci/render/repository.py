@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,10 @@ import msgspec
 
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import KCI_TOML, Settings
-from kci.config.values import Forks, PullRequests, Tier
+from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
+from kci.files.git import run_git
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
 from kci.plan.github import (
@@ -59,7 +61,7 @@ from kci.render.workflow import (
     render,
 )
 from kci.version import __version__
-from kci.workspace.check import require_sound
+from kci.workspace.check import require_readable
 from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Workspace
 
@@ -183,18 +185,15 @@ def render_workflows(
         remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
-        UsageError: a kernel lies outside of the root, this kci has no release to name by its commit, or no machine is
-            named that measures releases.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
         FindingsError: a kernel has an error, a run would be too large for GitHub, or kci.toml pins an action that the
             files do not use.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
-    if chosen.publish.benchmarks and not workspace.runners.test:
-        message = "`benchmarks` under `[publish]` of kci.toml measures nothing: no machine is named"
-        raise UsageError(message, hint="name the machines that test and measure under `[test]`, or leave it out")
-    bounds = check_bounds(require_sound(workspace, remember))
+    told = require_readable(workspace, remember)
+    bounds = check_bounds(workspace)
     # What tells kernels of different repositories apart best.
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
@@ -204,6 +203,8 @@ def render_workflows(
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
+        submodules=has_submodules(root),
+        lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
         installer=chosen.actions.install or "",
@@ -214,7 +215,6 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
-        moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         crossed=any(runner.host for runner in workspace.runners.own.values()),
@@ -238,7 +238,6 @@ def render_workflows(
         raise FindingsError(what, diagnostics=bounds.refused)
     if unused := unused_pins(chosen.actions.pins, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
-    told = []
     if reference := unreleased(pins):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
@@ -252,20 +251,15 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
     What kci.toml asks for and no job of GitLab does is told (KCI454).
     """
-    require_sound(workspace)
+    told = require_readable(workspace)
     chosen = workspace.settings.settings
-    asked = [
-        f"`{table}.{name}`"
-        for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
-        for name in ("comment", "benchmarks")
-        if getattr(values, name, None)
-    ]
-    told = [finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}")] if asked else []
+    if chosen.pull_request.comment:
+        told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
-        api=str(chosen.pull_request.api or ""),
+        submodules=has_submodules(root),
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
@@ -275,7 +269,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
-    require_sound(workspace)
+    told = require_readable(workspace)
     plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
     settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
     legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
@@ -294,7 +288,21 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    return _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files), [])
+    return msgspec.structs.replace(compared, told=tuple(told))
+
+
+def has_submodules(root: Path) -> bool:
+    """Whether a checkout of the repository lacks files without its submodules."""
+    return (root / ".gitmodules").is_file()
+
+
+def has_lfs(root: Path) -> bool:
+    """Whether a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
+    names = os.fsdecode(listed or b".gitattributes").split("\0")
+    texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]
+    return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
@@ -325,7 +333,7 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
     if not found.publishes:
         return None
     chosen = found.settings.publish
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, chosen.benchmarks)
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
 def _relative(directory: str, root: Path) -> str:

@@ -44,7 +44,6 @@ class PublishJobs(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     attest: bool
     sign: bool
-    benchmarks: bool = False
     """Whether each release is measured on the machines that test."""
 
 
@@ -55,6 +54,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """The names of the kernels; they spread the schedules of different repositories."""
     kernels: tuple[str, ...] = (".",)
     """The directories to plan, relative to the repository's root."""
+    submodules: bool = False
+    """Whether checkouts fetch submodules."""
+    lfs: bool = False
+    """Whether checkouts fetch what Git LFS stores."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
@@ -75,8 +78,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
     timezone: str = "UTC"
     """What the cron line is in."""
-    moves: bool = False
-    """Whether the scheduled run may open pull requests when the range of toolchains moves."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
@@ -133,6 +134,7 @@ def render(
         "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
+        "own_results": own.results,
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
         "from_base": inputs.tested or inputs.compiled,

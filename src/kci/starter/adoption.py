@@ -119,7 +119,7 @@ def adopt(root: Path) -> Adoption:
     if settings_file is None:
         text = kci_toml_text(found.values)
         parse_settings(text)
-        _, _, faulty = without_faulty(_with(workspace, text), Choice(), SourceTrees(remember))
+        _, faulty = without_faulty(_with(workspace, text), Choice(), SourceTrees(remember))
         taken = accepted((_directory(item, root), error) for item in faulty for error in _errors(item))
         text = kci_toml_text([*found.values, *taken])
         workspace = _with(workspace, text)
