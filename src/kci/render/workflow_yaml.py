@@ -58,28 +58,6 @@ def _size(node: Any, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def line_numbers(text: str) -> dict[str, int]:
-    """The line of everything in a valid file, by its place: `jobs.build.steps[1].run`."""
-    import yaml
-
-    found: dict[str, int] = {}
-
-    def walk(node: Any, place: str) -> None:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                inner = f"{place}.{key.value}" if place else str(key.value)
-                if inner not in found:
-                    found[inner] = key.start_mark.line + 1
-                    walk(value, inner)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                found[f"{place}[{index}]"] = value.start_mark.line + 1
-                walk(value, f"{place}[{index}]")
-
-    walk(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "")
-    return found
-
-
 @cache
 def _loader() -> type:
     import yaml
