@@ -22,6 +22,7 @@ from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
+from kci.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.plurals import count
 from kci.processes.ninja_run import failed_commands, was_killed
 from kci.processes.process import Finished, Log, silent
@@ -49,6 +50,8 @@ _WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 # torch's own #error.
 _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
+# Errors inside of pybind11's headers, and what torch's headers with them lack.
+_PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
 # g++, nvcc and clang++ of a header that is not found, in this order.
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
@@ -190,6 +193,8 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
         )
     if standard := _OLD_STANDARD.search(done.output):
         return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
+    if _PYBIND.search(done.output):
+        return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
     if flag := _OTHER_PROCESSOR.search(done.output):
         named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
         return (

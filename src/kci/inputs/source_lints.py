@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from kci.config.find_settings import FoundSettings
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
-from kci.config.values import CXX_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import quoted_includes, scan
+from kci.inputs.include_scan import certain_includes, quoted_includes, scan
 from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.names import Kind
@@ -51,7 +51,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, header_not_listed, newer_processor)
+        lints = (include_missing, header_not_listed, newer_processor, pybind_included)
         found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
@@ -195,6 +195,48 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         yield kernel.document.at_value(flag.place, "KCI164", message, hint)
 
 
+_PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
+
+
+def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
+    tree = SourceTree(directory)
+    if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
+        return
+    for source in _sources(kernel):
+        if source.text.endswith(HEADER_ENDINGS):
+            continue  # what includes it is looked at
+        for file, names in _includes_of(tree, source, certain_includes):
+            name = next(filter(_PYBIND.fullmatch, names), "")
+            if name and b"Py_LIMITED_API" not in _content(tree, file):
+                through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
+                message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
+                message += "Python's limited API (Py_LIMITED_API), which every native module has"
+                yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
+                break
+
+
+INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+
+
+def _includes_of(
+    tree: SourceTree, source: _Source, read: Callable[[bytes], Iterable[str]]
+) -> Iterator[tuple[str, list[str]]]:
+    """A source and the kernel's files that it includes, also through others, each with the names of no such file."""
+    todo = [_normal(source.text)]
+    for file in todo:  # which grows
+        foreign = []
+        for name in read(_content(tree, file)):
+            bases = (posixpath.dirname(file), *source.include)
+            paths = (_normal(posixpath.join(base, name)) for base in bases)
+            own = next((path for path in paths if not escapes(path) and tree.file(path) is not None), None)
+            if own is None:
+                foreign.append(name)
+            elif own not in todo:
+                todo.append(own)
+        yield file, foreign
+
+
 def _content(tree: SourceTree, path: str) -> bytes:
     # empty for a file that is missing or cannot be read, which other lints say
     try:
@@ -271,10 +313,8 @@ def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterato
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
-_ASKING = frozenset(
-    {"ATen/ATen.h", "torch/all.h", "torch/extension.h", "torch/script.h", "torch/torch.h", "torch/types.h"}
-)
-"""Headers of torch that stop a compiler with an older standard, and headers that include those."""
+_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+"""Headers of torch, without those that are made for older standards."""
 _NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
 """Sources that another compiler takes, whose flags are others."""
 _OLD_CENTURY = 90
@@ -303,10 +343,14 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
-        if lacking and any(
-            not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
-        ):
+        sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
+        reads = (_includes_of(tree, item, _named) for item in sources if not item.text.endswith(others))
+        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
             yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)
+
+
+def _named(content: bytes) -> tuple[str, ...]:
+    return scan(content).names
