@@ -70,7 +70,8 @@ def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
 
 
 def test_conditions_within_conditions() -> None:
-    text = b'#ifndef G\n#define G\n#if A\n#if B\n#include <b>\n#endif\n#include <a>\n#endif\n#include <c>\n#endif\n#include "d"\n'
+    text = b"#ifndef G\n#define G\n#if A\n#if B\n#include <b>\n#endif\n#include <a>\n#endif\n"
+    text += b"#include <c>\n#endif\n#include <d>\n"
     assert certain_includes(text) == ["c", "d"]
     assert certain_includes(b'#endif\n#include <a>\n#define X\n# include "b"') == ["a", "b"]
 

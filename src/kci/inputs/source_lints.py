@@ -200,15 +200,15 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 
 def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
-    tree = SourceTree(directory)
+    reached = _Reached(directory, certain_includes)
     if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue  # what includes it is looked at
-        for file, names in _includes_of(tree, source, certain_includes):
+        for file, names in reached.of(source):
             name = next(filter(_PYBIND.fullmatch, names), "")
-            if name and b"Py_LIMITED_API" not in _content(tree, file):
+            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
                 through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
                 message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
                 message += "Python's limited API (Py_LIMITED_API), which every native module has"
@@ -219,22 +219,38 @@ def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
 
 
-def _includes_of(
-    tree: SourceTree, source: _Source, read: Callable[[bytes], Iterable[str]]
-) -> Iterator[tuple[str, list[str]]]:
-    """A source and the kernel's files that it includes, also through others, each with the names of no such file."""
-    todo = [_normal(source.text)]
-    for file in todo:  # which grows
-        foreign = []
-        for name in read(_content(tree, file)):
-            bases = (posixpath.dirname(file), *source.include)
-            paths = (_normal(posixpath.join(base, name)) for base in bases)
-            own = next((path for path in paths if not escapes(path) and tree.file(path) is not None), None)
-            if own is None:
-                foreign.append(name)
-            elif own not in todo:
-                todo.append(own)
-        yield file, foreign
+class _Reached:
+    """The kernel's files that its sources include, each read once."""
+
+    def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
+        self.tree = SourceTree(directory)
+        self._read = read
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[list[str], list[str]]] = {}
+
+    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+        """A source and what it includes, also through others; each with the names of no such file."""
+        todo = [_normal(source.text)]
+        seen = set(todo)
+        for file in todo:  # which grows
+            own, foreign = self._includes(file, source.include)
+            todo += [name for name in own if name not in seen]
+            seen.update(own)
+            yield file, foreign
+
+    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[list[str], list[str]]:
+        known = self._known.get((file, include))
+        if known is None:
+            own: dict[str, None] = {}
+            foreign = []
+            for name in self._read(_content(self.tree, file)):
+                paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
+                path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
+                if path is None:
+                    foreign.append(name)
+                else:
+                    own[path] = None
+            known = self._known[file, include] = [*own], foreign
+        return known
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
@@ -333,7 +349,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    tree = SourceTree(directory)
+    reached = _Reached(directory, _named)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -344,7 +360,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
         sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
-        reads = (_includes_of(tree, item, _named) for item in sources if not item.text.endswith(others))
+        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
         if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
