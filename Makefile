@@ -40,7 +40,7 @@ test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no pati
 # The tools of developers need newer versions of some of them; what tests those is left out.
 test-lowest:  ## the fast tests with the oldest versions that pyproject.toml allows
 	$(MAKE) VENV=build/lowest build/lowest/.dev
-	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable '.[hf,sign,ssh,zstd]'
+	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable '.[hf,sign,zstd]'
 	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable .
 	build/lowest/bin/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal \
 	    --ignore tests/render/test_lint.py --ignore tests/render/test_gitlab.py \

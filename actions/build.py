@@ -45,7 +45,7 @@ from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
 from kci.files.bounded_json import read_record
-from kci.matrix.names import upload_name
+from kci.matrix.names import artifact_name, upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
 from kci.plurals import count
@@ -53,7 +53,6 @@ from kci.run.build_leg import build_part
 from kci.run.disk_room import make_room
 from kci.toolchains.downloads import SeldomTransfers
 from kci.toolchains.launcher import ObjectUse
-from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
 

@@ -11,8 +11,8 @@ from kci.builders.request import BuildOptions
 from kci.ci.watched_leg import WatchedRun, unpack_legs, watch_hardware, write_results
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
+from kci.matrix.names import artifact_name
 from kci.run.build_leg import LegRequest, build_leg
-from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegOutcome, LegResult, gather, read_results
 from kci.workspace.workspace import open_workspace
 from run.cuda_python import python_with_cuda

@@ -1,4 +1,4 @@
-"""What `BuildOptions.words` says, the real command line reads: kci in a container or on an engine builds the same."""
+"""What `BuildOptions.words` says, the real command line reads: kci in a container builds the same."""
 
 from __future__ import annotations
 

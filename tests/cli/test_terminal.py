@@ -145,7 +145,7 @@ def test_nothing_moves_where_the_terminal_only_prints(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("options", [Options(plain=True), Options(quiet=True)])
 def test_nothing_moves_for_who_asked_for_that(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, too; `kci run` and `kci run --engine` show their progress by this."""
+    """On a terminal, too; `kci run` shows their progress by this."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
     with _run_display.LiveTable(options, 1) as display:
         assert display.live is None

@@ -129,7 +129,6 @@ def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
         '[plan]\ngroup = "x"\n',
         '[pull-request]\nforks = "yes"\n',
         '[tiers.a]\nbase = "x"\n',
-        '[engines.a]\ntype = "x"\n',
     ],
 )
 def test_a_word_that_is_none_of_those_possible(text: str) -> None:

@@ -27,8 +27,8 @@ from kci.files.cache import default_cache
 from kci.render.gitlab import child_pipeline
 from outside_tools import npm_packages
 from planning import leg
-from remote.split_kernel import NAMES, VARIANT, SplitKernel
 from render.test_gitlab import document, variants
+from split_kernel import NAMES, VARIANT, SplitKernel
 
 pytestmark = [
     pytest.mark.network,
@@ -194,7 +194,8 @@ def need_capability(repository: Path, arch: str) -> None:
 def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[str], tmp_path: Path) -> None:
     """Objects go from the parts to the link as artifacts, and from pipeline to pipeline by the cache."""
     split = SplitKernel(tmp_path)
-    split.other_cache("machine")
+    (tmp_path / "machine").mkdir()
+    warm_cache(tmp_path / "machine")
     limits = '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n'
     (split.directory / "kci.toml").write_text(f'catalog = "2026-08-20"\n{limits}')
     (split.directory / ".gitlab-ci.yml").write_text(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -139,19 +138,6 @@ def verify_tree(folder: Path) -> Result:
                 if not os.path.lexists(folder / "tree" / name / file.name):
                     file.rename(folder / "tree" / name / file.name)
     return kci("verify", folder / "tree")
-
-
-def resume(folder: Path) -> Result:
-    kernel = noarch_kernel(folder / "kernel")
-    begun = kci("run", kernel, "--engine", "local", "--only", "torch-cpu", "--cache", folder / "other")
-    run = begun.stderr.split()[1].rstrip(":")
-    (folder / "cache" / "runs").mkdir(parents=True, exist_ok=True)
-    (folder / "other" / "runs" / run).rename(folder / "cache" / "runs" / "made")
-    for path in (folder / "runs").iterdir():  # the hostile one
-        target = folder / "cache" / "runs" / "made" / path.name
-        target.unlink(missing_ok=True)
-        path.rename(target)
-    return kci("run", "--resume", "made", "--cache", folder / "cache")
 
 
 def plan_durations(folder: Path) -> Result:
@@ -307,55 +293,6 @@ def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spo
     assert done.code in (1, 5), done.stderr
     assert "leg.json" in done.stderr
     assert not (tmp_path / "tree").exists()
-
-
-def test_one_legs_record_ends_neither_the_run_nor_its_resume(tmp_path: Path) -> None:
-    """What a leg on an engine hands back is its own: the others are built, and the run says which failed and why."""
-    kernel = noarch_kernel(tmp_path / "kernel")
-    bad = tmp_path / "bad.tar"
-    with tarfile.open(bad, "w") as tar:
-        info = tarfile.TarInfo("leg.json")
-        info.size = DEEP + 5
-        tar.addfile(info, io.BytesIO(b'{"x":' + b"[" * DEEP))
-    copy = f"cp {bad} $word/kci-just-python-torch-cuda.tar; exit 0"
-    words = f'case "$*" in *torch-cuda*) for word; do case $word in */out) {copy};; esac; done;; esac'
-    own = program(tmp_path, "own", f'{words}\nexec {sys.executable} -m kci "$@"')
-    (kernel / "kci.toml").write_text(f'[engines.here]\ntype = "local"\npoll-seconds = 0.05\nkci = ["{own}"]\n')
-    first = kci("run", kernel, "--engine", "here", "--cache", tmp_path / "cache")
-    run = first.stderr.split()[1].rstrip(":")
-    for done in (first, kci("run", "--resume", run, "--cache", tmp_path / "cache")):
-        assert done.code == 1, done.stderr
-        assert "nested too deeply" in done.stderr
-        assert "just-python: 1 variant in" in done.stdout
-
-
-LINES: dict[str, bytes] = {
-    "a leg that is not of the run": b'{"event":"built","at":1.0,"legs":["other/torch-cpu"]}',
-    "fewer handles than legs": b'{"event":"submitted","at":1.0,"legs":["just-python/torch-cpu"],"handles":[]}',
-    "an attempt that there never was": b'{"event":"built","at":1.0,"legs":["just-python/torch-cpu"],"attempt":9}',
-    "an event of tomorrow": b'{"event":"exploded","at":1.0}',
-    "a glued line": b'{"event":"submitting","at":1.0,"legs":["just{"event":"built","at":1.0}',
-    "nested brackets": b"[" * DEEP,
-    "a time without an end": b'{"event":"built","at":1e400}',
-}
-
-
-@pytest.mark.parametrize("lie", LINES)
-def test_a_line_of_a_journal_that_lies_is_refused_by_its_number(tmp_path: Path, lie: str) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "journal.jsonl").write_bytes(LINES[lie] + b"\n")
-    done = resume(tmp_path)
-    assert done.code == 1
-    assert "journal.jsonl:1 is not a line of this journal" in done.stderr
-
-
-@pytest.mark.parametrize("spoiled", HOSTILE)
-def test_the_file_of_a_run_is_refused(tmp_path: Path, spoiled: str) -> None:
-    (tmp_path / "cache" / "runs" / "made").mkdir(parents=True)
-    (tmp_path / "cache" / "runs" / "made" / "run.json").write_bytes(HOSTILE[spoiled](b'{"id":"made"}'))
-    done = kci("run", "--resume", "made", "--cache", tmp_path / "cache")
-    assert done.code == 1
-    assert "run.json cannot be read" in done.stderr
 
 
 def lying_record(folder: Path, **changes: object) -> Result:

@@ -13,9 +13,7 @@ import pytest
 
 from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
 from cli.runner import Result, kci
-from conftest import ROOT
 from kci.files.full_disk import program_hint, room_hint, unwritten
-from remote.test_user_commands import configure
 
 FREE = "free space there"
 pytestmark = pytest.mark.programs
@@ -85,28 +83,6 @@ def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
     assert FREE in said
     assert not places["tree"].exists()
     assert not list(small.rglob("*.py"))
-
-
-@pytest.mark.parametrize("engine", ["queue", "local"])
-@pytest.mark.parametrize("small", [72, 96, 128, 240], indirect=True)
-def test_a_run_on_an_engine_goes_on_where_the_disk_of_this_machine_was_full(
-    small: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever could not be written: the journal, a job, its log, an artifact. No leg has failed, and all are built."""
-    ignored = shutil.ignore_patterns("build", "__pycache__")
-    kernel = Path(shutil.copytree(ROOT / "examples" / "swiglu", tmp_path / "swiglu", ignore=ignored))
-    if engine == "queue":
-        monkeypatch.setenv("QUEUE", str(tmp_path / "queue"))
-        configure(kernel)
-    first = kci("run", kernel, "--engine", engine, "--cache", small, "--into", tmp_path / "tree")
-    said = first.stdout + first.stderr
-    (run,) = [path.parent.name for path in (small / "runs").glob("*/run.json")]
-    assert (engine, first.code) == ("queue", 0) or first.code == 1, said
-    assert first.code == 0 or f"then `kci run --resume {run}` goes on" in said
-    subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
-    again = kci("run", "--resume", run, "--cache", small)
-    assert again.code == 0, again.stderr
-    assert "swiglu: 3 variants in" in again.stdout
 
 
 @pytest.mark.torch

@@ -23,7 +23,7 @@ from kci.processes.process import run
 from kci.toolchains import emulation
 from kci.toolchains.emulation import emulated_python, emulation_data
 from kci.toolchains.toolchain_data import toolchains
-from remote.slurm_cluster import wait_for
+from render.slurm_cluster import wait_for
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 ARM = "aarch64-linux"

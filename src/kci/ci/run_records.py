@@ -204,7 +204,7 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 
 def ci_run() -> CiRun:
-    """The run that this process is part of, as far as its environment says: one of `kci run --engine`, or of GitHub."""
+    """The CI run that this process is part of, as far as its environment says: of GitLab, or of GitHub."""
     run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
     text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None

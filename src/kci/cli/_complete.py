@@ -61,7 +61,6 @@ _LISTS: dict[str, Callable[[click.Context], dict[str, str]]] = {
     "variants": _variants,
     "built_variants": _built_variants,
     "tiers": _with_settings(list(Tier), "tiers"),
-    "engines": _with_settings(("local", "slurm", "ssh", "hf-jobs", "auto"), "engines"),
     "catalogs": lambda _context: dict.fromkeys(editions(), "an edition of the catalog"),
     "rules": lambda _context: {rule.id: rule.name for rule in rules().values()},
 }

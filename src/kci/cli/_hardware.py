@@ -21,7 +21,6 @@ from kci.errors import FindingsError, KciError, UsageError
 from kci.files.cache import default_cache
 from kci.matrix.names import parse_variant_name
 from kci.plan.hardware_tests import tree_under_test
-from kci.remote.engine_plan import open_run
 from kci.run.hardware_pack import pack_for_hardware
 from kci.run.one_variant import request_for
 from kci.suggest import containing, suggestion
@@ -32,7 +31,7 @@ from kci.workspace.workspace import Workspace
 
 
 class BuiltPlace(msgspec.Struct, frozen=True):
-    """What was built anywhere: a tree, a folder, an artifact, or a run on engines."""
+    """What was built anywhere: a tree, a folder, or an artifact."""
 
     place: Path
     """A path; one that does not exist is the id of a run."""
@@ -47,12 +46,10 @@ def built_anywhere(built: BuiltPlace, kernel: str) -> Iterator[list[Path]]:
     """Directories of a kernel's variants; those of other kernels are passed over.
 
     Raises:
-        UsageError: there is no such place or run, or no such variant in it.
+        UsageError: there is no such place, or no such variant in it.
         FindingsError: there is no variant of the kernel, or one is damaged.
     """
     place, names = built.place, built.names
-    if not place.exists():
-        place = open_run(built.cache, str(place))[0] / "fetched"
     by_name: dict[str, list[Source]] = {}
     for source in find_sources([place]):
         if source.leg.kernel == kernel:

@@ -8,12 +8,9 @@ from typing import Any, Self
 
 import click
 
-from kci.cli import Options, at_interrupt, colored, dumb, options
+from kci.cli import Options, at_interrupt, colored, dumb
 from kci.cli._output import middle
 from kci.plurals import count
-from kci.remote.engine_plan import EngineLeg, EngineRun
-from kci.remote.job import printable
-from kci.remote.run_state import LegPhase, LegProgress
 from kci.run.local import Outcome, OutcomeState
 from kci.toolchains.downloads import SeldomTransfers, duration, is_step, read_transfer
 
@@ -21,8 +18,6 @@ _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", 
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
 _STAYS = ("note: ", "warning: ", "waiting for another kci")
 """What a step of a first build is and took, and what a person has to know: the next line would take its place."""
-ENDED_WELL = (LegPhase.BUILT, LegPhase.PASSED)
-_NOTE = 60
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
@@ -145,50 +140,6 @@ class RunDisplay(LiveTable):
         if left:
             grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
         return grid
-
-
-class EngineDisplay(LiveTable):
-    """Shows every change of a leg."""
-
-    def __init__(self, run: EngineRun) -> None:
-        super().__init__(options(), 2)
-        self.run = run
-        self.legs: dict[str, LegProgress] = {}
-        self.notes: dict[str, str] = {}
-
-    def say(self, line: str) -> None:
-        super().say(first_line(line))
-
-    def changed(self, leg: EngineLeg, progress: LegProgress, note: str) -> None:
-        self.notes[leg.name] = first_line(note)
-        if self.live is None:
-            attempt = f" (attempt {progress.attempts})" if progress.attempts > 1 else ""
-            self.say(f"{leg.name} on {leg.engine}: {progress.phase}{attempt} {note}".rstrip())
-
-    def shown(self) -> Any:
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=(0, 2))
-        styles = {"built": "green", "passed": "green", "failed": "red", "cancelled": "dim", "submitted": "bold cyan"}
-        ended = 0
-        for leg in self.run.legs:
-            progress = self.legs[leg.name]
-            if progress.phase in ENDED_WELL and len(self.run.legs) > 30:
-                ended += 1
-                continue
-            since = f"{time.time() - progress.last.at:.0f} s" if progress.phase is LegPhase.SUBMITTED else ""
-            style = styles.get(progress.phase.value, "")
-            note = self.notes.get(leg.name, progress.last.reason)[:_NOTE]
-            engine = leg.on(progress.now.engine).engine
-            grid.add_row(leg.name, engine, Text(progress.phase.value, style=style), since, Text(note, style="dim"))
-        if ended:
-            grid.add_row(f"{ended} done")
-        return grid
-
-
-def first_line(text: str) -> str:
-    return printable(text.partition("\n")[0])[:100]
 
 
 def progress_text(outcome: Outcome, *, rate: bool = True) -> str:

@@ -19,8 +19,8 @@ from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
+from kci.matrix.names import artifact_name
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
-from kci.tree.leg_record import artifact_name
 
 
 @click.command("build", cls=Command)

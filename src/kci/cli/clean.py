@@ -29,8 +29,7 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
-    `compiler-caches`. Without its folder in `runs`, a run of `kci run --engine` cannot be resumed. What another kci
-    uses stays. `-v` lists every folder.
+    `compiler-caches`. What another kci uses stays. `-v` lists every folder.
 
     Examples:
         # remove old builds from the cache

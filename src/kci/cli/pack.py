@@ -8,8 +8,8 @@ import click
 
 from kci.cli import PATH, Command, FileName, options
 from kci.files.archive import SUFFIXES
-from kci.matrix.names import this_system
-from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
+from kci.matrix.names import artifact_name, this_system
+from kci.tree.leg_record import MAX_ATTEMPT, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
 from kci.tree.pack import pack
 

@@ -17,7 +17,15 @@ from kci.files.cache import default_cache
 from kci.render.committed import default_branch
 from kci.render.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
 from kci.render.own_parts import template_start
-from kci.render.repository import RenderedFiles, publish_jobs, recorded, render_gitlab_files, render_workflows
+from kci.render.repository import (
+    RenderedFiles,
+    publish_jobs,
+    recorded,
+    render_gitlab_files,
+    render_snakemake_file,
+    render_workflows,
+)
+from kci.render.snakemake import SNAKEFILE
 from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
 from kci.suggest import one_of
 
@@ -44,10 +52,10 @@ from kci.suggest import one_of
 )
 @click.option(
     "--ci",
-    type=click.Choice(["github", "gitlab"]),
+    type=click.Choice(["github", "gitlab", "snakemake"]),
     default="github",
     show_default=True,
-    help="The files to write: GitHub's workflows, or .gitlab/kci.gitlab-ci.yml.",
+    help="The files to write: GitHub's workflows, .gitlab/kci.gitlab-ci.yml, or a Snakefile.",
 )
 @click.option(
     "--from-plan",
@@ -114,10 +122,12 @@ def command(
         return 0
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
-    before = recorded(root, GITLAB_FILE if ci == "gitlab" else RELEASE_FILE)
+    before = recorded(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
     named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
         return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
+    if ci == "snakemake":
+        return _answer(render_snakemake_file(opened(named, None), root, named), check, diff, force)
     for option, value, known in (("mode", before.mode, list(Mode)), ("pin", before.pin, ["tag", "sha"])):
         if value is not None and value not in known:
             message = f"{RELEASE_FILE}: the {option} {value[:40]!r} in its header does not exist"

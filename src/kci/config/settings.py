@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
-from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
@@ -365,8 +364,6 @@ class Settings(Table, frozen=True):
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
     mirrors: Mirrors = Mirrors()
-    engines: dict[str, EngineSettings] = {}  # noqa: RUF012
-    """Where legs run with `kci run --engine`, by a name of one's choice."""
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""

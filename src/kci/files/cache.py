@@ -61,16 +61,14 @@ def place_digest(directory: Path) -> str:
 
 PARTS = {
     "builds": ("run", "work", "objects", "trees", "inputs"),
-    "runs": ("runs",),
     "toolchains": ("envs", "roots", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),
 }
-"""Folders of the cache by what they are for: builds, runs on engines, what builds are made with, and objects."""
+"""Folders of the cache by what they are for: builds, what builds are made with, and objects."""
 
 
 WHAT_PARTS_ARE = {
     "builds": "built variants and their objects",
-    "runs": "runs on engines, which --resume needs",
     "toolchains": "torch, CUDA, headers and what tests need",
     "compiler-caches": "what ccache and sccache keep",
 }

@@ -188,5 +188,10 @@ def objects_name(kernel: str, leg: str) -> str:
     return f"objects.{_escaped(kernel)}.{_escaped(leg)}"
 
 
+def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
+    """The file name of an artifact: `kci-<kernel>-<variant>.tar`, or `.tar.zst`."""
+    return f"{artifact_stem(kernel, variant)}.tar{'.zst' if zstd else ''}"
+
+
 def _escaped(text: str) -> str:
     return re.sub(_UNSAFE, lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)

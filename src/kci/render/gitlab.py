@@ -18,6 +18,7 @@ from kci.files.templates import template_environment, tidy
 from kci.matrix.names import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg, promised
 from kci.render.committed import with_content
+from kci.render.leg_words import build_words
 from kci.render.workflow import PublishJobs, input_digest, refuse_unsafe
 from kci.version import __version__
 
@@ -155,13 +156,8 @@ def _common(version: str) -> dict[str, Any]:
 
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
-    words = ["kci", "build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
-    words += ["--tier", tier, "--container", "none"]
-    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else [
-        "--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"
-    ]  # fmt: skip
-    words += ["--torch-only"] if leg.torch_only else []
-    words += ["--builder", leg.builder] if leg.builder else []
+    words = ["kci", *build_words(leg, tier)]
+    words += [] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
     # A pack has the objects of one variant.
     name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)

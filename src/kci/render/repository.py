@@ -55,6 +55,7 @@ from kci.render.pins import (
     unreleased,
     unused_pins,
 )
+from kci.render.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
 from kci.render.without_actions import chosen_wheel
 from kci.render.workflow import (
     FILES,
@@ -305,6 +306,30 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     files = render_gitlab(inputs)
     compared = _compared(root, files, read_committed(root, files), [])
     return msgspec.structs.replace(compared, told=tuple(told))
+
+
+def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
+    """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
+    require_sound(workspace)
+    plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
+    settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
+    legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
+    tests = tuple(msgspec.structs.replace(test, path=_relative(test.path, root)) for test in plan.tests)
+    inputs = SnakemakeInputs(
+        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
+        plan=msgspec.structs.replace(plan, legs=legs, tests=tests),
+        sources={
+            kernel.build.name: (
+                _relative(kernel.directory, root),
+                KCI_TOML,
+                *(os.path.normpath(place / path) for path in settings.inputs_of(kernel.build.name)),
+            )
+            for kernel in workspace.kernels
+        },
+        sizes=leg_sizes(plan, workspace.runners),
+    )
+    files = render_snakemake(inputs)
+    return _compared(root, files, read_committed(root, files), [])
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:

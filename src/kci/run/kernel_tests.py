@@ -171,7 +171,7 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
     shown = "\n".join(lines[:5]) + (f"\nand {len(lines) - 5} more" if len(lines) > 5 else "")
     hint = (
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
-        "`kci run --engine NAME --test` does it on a cluster, `kci test --pack FILE` where there is no network"
+        "`kci render --ci snakemake` does it on a cluster, `kci test --pack FILE` where there is no network"
     )
     parts = [parse_variant_name(name) for name in reasons]
     if any(part.system == emulated_system() and part.backend == "cpu" for part in parts):

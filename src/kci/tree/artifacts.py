@@ -18,11 +18,11 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError, rule_error
 from kci.files.archive import SUFFIXES
 from kci.files.replace import write_atomic
-from kci.matrix.names import is_variant_name
+from kci.matrix.names import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.tree import metadata
 from kci.tree.differences import compare, listed
-from kci.tree.leg_record import LegRecord, artifact_name, leg_for
+from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.manifest import Replaced
 from kci.tree.planned import Planned
 from kci.tree.unpack import read_leg, unpack

@@ -12,7 +12,7 @@ from kci.config.values import SYSTEMS
 from kci.errors import rule_error
 from kci.files.bounded_json import decode_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
-from kci.matrix.names import artifact_stem, parse_variant_name
+from kci.matrix.names import parse_variant_name
 from kci.plan.durations import Seconds
 from kci.toolchains.launcher import CacheUse, ObjectUse
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
@@ -69,11 +69,6 @@ class LegRecord(msgspec.Struct, frozen=True):
         for system in (self.system, self.built_on or self.system):
             if system not in SYSTEMS:
                 raise ValueError(f"{system!r} is not a system")
-
-
-def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
-    """The file name of an artifact: `kci-<kernel>-<variant>.tar`, or `.tar.zst`."""
-    return f"{artifact_stem(kernel, variant)}.tar{'.zst' if zstd else ''}"
 
 
 def leg_for(

@@ -1,18 +1,15 @@
-"""A kernel of some sources whose variant is compiled in parts on engines, by a compiler that notes what it made."""
+"""A kernel of some sources whose variant is compiled in parts, by a compiler that notes what it made."""
 
 from __future__ import annotations
 
 import collections
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from buildkit import program, warm_cache, write_tree
-from cli.runner import Result, kci
 
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
 CHOSEN = ("--only", VARIANT, "--catalog", "2026-08-20")  # its newest torch is the one that tests have
@@ -67,32 +64,6 @@ class SplitKernel:
         noted = f'case "$made" in obj/[0-9]*) sleep 1; echo "$made" >> {self.notes} ;; esac'
         self.compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
 
-    def engines(self, tables: dict[str, str], *, script: str = "", parts: int = 2) -> None:
-        """kci.toml with these engines; their kci does what the script says first."""
-        source = Path(sys.modules["kci"].__path__[0]).parent
-        settings = f'export PYTHONPATH="{source}" CXX="{self.compiler}" KCI_COMPILER_CACHE=off KCI_CACHE="{self.cache}"'
-        text = f'[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = {parts}\nmax-jobs = 1\n'
-        for name, table in tables.items():
-            run = f'#!/bin/sh\n{settings}\nengine={name}\nkci="{sys.executable} -m kci"\n{script}\nexec $kci "$@"\n'
-            own = self.place / f"kci-{name}.sh"
-            own.write_text(run)
-            own.chmod(0o755)
-            text += f'[engines.{name}]\nkci = ["{own}"]\npython = "{sys.executable}"\n{table}\n'
-        (self.directory / "kci.toml").write_text(text)
-
-    def run(self, engine: str, *more: str | Path) -> Result:
-        return kci("run", self.directory, "--engine", engine, "--cache", self.cache, *CHOSEN, *more)
-
     def made(self) -> collections.Counter[str]:
         """How often each object was compiled."""
         return collections.Counter(self.notes.read_text().split())
-
-    def journal(self) -> list[dict[str, Any]]:
-        """The lines of the journal of the latest run."""
-        latest = max((self.cache / "runs").iterdir())
-        return [json.loads(line) for line in (latest / "journal.jsonl").read_text().splitlines()]
-
-    def other_cache(self, name: str) -> Path:
-        """The cache of another machine."""
-        (self.place / name).mkdir(exist_ok=True)
-        return warm_cache(self.place / name)
