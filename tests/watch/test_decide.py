@@ -327,7 +327,7 @@ def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
         ("OSError: /tmp/tmpab_12cde", "OSError: /tmp/tmpzzzzzzzz", "OSError: /<temporary>"),
         ("cannot open /tmp/ccAbCd12.s", "cannot open /tmp/ccZZZZZZ.s", "cannot open /<temporary>.s"),
         ("cannot open /tmp/kci-x8s0dq2/a", "cannot open /tmp/kci-9abcdef/a", "cannot open /a"),
-        ("cannot enter /tmp/build-x8s0", "cannot enter /var/tmp/run-42", "cannot enter /<temporary>"),
+        ("cannot enter /tmp/kci-x8s0_q2a", "cannot enter /var/tmp/kci-a-abc1_fgh", "cannot enter /<temporary>"),
         ("[pid 4711] bad", "[pid 12] bad", "[pid #] bad"),
         ("no way to 10.1.2.3:443 today", "no way to 172.16.0.9:8080 today", "no way to <address> today"),
         ("gave up after 12.5s and 300ms", "gave up after 9s and 12ms", "gave up after #s and #ms"),

@@ -159,15 +159,13 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
     extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
     reported: set[str] = set()
-    includes = _Includes(directory)
+    reached = _Reached(directory, quoted_includes)
     for source, path in sources:
-        if not includes.names(path):
-            continue
         seen = {path}
         todo = [path]
         while todo:
             file = todo.pop()
-            for header in includes.of(file, source.include):
+            for header in sorted(reached.own(file, source.include)):
                 if header in seen:
                     continue
                 seen.add(header)
@@ -225,7 +223,7 @@ class _Reached:
     def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
         self.tree = SourceTree(directory)
         self._read = read
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[list[str], list[str]]] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
 
     def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
         """A source and what it includes, also through others; each with the names of no such file."""
@@ -233,23 +231,25 @@ class _Reached:
         seen = set(todo)
         for file in todo:  # which grows
             own, foreign = self._includes(file, source.include)
-            todo += [name for name in own if name not in seen]
-            seen.update(own)
+            todo += sorted(own - seen)
+            seen |= own
             yield file, foreign
 
-    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    def own(self, file: str, include: tuple[str, ...]) -> set[str]:
+        """The files of the kernel that one of them includes itself. What leads out of it is KCI145's."""
+        return self._includes(file, include)[0]
+
+    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
         known = self._known.get((file, include))
         if known is None:
-            own: dict[str, None] = {}
-            foreign = []
-            for name in self._read(_content(self.tree, file)):
+            own, foreign = known = self._known[file, include] = (set(), [])
+            for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
                 paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
                 path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
                 if path is None:
                     foreign.append(name)
                 else:
-                    own[path] = None
-            known = self._known[file, include] = [*own], foreign
+                    own.add(path)
         return known
 
 
@@ -270,32 +270,6 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
     for label, component in build.kernel.items():
         for index, text in enumerate(component.src):
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
-
-
-class _Includes:
-    def __init__(self, directory: Path) -> None:
-        self.tree = SourceTree(directory)
-        self.known: dict[str, list[str]] = {}
-
-    def names(self, file: str) -> list[str]:
-        # nothing for what is no source inside the kernel
-        names = self.known.get(file)
-        if names is None:
-            text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
-            names = self.known[file] = quoted_includes(text)
-        return names
-
-    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
-        """The files of the kernel that a file includes, sorted. What leads out of it is KCI145's."""
-        headers = set()
-        for name in self.names(file):
-            for base in (posixpath.dirname(file), *include):
-                path = posixpath.join(base, name)
-                header = _normal(path)
-                if not escapes(header) and self.tree.file(path) is not None:
-                    headers.add(header)
-                    break
-        return sorted(headers)
 
 
 @lru_cache(maxsize=65536)

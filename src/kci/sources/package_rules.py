@@ -34,6 +34,7 @@ from kci.sources.imports import (
     module_name,
     python_span,
     read_module,
+    with_parents,
 )
 from kci.sources.op_rules import check_ops, may_register
 
@@ -68,16 +69,11 @@ class Package(msgspec.Struct, frozen=True):
 
     def allows(self, module: str) -> bool:
         """Whether a module is one of the allowed ones, or in one."""
-        return not self.allowed.isdisjoint(_with_parents(module))
+        return not self.allowed.isdisjoint(with_parents(module))
 
     def lacks(self, module: str) -> tuple[str, ...]:
         """The backends on which a module that is allowed cannot be imported."""
-        return next((self.lacking.get(name, ()) for name in _with_parents(module) if name in self.allowed), ())
-
-
-def _with_parents(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+        return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
 
 def package_of(

@@ -38,16 +38,11 @@ _EXTENSION = re.compile(
 _HEX = re.compile(
     r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64}|(?=[A-F]*\d)[0-9A-F]{7,64})(?![A-Za-z0-9])"
 )
-# What follows the number of a version that is another one each day: `.dev20261114+git0a1b2c3`, `-12-g0a1b2c3`.
-_NIGHTLY = re.compile(
-    r"(?<=\d)(?:(?P<dev>\.?dev)\d{8}(?:\+[\w.]+)?|\+git[0-9a-f]{7,40}|-\d+-g[0-9a-f]{7,40})(?![\w.]*\w)"
-)
 # Whole numbers, those with a fraction that cannot be a version, and those that count a unit.
 _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)"
     r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"
 )
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  - nothing is put there
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
@@ -79,14 +74,9 @@ class _Outages(Dated, frozen=True):
     outage: tuple[_Outage, ...]
 
 
-class _Word(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    says: str
-    patterns: tuple[str, ...]
-
-
 class _Volatile(Dated, frozen=True):
     prefixes: tuple[str, ...]
-    word: tuple[_Word, ...]
+    word: tuple[_Outage, ...]
 
 
 def _any_of(patterns: tuple[str, ...]) -> str:
@@ -104,9 +94,11 @@ def _prefix() -> re.Pattern[str]:
 
 @cache
 def _words() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple(
-        (item.says, re.compile(rf"(?<![\w.])(?:{_any_of(item.patterns)})", re.IGNORECASE)) for item in _volatile().word
-    )
+    return _compiled(_volatile().word)
+
+
+def _compiled(table: tuple[_Outage, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((item.kind, re.compile(_any_of(item.patterns), re.IGNORECASE)) for item in table)
 
 
 @cache
@@ -121,8 +113,7 @@ def _of_compilers() -> tuple[re.Pattern[str], ...]:
 
 @cache
 def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    table = shipped("watch/data/outages.toml", _Outages)().outage
-    return tuple((item.kind, re.compile(_any_of(item.patterns), re.IGNORECASE)) for item in table)
+    return _compiled(shipped("watch/data/outages.toml", _Outages)().outage)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -211,23 +202,14 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
     line = error_line(error)
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
-    text = _PATH.sub(lambda found: _file_name(found[0]), text)
+    text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
     for says, pattern in _words():
         text = pattern.sub(says, text)
-    text = _NIGHTLY.sub(lambda found: found["dev"] or "", text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
         if name:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)
     text = _NUMBER.sub("#", _HEX.sub("#", text))
     return _SPACE.sub(" ", text).strip()[:MAX_LENGTH] or "an error without a text"
-
-
-def _file_name(path: str) -> str:
-    """The last part of a path. One right in a folder for temporary files has a name that is made up."""
-    folder, _, name = path.replace("\\", "/").rpartition("/")
-    stem, dot, ending = name.partition(".")
-    made_up = folder in _TEMPORARY and stem != re.sub(r"[A-Z\d]", "", stem)
-    return f"/<temporary>{dot}{ending}" if made_up else f"/{name}"
 
 
 def cause_id(cause: str) -> str:
