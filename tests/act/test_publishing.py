@@ -18,7 +18,6 @@ from cli.runner import kci
 from conftest import read_yaml
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment, there
-from run.benchkit import SCRIPT, WORK, python_for_benchmarks
 from run.cuda_python import python_with_cuda
 from tree.own_sigstore import OwnSigstore, serving_sigstore
 
@@ -109,33 +108,20 @@ def test_a_tag_builds_merges_and_publishes_every_kernel(
 def test_what_the_last_push_has_built_is_published_and_not_built_again(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
-    """The kernel that has benchmarks is measured then, although nothing of it is built or tested any more."""
-    (repository / "kci.toml").write_text(TESTED.replace(SETTINGS, f"{SETTINGS}benchmarks = true\n"))
-    write_tree(repository / "some-kernel", {"benchmarks/benchmark_norm.py": SCRIPT})
-    write_tree(repository / "some-kernel" / "torch-ext" / "some_kernel", {"__init__.py": WORK % 200})
+    (repository / "kci.toml").write_text(TESTED)
     for name in VARIANTS:
         write_tree(repository / name, {"tests/test_it.py": "# fine\n"})
     commit_all(repository)
     render(repository)
-    python = python_with_cuda(tmp_path, python_for_benchmarks(tmp_path))
-    origin, config = tmp_path / "origin.git", tmp_path / "gitconfig"
-    subprocess.run(["git", "init", "--quiet", "--bare", origin], check=True)
-    config.write_text(f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
-    env = {**runner.env, "GIT_CONFIG_GLOBAL": str(config)}
-    machine = Runner(runner.checkout, env, variables={"KCI_TEST_PYTHON": str(python)})
+    machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
     push = machine.run(repository, PUSH, "push", place(tmp_path, "1"))
     assert push.ok, push.log
     assert published(hub) == set()
     commit_all(repository)
     run = machine.run(repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0")
-    ran = ["kci", "plan", "publish other-kernel", "publish some-kernel", "ready", "record"]
-    assert run.jobs == dict.fromkeys([*ran, "benchmark some-kernel cuda-x86_64-linux"], "success"), run.log
+    ran = ["kci", "plan", "publish other-kernel", "publish some-kernel", "ready"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
-    assert "torch-cuda is measured alone: acme/some-kernel@v1 has no other build of torch-cuda" in run.log
-    listed = subprocess.run(
-        ["git", "-C", origin, "ls-tree", "-r", "--name-only", "kci-history"], check=True, capture_output=True, text=True
-    )
-    assert "benchmarks/" in listed.stdout
 
 
 def test_a_dry_run_of_one_kernel(repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path) -> None:

@@ -14,22 +14,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tomli
 
 from buildkit import copy_kernel, only_these, program, quiet, request, write_tree
-from cli.runner import kci
 from kci.builders import build_variant, elsewhere, plan_commands
 from kci.builders.elsewhere import never_ran_digest
 from kci.builders.never_ran import ran_on
 from kci.builders.never_ran.ran_on import RanOn, heading, never_ran
-from kci.ci.hardware_records import digest_of_tests
-from kci.ci.run_records import TestedVariant, TestRecord
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.files.dated_data import to_type
 from kci.matrix.variants import Variant
-from kci.run.kernel_tests import TestState
-from kci.verify.load_rules import LoaderEnvironment
-from variants import make_variant, variant_digest
 
 XPU = "torch213-cxx11-xpu20260-x86_64-linux"
 METAL = "torch213-metal-aarch64-darwin"
@@ -420,28 +412,6 @@ def test_a_record_turns_never_ran_into_ran_on(kernel: Path, tmp_path: Path, monk
     assert windows.startswith("# NEVER RAN: kci's commands for Windows (as of ")
     assert heading(variant_of(kernel, ARM, tmp_path), hashed) == []
     assert any(line.startswith("XPU: ran for many on Intel Max 1100") for line in ran_on.never_ran_text())
-
-
-def test_a_record_that_is_checked_gives_the_entry_of_the_data(kernel: Path, tmp_path: Path) -> None:
-    variant = make_variant(tmp_path / "tree", METAL, name="many")
-    machine = LoaderEnvironment("2.13.0", backend="metal", system="aarch64-darwin", device='Apple "M5"')
-    hashed = never_ran_digest(request(kernel, METAL, tmp_path))
-    tested = TestedVariant(METAL, variant_digest(variant), TestState.PASSED, passed=3, commands=hashed)
-    record = TestRecord(
-        kernel="many", leg="test", attempt=1, passed=True, tested=(METAL,), machine=machine, variants=(tested,),
-        tests=digest_of_tests(kernel), at="2026-11-20T10:00:00+00:00",
-    )  # fmt: skip
-    (tmp_path / "record.json").write_bytes(msgspec.json.encode(record))
-    words = ("test", kernel, "--tree", variant, "--check", tmp_path / "record.json")
-    done = kci(*words)
-    assert done.code == 0, done.stderr
-    (entry,) = tomli.loads(done.stdout[done.stdout.index("[[ran]]") :])["ran"]
-    told = to_type(entry, RanOn)
-    assert (told.kind, told.commands, told.device, told.torch) == ("darwin", hashed, 'Apple "M5"', "2.13.0")
-    assert told.date == datetime.date(2026, 11, 20)
-    (kernel / "build.toml").write_text(BUILD_TOML.replace('include = ["metal/include"]', 'include = ["other"]'))
-    other = kci(*words)
-    assert (other.code, "KCI788" in other.stderr, "[[ran]]" in other.stdout) == (1, True, False)
 
 
 def test_what_never_ran_has_one_place() -> None:

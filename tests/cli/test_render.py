@@ -80,6 +80,55 @@ def test_a_newer_pin_survives_rendering(repository: Path) -> None:
     assert "d" * 40 in before
 
 
+@pytest.mark.parametrize(
+    ("ci", "file"), [("github", RELEASE), ("gitlab", ".gitlab/kci.gitlab-ci.yml"), ("snakemake", "Snakefile")]
+)
+def test_what_is_wrong_with_sources_is_a_warning(repository: Path, ci: str, file: str) -> None:
+    """Names, paths and plans are all that the files need; the plan of a run sets the kernel aside."""
+    package = next(repository.glob("**/torch-ext/*/__init__.py"))
+    package.write_text("import numpy\n" + package.read_text())
+    done = kci("render", "--ci", ci)
+    assert done.code == 0, done.stderr
+    assert (repository / file).exists()
+    assert "warning[KCI771]" in done.stderr
+    build = next(repository.glob("**/build.toml"))
+    build.write_text(build.read_text().replace("version", "vershion", 1))
+    done = kci("render", "--ci", ci)
+    assert done.code == 1
+    assert "build.toml:3:1: error[KCI101]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "wanted"),
+    [
+        (".gitmodules", '[submodule "up"]\n\tpath = csrc/up\n\turl = ../up\n', {"submodules": "recursive"}),
+        (".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n", {"lfs": "true"}),
+        ("kernels/deep/.gitattributes", "table.bin  diff=lfs filter=lfs\n", {"lfs": "true"}),
+        (".gitattributes", "# *.bin filter=lfs\n*.txt text\n", {}),
+    ],
+)
+def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: str, wanted: dict[str, str]) -> None:
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    (repository / file).parent.mkdir(parents=True, exist_ok=True)
+    (repository / file).write_text(text)
+    (repository / "kci.toml").write_text('[pull-request]\nforks = "dispatch"\n')
+    assert kci("render").code == 0
+    checkouts = [
+        step["with"]
+        for path in (repository / ".github" / "workflows").iterdir()
+        for job in read_yaml(path.read_text())["jobs"].values()
+        for step in job.get("steps", ())
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert len(checkouts) > 5
+    for inputs in checkouts:
+        assert {key: inputs[key] for key in ("submodules", "lfs") if key in inputs} == wanted
+    assert kci("render", "--ci", "gitlab").code == 0
+    jobs = read_yaml((repository / ".gitlab" / "kci.gitlab-ci.yml").read_text())
+    told = [jobs[name].get("variables", {}).get("GIT_SUBMODULE_STRATEGY") for name in ("kci-plan", "kci")]
+    assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
+
+
 def test_two_pins_are_an_error_with_both_places(repository: Path) -> None:
     kci("render")
     file = repository / RELEASE

@@ -116,7 +116,6 @@ CASES = [
             comment=True,
             commands=True,
             staging="acme-staging",
-            moves=True,
             compiled=True,
             part_jobs=1,
             finish=True,
@@ -125,7 +124,7 @@ CASES = [
     ),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
     Case("forks-noarch", Inputs(names=("relu",), forks="dispatch"), _pinned()),
-    Case("own", Inputs(names=("relu",)), _pinned(), OWN),
+    Case("own", Inputs(names=("relu",), submodules=True, lfs=True), _pinned(), OWN),
     Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
     Case("runtime", Inputs(names=("relu",)), shipped_pins()),
     Case(
@@ -142,7 +141,6 @@ CASES = [
             schedule_tier="nightly",
             schedule="17 4 * * 1",
             timezone="Europe/Paris",
-            moves=True,
             tiers=("nightly", "quick"),
         ),
         _pinned(),
@@ -166,7 +164,6 @@ CASES = [
             comment=True,
             commands=True,
             staging="acme-staging",
-            moves=True,
             publish=PublishJobs("hub", ("v*",), attest=True, sign=True, again=True),
             signatures=True,
             installer="pip",
@@ -202,9 +199,7 @@ CASES = [
             tested=True,
             crossed=True,
             commands=True,
-            publish=PublishJobs(
-                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True, benchmarks=True
-            ),
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True),
             signatures=True,
         ),
         shipped_pins(),

@@ -99,8 +99,11 @@ def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> N
 @pytest.mark.rule("KCI423", triggers=True)
 def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     """`merge` is a job of the flat file only."""
-    own(repository, "jobs.yml", JOBS.replace("runs-on", "needs: [merge]\n  runs-on"))
+    needs = "needs: [merge]\n  if: ${{ !cancelled() && needs.merge.result == 'success' }}\n  runs-on"
+    own(repository, "jobs.yml", JOBS.replace("runs-on", needs))
     assert kci("render").code == 0
+    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
+    assert results.endswith(" lint/merge=${{ needs.lint.result }}"), "the gate knows that nothing else decides of it"
     add_kernel(repository, "second")
     before = (repository / RELEASE).read_text()
     refused = kci("render")
@@ -111,6 +114,46 @@ def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     misspelled = kci("render")
     assert "KCI423" in misspelled.stderr
     assert "did you mean `before-build.yml`?" in misspelled.stderr
+
+
+SKIPPED = {
+    "no condition": "needs: [plan, merge]",
+    "a need that is a word": "needs: merge",
+    "a condition of its own": "needs: [merge]\n  if: github.event_name == 'push'",
+    "the condition that every job has": "needs: [merge]\n  if: ${{ success() && needs.merge.result == 'success' }}",
+    "another job of the repository's": "needs: [first]",
+}
+
+
+@pytest.mark.rule("KCI424", triggers=True)
+@pytest.mark.parametrize("how", SKIPPED)
+def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(repository: Path, how: str) -> None:
+    first = JOBS.replace("lint:", "first:").replace("runs-on", "needs: plan\n  runs-on")
+    own(repository, "jobs.yml", first + JOBS.replace("runs-on", f"{SKIPPED[how]}\n  runs-on"))
+    refused = kci("render")
+    assert refused.code == 1
+    assert refused.stderr.count("error[KCI424]") == 1
+    assert "`lint`" in refused.stderr
+    assert "write `if: ${{ !cancelled() && needs." in refused.stderr
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.rule("KCI424", triggers=False)
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("needs: [plan]", "lint/plan"),
+        ("needs: [plan, merge]\n  if: ${{ always() && needs.merge.result == 'success' }}", "lint/plan,merge"),
+        ("needs: [merge]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
+        ("needs: [merge]\n  if: failure()", "lint"),
+    ],
+)
+def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str, told: str) -> None:
+    own(repository, "jobs.yml", JOBS.replace("runs-on", f"{how}\n  runs-on"))
+    done = kci("render")
+    assert done.code == 0, done.stderr
+    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
+    assert results.endswith(f" {told}=${{{{ needs.lint.result }}}}")
 
 
 @pytest.mark.parametrize("taken", ["plan", "kci", "merge"])

@@ -138,7 +138,7 @@ def test_known_outputs_are_those_of_our_action_files() -> None:
 
     root = Path(__file__).parents[2]
     own = {name: outputs for name, outputs in known_outputs().items() if action_of(name) == "kci/build"}
-    assert len(own) == 11
+    assert len(own) == 10
     for name, outputs in own.items():
         folder = name.removeprefix("kci/build").strip("/")
         action = read_yaml((root / folder / "action.yml").read_text(encoding="utf-8"))

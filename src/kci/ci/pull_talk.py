@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kci.ci.run_records import INTERFACE_FILE, PLAN_FILE, RECORD_FILE, TEST_FILE
+from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE
 from kci.ci.tree_index import INDEX_FILE
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import MAX_BYTES, decode_json
@@ -37,7 +37,7 @@ STAGED = "<!-- kci-staged -->"
 _PAGE, _PAGES = 100, 50
 _RECORDS = 4 * 1024 * 1024
 _ALL_RECORDS = 64 * 1024 * 1024
-_READ = {PLAN_FILE, INDEX_FILE, INTERFACE_FILE, RECORD_FILE, TEST_FILE}
+_READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
 
 
 class Repository(msgspec.Struct, frozen=True):

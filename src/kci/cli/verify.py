@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, answer_forms, completed, options
+from kci.cli import PATH, Command, FileName, answer_forms, options
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
 from kci.cli._signing import context_options, policy
@@ -30,14 +30,12 @@ REPORTS = ("table", "shields")
     "--select",
     multiple=True,
     metavar="RULE",
-    shell_complete=completed("rules"),
     help="Report only this rule, or rules that start with this; unreadable files are always reported.",
 )
 @click.option(
     "--ignore",
     multiple=True,
     metavar="RULE",
-    shell_complete=completed("rules"),
     help="Do not report this rule, or rules that start with this.",
 )
 @answer_forms(*FORMATS, *REPORTS)

@@ -12,7 +12,6 @@ from msgspec import field
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
-    ApiCheck,
     Backend,
     Crossed,
     Forks,
@@ -20,7 +19,6 @@ from kci.config.values import (
     Installer,
     LauncherTool,
     LeaveOut,
-    PullRequests,
     System,
     Tier,
 )
@@ -171,8 +169,6 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
-    api: ApiCheck | None = None
-    """Whether the interfaces of kernels are compared with the base, as `kci diff --api` does."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
     commands: bool = False
@@ -210,21 +206,6 @@ class Decisions(Table, frozen=True):
     tell: tuple[Tell, ...] = ()
 
 
-class Moves(Table, frozen=True):
-    """How far the scheduled workflow goes by itself when the range of toolchains moves."""
-
-    pull_requests: PullRequests = PullRequests.NONE
-    """Which pull requests it opens."""
-    migrations: tuple[str, ...] = ()
-    """Only these migrations, by name; without it, all that kci can do."""
-    most: Unsigned = 5
-    """How many pull requests for kernels are open at once."""
-    indexes: tuple[str, ...] = ()
-    """Where the wheels of torch are listed: addresses, or files relative to kci.toml. Without it, where kci knows."""
-    table: str | None = None
-    """The reference's published table: an address or a file."""
-
-
 class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
@@ -233,7 +214,6 @@ class Schedule(Table, frozen=True):
     timezone: str = "UTC"
     tier: str = "compat"
     issues: Decisions = Decisions()
-    moves: Moves = Moves()
 
 
 class Publish(Table, frozen=True):
@@ -259,8 +239,6 @@ class Publish(Table, frozen=True):
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False
     """Whether each tree is signed with the identity of the run, as `kci sign` does."""
-    benchmarks: bool = False
-    """Whether each release is compared with the one before, on the machines under `[test]`, as `kci bench` does."""
 
 
 class Mirrors(Table, frozen=True):

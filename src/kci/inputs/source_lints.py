@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
-from kci.config.find_settings import FoundSettings
+from kci.config.find_settings import FoundSettings, locate
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
@@ -88,6 +88,8 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             hint = "paths are relative to the kernel's directory, not to the file's table"
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
+            elif submodule := submodule_of(directory, source.text):
+                hint = f"it lies in the git submodule {submodule}: `git submodule update --init --recursive` fetches it"
             elif near := _nearest_file(tree, source.text):
                 hint = f"did you mean `{near}`?"
             yield kernel.document.at_value(source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
@@ -95,6 +97,18 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         message = f"{missing - MAX_MISSING} more sources do not exist"
         hint = "are they generated, or is the checkout incomplete?"
         yield finding("KCI136", message, path=kernel.document.path, hint=hint)
+
+
+def submodule_of(directory: Path, path: str) -> str:
+    """The submodule, as .gitmodules names its folder, that a path of a kernel lies in; empty for none."""
+    root, _ = locate(directory)
+    try:
+        modules = (root / ".gitmodules").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    inside = os.path.relpath(directory.resolve() / path, root)
+    places = re.findall(r"^\s*path\s*=\s*(.+?)\s*$", modules, re.MULTILINE)
+    return next((place for place in places if Path(inside).is_relative_to(place)), "")
 
 
 def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:

@@ -16,7 +16,6 @@ from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
-from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
 
 
@@ -204,8 +203,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     schedule, publish = settings.schedule, settings.publish
     yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
     yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
-    for index, name in enumerate(schedule.moves.migrations):
-        yield ("schedule", "moves", "migrations", index), name, MIGRATIONS.__contains__, one_of(MIGRATIONS)
     for index, system in enumerate(settings.nix.systems):
         runs = "a system on which Nix runs, which is none of Windows"
         yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs

@@ -152,7 +152,7 @@ def _require_tested(request: PublishRequest, settings: Publish, release: Release
         if entry.digest not in request.tested
     ]
     if found:
-        hint = "`kci test --emulate --record FILE` tests it, --tested FILE says so; or [publish] crossed in kci.toml"
+        hint = "say [publish] crossed in kci.toml"
         message = f"{count(len(found), 'variant')} of another system than this would be published untested"
         raise FindingsError(message, hint=hint, diagnostics=found)
 

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -47,6 +47,9 @@ POINTS = {
 """The named points for steps, and where each of them is."""
 
 _FIRST_LINE = re.compile(r"\A\[# kci-template: ([0-9a-f]{16}) #\]\n")
+_HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
+"""Status functions that let a job run behind a skipped one; `success()` is what holds for every job without any."""
+_OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
 _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
@@ -58,6 +61,8 @@ class OwnParts(msgspec.Struct, frozen=True):
     """By point."""
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
+    results: dict[str, str] = {}
+    """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
     templates: dict[str, str] = {}
     """By name; without the line that says what they were made from."""
 
@@ -153,8 +158,34 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
             problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
-    ids = tuple(str(job) for job in load_workflow(jobs)) if jobs else ()
-    return OwnParts(steps, jobs, ids, own)
+    ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
+    results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
+    return OwnParts(steps, jobs, tuple(ids), results, own)
+
+
+def _needs(job: Mapping[str, Any]) -> list[str]:
+    needs = job.get("needs") or []
+    return [needs] if isinstance(needs, str) else list(map(str, needs))
+
+
+def _runs_by_needs(job: Mapping[str, Any]) -> bool:
+    """Whether a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
+    return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
+
+
+def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """KCI424: jobs that GitHub skips when any job before them, however far, is skipped, as many are by design."""
+    for name, job in jobs.items():
+        needs = _needs(job)
+        if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):
+            continue
+        results = "".join(f" && needs.{need}.result == 'success'" for need in needs)
+        yield finding(
+            "KCI424",
+            f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without work are",
+            path=path,
+            hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
+        )
 
 
 def template_start(text: str) -> str:
@@ -183,6 +214,8 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
+    if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
+        yield from _skipped_jobs(path, value)
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path=path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,11 @@ import msgspec
 
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import KCI_TOML, Settings
-from kci.config.values import Forks, PullRequests, Tier
+from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
+from kci.files.git import run_git
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
 from kci.plan.github import (
@@ -68,7 +70,7 @@ from kci.render.workflow import (
 )
 from kci.render.workflow_rules import check_workflows, limits
 from kci.version import __version__
-from kci.workspace.check import require_sound
+from kci.workspace.check import require_readable
 from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Workspace
 
@@ -191,8 +193,7 @@ def render_workflows(
         remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
-        UsageError: a kernel lies outside of the root, this kci has no release to name by its commit, or no machine is
-            named that measures releases.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
         FindingsError: a kernel has an error, GitHub would not take the files, a committed pin cannot be read, kci.toml
             pins an action that they do not use, names no wheel to run without actions, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
@@ -202,10 +203,8 @@ def render_workflows(
     if mode is Mode.STATIC and len(workspace.kernels) > 1:
         message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
         raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
-    if chosen.publish.benchmarks and not workspace.runners.test:
-        message = "`benchmarks` under `[publish]` of kci.toml measures nothing: no machine is named"
-        raise UsageError(message, hint="name the machines that test and measure under `[test]`, or leave it out")
-    bounds = check_bounds(require_sound(workspace, remember), split=mode is Mode.RUNTIME)
+    told = require_readable(workspace, remember)
+    bounds = check_bounds(workspace, split=mode is Mode.RUNTIME)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
@@ -222,6 +221,8 @@ def render_workflows(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
+        submodules=has_submodules(root),
+        lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
         wheel=None if use_actions else chosen_wheel(chosen.actions, root),
@@ -236,7 +237,6 @@ def render_workflows(
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
         signatures=workspace.settings.publishes and bool(chosen.signing.keys or chosen.signing.repository),
-        moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         crossed=any(runner.host for runner in workspace.runners.own.values()),
@@ -273,7 +273,6 @@ def render_workflows(
     # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
     ours = {path: text for path, text in sorted(committed.items()) if written_by(text) == __version__}
     moved = [item for path, text in ours.items() for item in judge_pins(text, path, fixed)]
-    told = []
     if use_actions and (reference := unreleased(pins)):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`; or --without-actions"
@@ -287,20 +286,21 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
     What kci.toml asks for and no job of GitLab does is told (KCI454).
     """
-    require_sound(workspace)
+    told = require_readable(workspace)
     chosen = workspace.settings.settings
     asked = [
         f"`{table}.{name}`"
         for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
-        for name in ("comment", "commands", "staging", "benchmarks")
+        for name in ("comment", "commands", "staging")
         if getattr(values, name, None)
     ]
-    told = [finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}")] if asked else []
+    if asked:
+        told.append(finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}"))
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
-        api=str(chosen.pull_request.api or ""),
+        submodules=has_submodules(root),
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
@@ -310,7 +310,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
-    require_sound(workspace)
+    told = require_readable(workspace)
     plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
     settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
     legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
@@ -329,7 +329,21 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    return _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files), [])
+    return msgspec.structs.replace(compared, told=tuple(told))
+
+
+def has_submodules(root: Path) -> bool:
+    """Whether a checkout of the repository lacks files without its submodules."""
+    return (root / ".gitmodules").is_file()
+
+
+def has_lfs(root: Path) -> bool:
+    """Whether a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
+    names = os.fsdecode(listed or b".gitattributes").split("\0")
+    texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]
+    return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
 def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
@@ -361,7 +375,7 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
         return None
     chosen = found.settings.publish
     again = found.settings.signing.repository is not None
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again, chosen.benchmarks)
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again)
 
 
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:

@@ -71,7 +71,6 @@ class PublishJobs(msgspec.Struct, frozen=True):
     sign: bool
     again: bool = False
     """Whether what is published can be signed again."""
-    benchmarks: bool = False
     """Whether each release is measured on the machines that test."""
 
 
@@ -83,6 +82,10 @@ class Inputs(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = (".",)
     """The directories to plan, relative to the repository's root."""
     mode: Mode = Mode.RUNTIME
+    submodules: bool = False
+    """Whether checkouts fetch submodules."""
+    lfs: bool = False
+    """Whether checkouts fetch what Git LFS stores."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
@@ -111,8 +114,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the cron line is in."""
     signatures: bool = False
     """Whether each day somebody looks at who signed what is published."""
-    moves: bool = False
-    """Whether the scheduled run may open pull requests when the range of toolchains moves."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
@@ -202,6 +203,7 @@ def render(
         "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
+        "own_results": own.results,
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
         "from_base": inputs.tested or inputs.compiled,

@@ -14,11 +14,10 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
-from msgspec import Meta
 
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
@@ -63,17 +62,6 @@ class TestState(enum.StrEnum):
     """It has the full ABI of one torch version, and the test asks for another."""
 
 
-class Workload(msgspec.Struct, frozen=True):
-    """One method of a kernel's benchmarks."""
-
-    name: str
-    mean_ms: Annotated[float, Meta(ge=0)]
-    min_ms: Annotated[float, Meta(ge=0)]
-    iterations: Annotated[int, Meta(ge=1)]
-    verified: bool | None = None
-    """Whether its numbers are torch's, as the benchmark compares them; None if it does not."""
-
-
 class TestReport(msgspec.Struct, frozen=True):
     """One variant, loaded and tested."""
 
@@ -89,7 +77,6 @@ class TestReport(msgspec.Struct, frozen=True):
     """The end of what was said, where something went wrong."""
     emulated: str = ""
     """What ran it in place of its machine, `qemu-aarch64 version 7.2.22`."""
-    workloads: tuple[Workload, ...] = ()
 
 
 def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False, emulated: str = "") -> list[Path]:
@@ -171,7 +158,7 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
     shown = "\n".join(lines[:5]) + (f"\nand {len(lines) - 5} more" if len(lines) > 5 else "")
     hint = (
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
-        "`kci render --ci snakemake` does it on a cluster, `kci test --pack FILE` where there is no network"
+        "`kci render --ci snakemake` does it on a cluster"
     )
     parts = [parse_variant_name(name) for name in reasons]
     if any(part.system == emulated_system() and part.backend == "cpu" for part in parts):

@@ -222,6 +222,10 @@ def _is_workflows(path: Path) -> bool:
     return path.is_dir() and path.resolve().parts[-2:] == (".github", "workflows")
 
 
+_UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
+"""How the names of variants end whose libraries no rule reads."""
+
+
 def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
     """What was looked at, in a line: `relu: sources, build (3 variants)`."""
     parts = []
@@ -232,6 +236,9 @@ def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
         elif place.kind is PlaceKind.OTHER:
             where += " (no variants)"
         parts.append(where)
+    names = [Path(path).name for place in places for path in place.variant_paths()]
+    if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
+        parts.append(f"libraries for {' and '.join(unchecked)} not checked")
     if [place.kind for place in places] == [PlaceKind.SOURCES]:
         parts.append(f"no {' or '.join(f'{name}/' for name in BINARIES)}")
     return f"{shown}: {', '.join(parts)}"

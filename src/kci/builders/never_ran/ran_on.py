@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Meta
 
 from kci.files.dated_data import Dated, shipped
-from kci.matrix.names import Kind, VariantName, parse_variant_name
+from kci.matrix.names import Kind, VariantName
 from kci.matrix.variants import Variant
 
-HOW = "docs/hardware.md says how to send a record of one that ran"
+HOW = "if you ran them, open an issue"
 
 
 class RanOn(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -71,16 +71,3 @@ def never_ran_text() -> list[str]:
         f"{name}: {ran.get(kind, f'no record of any that ran (as of {data.as_of})')}"
         for kind, name in data.kinds.items()
     ]
-
-
-def ran_entry(kernel: str, variant: str, commands: str, machine: tuple[str, str], at: str) -> str:
-    """The entry of the data file that a record makes; `machine` is its device and its torch."""
-    told = {
-        "kind": never_ran().kind_of(parse_variant_name(variant)),
-        "kernel": kernel,
-        "variant": variant,
-        "commands": commands,
-    }
-    told |= {"device": machine[0], "torch": machine[1]}
-    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in told.items()]
-    return "\n".join(["[[ran]]", *lines, f"date = {at[:10]}", 'record = "where the record lies"'])
