@@ -210,14 +210,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
     yield ("actions", "version"), actions.version, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    yield (
-        ("actions", "wheel"),
-        actions.wheel,
-        _WHEEL.fullmatch,
-        "a wheel of kci's: a path below the root, or `https://`",
-    )
-    yield ("actions", "index"), actions.index, re.compile(r"https://[!-~]+").fullmatch, "the https address of an index"
-    yield ("actions", "sha256"), actions.sha256, re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits in lower case"
     for action, pin in actions.pins.items():
         place = ("actions", "pins", action)
         yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
@@ -227,13 +219,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
-    staging = "an owner on the Hub that is not the one of `repo-prefix`: what nobody has merged stands apart"
-    yield (
-        ("pull-request", "staging"),
-        settings.pull_request.staging,
-        lambda owner: _OWNER.fullmatch(owner) and owner != publish.repo_prefix,
-        staging,
-    )
     yield ("publish", "branch"), publish.branch, is_branch, branch
     yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
     yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"
@@ -252,9 +237,6 @@ _MOST = 9999
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_WHEEL = re.compile(
-    r"(?:https://[!-~]+/|(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*)kci-[A-Za-z0-9_.+]+-py3-none-any\.whl", re.ASCII
-)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)

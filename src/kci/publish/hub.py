@@ -93,9 +93,6 @@ class HubKernel:
         """Make a branch from the main one; one that exists is left alone."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
 
-    def remove_branch(self, branch: str) -> None:
-        self._ask(lambda api: api.delete_branch(self.repo_id, branch=branch, repo_type="kernel"))
-
     def create_repository(self) -> None:
         """Make the repository; one that exists is left alone."""
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))

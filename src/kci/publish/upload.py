@@ -118,7 +118,7 @@ class Publisher(msgspec.Struct, frozen=True):
     ) -> PublishedBranch:
         """Bring files to a branch in one commit, and leave all else there alone; `taking` is what a release replaces.
 
-        FindingsError: the branch is not where it has to be, or the Hub refuses or does not answer.
+        FindingsError: the Hub refuses or does not answer.
         """
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
@@ -195,10 +195,6 @@ class Publisher(msgspec.Struct, frozen=True):
         there = self.hub.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(there, inherited=inherited)
-        if goal.at not in ("", head) and not changes.empty:  # else it is there: its reply was lost
-            where = f"is at {head}" if head else "is not there"
-            message = f"{self.name}@{goal.branch} {where}, and what is to be added is about {goal.at}"
-            raise FindingsError(message, hint="nothing was changed; look at what is there now, and name that commit")
         if taking is None or (inherited and goal.version != MAIN_VERSION):
             return head, there, goal, changes
         release, terms = taking
