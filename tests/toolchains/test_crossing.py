@@ -237,8 +237,15 @@ def test_doctor_names_the_package(folder: Path, tmp_path: Path) -> None:
         return found[f"C++ for {ARM}"].health, found[f"C++ for {ARM}"].remedy
 
     assert told() == (Health.NOTE, "install one, for example: apt-get install g++-aarch64-linux-gnu")
-    bare = compiler(folder, CROSS, "aarch64-linux-gnu", "*cstdlib*) exit 1 ;;")
+    bare = compiler(
+        folder,
+        CROSS,
+        "aarch64-linux-gnu",
+        "*cstdlib*) echo 'fatal error: cstdlib: No such file or directory'; exit 1 ;;",
+    )
     assert told() == (Health.NOTE, "install them, for example: apt-get install g++-aarch64-linux-gnu")
+    compiler(folder, CROSS, "aarch64-linux-gnu", "*cstdlib*) echo 'error trying to exec cc1plus'; exit 1 ;;")
+    assert told() == (Health.NOTE, ""), "what else stops it is in its own words"
     bare.unlink()
     compiler(folder, CROSS, "aarch64-linux-gnu")
     assert told()[0] is Health.OK

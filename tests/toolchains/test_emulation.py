@@ -113,7 +113,8 @@ def test_debian_is_asked_with_lists_of_its_own(
     """And what cannot be had is no root."""
     monkeypatch.setenv("KCI_DEBIAN_MIRROR", "http://mirror.example/debian")
     fails = (
-        f'cat "${{1#--config-file=}}" "$(dirname "${{1#--config-file=}}")/sources.list" > {tmp_path}/seen\nexit 100\n'
+        f'cat "${{1#--config-file=}}" "$(dirname "${{1#--config-file=}}")/sources.list" > {tmp_path}/seen\n'
+        "echo 'W: Failed to fetch http://mirror.example/debian'\nexit 100\n"
     )
     program(tmp_path / "programs", "apt-get", fails)
     with pytest.raises(MissingToolError, match=r"apt-get.* update failed") as caught:

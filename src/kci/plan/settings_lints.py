@@ -16,7 +16,7 @@ from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
-from kci.suggest import nearest
+from kci.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):
@@ -71,22 +71,31 @@ def label_malformed(subject: _Subject) -> Iterator[Found]:
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
 
 
-def label_misspelt(subject: _Subject) -> Iterator[Found]:
-    """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
-    import difflib
+_OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
+"""What GitHub calls the machines that it hosts for everybody."""
 
+
+def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
+    """KCI323: a label that looks like one of GitHub's own, and that it does not have, or has for another system."""
+    hosted = hosted_runners()
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
-        for index, label in enumerate(machine.labels or ()):
-            if label.lower() in hosted_runners().labels or not label.startswith(("ubuntu-", "macos-", "windows-")):
-                continue
-            near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
-            if near and len(label) <= len(near[0]) + 1:
+        system, shared = str(path[2]), _of_any(subject, path)
+        crossed = machine.cross or (machine.cross is None and shared and shared.cross)
+        instead = one_of(label for label, its in hosted.labels.items() if its == system)
+        for index, text in enumerate(machine.labels or ()):
+            label, place = text.lower(), (*path, "labels", index)
+            if label in hosted.retired:
+                yield place, f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever", instead
+            elif label in hosted.labels:
+                if hosted.labels[label] != system and not crossed:
+                    yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
+            elif _OF_GITHUB.fullmatch(label):
                 message = (
-                    f"GitHub has no hosted runner {quoted(label[:60])}: without a self-hosted one, jobs wait forever"
+                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, jobs wait forever"
                 )
-                yield (*path, "labels", index), message, f"did you mean `{near[0]}`?"
+                yield place, message, instead
 
 
 def price_without_currency(subject: _Subject) -> Iterator[Found]:
@@ -341,7 +350,7 @@ def cross_without_effect(subject: _Subject) -> Iterator[Found]:
 
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
-    "KCI323": label_misspelt,
+    "KCI323": label_of_no_runner,
     "KCI324": price_without_currency,
     "KCI325": currencies_mixed,
     "KCI326": unknown_kernel,

@@ -36,7 +36,6 @@ from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
-_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
 import json, sys
 from pathlib import Path
@@ -272,7 +271,6 @@ def loader_for(
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     declared = [package.package for package in packages if package is not None]
-    declared += _triton(variant_dir, name, torch)
     if emulated:
         foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
         log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
@@ -306,14 +304,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         found |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
     return sorted(found)
-
-
-def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str]:
-    """What a user's torch for Linux brings along, for a kernel that imports it."""
-    requirement = toolchains().triton.get(_torch(name, torch))
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(variant_dir.rglob("*.py")))
-    wanted = sys.platform == "linux" and any(_TRITON.search(text) for text in texts)
-    return [requirement] if requirement is not None and wanted else []
 
 
 def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:

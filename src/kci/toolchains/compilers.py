@@ -174,8 +174,11 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
     if done.code != 0:
         system = system_of(said(*cxx, "-dumpmachine"))
         target = default_runners().cross.get(system) if system != this_system() else None
-        hint = f"install them, for example: apt-get install {target.package if target else 'g++'}"
-        raise MissingToolError(f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}", hint=hint)
+        if "cstdlib" in done.output:  # as g++ and clang++ say it of a file that is not there
+            hint = f"install them, for example: apt-get install {target.package if target else 'g++'}"
+            message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
+            raise MissingToolError(message, hint=hint)
+        raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
     found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
     return Version.parse(f"{found['']}.{found.get('_MINOR', 0)}") if "" in found else None
 

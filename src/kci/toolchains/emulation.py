@@ -27,7 +27,7 @@ from kci.files.full_disk import program_hint
 from kci.matrix.names import this_system
 from kci.processes.process import Log, guarded, run, said, shown, silent
 from kci.toolchains.downloads import install, is_reachable, newer_pip, pip_install
-from kci.toolchains.environment import base_python
+from kci.toolchains.environment import base_python, make_venv
 from kci.toolchains.toolchain_data import toolchains
 
 DEBIAN_MIRROR = "KCI_DEBIAN_MIRROR"
@@ -225,7 +225,7 @@ def _make(system: str, how: Emulation, root: Path, release: str, log: Log, place
     text = _PYTHON.format(system=system, programs=names, root=quoted, python=how.python)
     python.write_text(text, encoding="utf-8")
     python.chmod(0o755)
-    _require([base_python(), "-m", "venv", str(place / "pip")], "", place)
+    make_venv([base_python(), "-m", "venv", str(place / "pip")], place)
     newer_pip(place / "pip" / "bin" / "python")
     pip = [*_pip(place, how), "--target", str(packages)]
     index = toolchains().index_url("cpu")
@@ -268,11 +268,17 @@ def _pip(folder: Path, how: Emulation) -> list[str]:
     return [*pip_install(folder / "pip" / "bin" / "python"), "--python-version", how.python, *platforms]
 
 
+_UNFETCHED = re.compile(
+    "failed to fetch|unable to fetch|unable to connect|could not (?:resolve|connect)", re.IGNORECASE
+)
+
+
 def _require(command: list[str], mirror: str, place: Path) -> None:
     done = guarded(command, silent)
     if done.code != 0:
         hint = program_hint(done.output, place, CACHE_OPTION)
-        hint = hint or (f"make {mirror} reachable, or name a mirror with {DEBIAN_MIRROR}" if mirror else "")
+        if not hint and _UNFETCHED.search(done.output):
+            hint = f"make {mirror} reachable, or name a mirror with {DEBIAN_MIRROR}"
         raise MissingToolError(f"{shown(command)} failed:\n{done.tail()}", hint=hint)
 
 
