@@ -34,7 +34,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "unique_id": st.none() | TEXT,
     "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
     "archs": st.lists(TEXT, max_size=3).map(tuple),
-    "check_reproducible": st.booleans(),
     "part": st.sampled_from([None, "1/1", "3/16"]),
     "torch_only": st.booleans(),
     "balance": st.sampled_from([None, Path("/p/seconds.json")]),

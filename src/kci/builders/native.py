@@ -82,8 +82,6 @@ OBJECTS = "objects/1"
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
-_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
-"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -186,13 +184,13 @@ def build(request: Request, log: Log) -> Built:
 
 
 def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
-    """The objects of a build; one that is to make everything anew finds none and keeps none."""
+    """The objects of a build."""
     options = request.options
-    stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
+    stores = [ObjectStore(options.cache / OBJECTS)]
     given = recipe.work / GIVEN
     shutil.rmtree(given, ignore_errors=True)
     heads: list[PackHead] = []
-    if options.objects_from and not request.fresh:
+    if options.objects_from:
         stores.append(ObjectStore(given))
         heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
         for line in missing_parts(heads, request.variant.name) if options.link else ():
@@ -222,7 +220,7 @@ def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator
 
 def _pack(objects: Objects, request: Request) -> None:
     out_file, packed = request.options.objects_to, objects.packed()
-    if out_file is not None and not request.fresh:
+    if out_file is not None:
         use = objects.use()
         head = PackHead(
             kernel=request.build.name,
@@ -259,7 +257,7 @@ def _compile(
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
-        tools |= share.settings | (_FRESH if request.fresh else {})
+        tools |= share.settings
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else {}
         if found and (line := found.about_to_run(tools, _not_launched(recipe))):

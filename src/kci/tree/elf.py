@@ -28,7 +28,7 @@ from kci.tree.elf_image import (
     open_image,
 )
 
-__all__ = ["Elf", "ElfError", "Symbol", "read_elf", "read_sections", "symbol_names"]
+__all__ = ["Elf", "ElfError", "Symbol", "read_elf", "read_sections"]
 
 _MAX_STEPS = 65536
 _MAX_NAMES = 512 * 1024 * 1024
@@ -75,15 +75,6 @@ class Elf(msgspec.Struct, frozen=True):
     """Where its section headers tell another story than what the system's loader reads."""
     program: bool = False
     """Whether it asks for a dynamic loader of its own, as programs do."""
-
-
-def symbol_names(path: Path) -> frozenset[str]:
-    """The names of a library's symbols, defined and asked for; empty for what is no library."""
-    try:
-        elf = read_elf(path)
-    except ElfError:
-        return frozenset()
-    return elf.defined | {symbol.name for symbol in elf.undefined}
 
 
 def read_elf(path: Path) -> Elf:
