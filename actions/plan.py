@@ -189,10 +189,10 @@ def trees_so_far() -> TreeIndex:
 
 
 def hand_over(planned: kci.PlannedRun, workspace: kci.Workspace) -> None:
-    """The whole plan as a file, for the gate; and where releases are measured, never emulated."""
+    """The whole plan as a file, for the gate; and where releases are measured."""
     asked = planned.plan.kernels if workspace.settings.settings.publish.benchmarks else ()
     measured = [kernel for kernel in asked if list(Path(kernel.path).glob("benchmarks/benchmark*.py"))]
-    legs = [leg for leg in plan_tests(measured, (), workspace.runners) if not leg.host]
+    legs = plan_tests(measured, (), workspace.runners)
     whole = compact_json(planned.as_json() | {"benchmarks": legs, "attempt": ci_run().attempt or 1})
     write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
 

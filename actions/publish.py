@@ -59,7 +59,6 @@ def main() -> None:
         create_pr=flag_input("create-pr", default="false"),
         older=flag_input("older", default="false"),
         staged=text_input("staged"),
-        tested=None,  # the gate has judged that
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):

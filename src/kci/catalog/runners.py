@@ -28,10 +28,6 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     currency: str = ""
     pool_size: int | None = None
     """How many of them there are."""
-    host: str = ""
-    """Its own system, where it compiles for another one."""
-    cross_image: str = ""
-    """The image with a cross compiler that it does that in; empty for none."""
 
     @property
     def hosted(self) -> bool:
@@ -97,11 +93,6 @@ class Runners(msgspec.Struct, frozen=True):
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""
         return self.own.get((backend, system)) or self.runner.get(system)
-
-    def native(self, backend: str, system: str) -> Runner | None:
-        """As `machine`, one of that very system."""
-        found = self.machine(backend, system)
-        return self.runner.get(system) if found is not None and found.host else found
 
     def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
         """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""

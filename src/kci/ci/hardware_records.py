@@ -20,7 +20,6 @@ from kci.files.bounded_json import read_record
 from kci.files.walk import is_own
 from kci.matrix.names import VariantName, parse_variant_name
 from kci.run.kernel_tests import TestState
-from kci.toolchains.emulation import emulation_data
 from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.leg_record import SealedVariant
 from kci.verify.load_rules import LoaderEnvironment, unfit
@@ -55,7 +54,7 @@ def read_test_record(path: Path) -> TestRecord:
     except ValueError as error:
         message = f"{path} is not the record of a test: {one_line(str(error))}"
     else:
-        if record.machine is not None or record.emulated:
+        if record.machine is not None:
             return record
         message = f"{path} does not say on which machine it was made" + (record.error and f": {one_line(record.error)}")
     raise rule_error(
@@ -103,8 +102,6 @@ def _contradictions(record: TestRecord, here: BuiltHere) -> Iterator[tuple[str, 
     if not _is_past(record.at):
         yield "KCI786", f"{record.at!r} is not a time that has passed"
     machine = record.machine
-    if machine is not None and record.emulated:
-        yield "KCI786", "it names a machine, and says that it was emulated"
     for item in record.variants:
         if item.state is TestState.PASSED and (not item.passed or item.failed):
             yield "KCI786", f"{item.variant} passed, with {item.passed} tests passed and {item.failed} failed"
@@ -113,8 +110,6 @@ def _contradictions(record: TestRecord, here: BuiltHere) -> Iterator[tuple[str, 
             yield "KCI786", f"{item.variant!r} is no name of a variant"
             continue
         if machine is None:
-            if name.backend != "cpu" or name.system not in (None, *emulation_data().systems):
-                yield "KCI786", f"{item.variant} cannot have passed there: only another system's CPU is emulated"
             continue
         backend = machine.backend if name.backend in ("cpu", "universal") else name.backend
         reason = unfit(name, machine)

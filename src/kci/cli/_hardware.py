@@ -104,8 +104,8 @@ def _pack(workspace: Workspace, built: BuiltPlace, archive: Path, pythons: Seque
     return 0
 
 
-def require_tested(workspace: Workspace | None, tree: Path, records: Sequence[Path]) -> tuple[str, ...]:
-    """The digests of a tree's variants that records say have passed; of each kind that one is about, all have to.
+def require_tested(workspace: Workspace | None, tree: Path, records: Sequence[Path]) -> None:
+    """Refuse a tree unless records say that its variants passed; of each kind that one is about, all have to.
 
     Raises:
         UsageError: it is not known which kernel the tree is of.
@@ -121,7 +121,6 @@ def require_tested(workspace: Workspace | None, tree: Path, records: Sequence[Pa
     found += [finding("KCI789", f"{name}: no record says that it was tested", path=str(tree)) for name in left]
     if found:
         raise FindingsError(f"{tree} is not published: not all of it was tested", diagnostics=found)
-    return tuple(item.digest for record in told.values() for item in record.variants)
 
 
 def _here(workspace: Workspace, built: BuiltPlace) -> BuiltHere:

@@ -72,7 +72,8 @@ def command(
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened([str(kernel)], catalog) if kernel is not None else None
-    said["tested"] = require_tested(workspace, tree, tested) if tested else ()
+    if tested:
+        require_tested(workspace, tree, tested)
     request = PublishRequest(tree, workspace, leave_out=LeaveOut(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:

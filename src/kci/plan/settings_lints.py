@@ -185,9 +185,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
         parts = limit.parts if isinstance(limit.parts, int) else None
         yield ("limits", index, "parts"), parts, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-    for path, machine in subject.machines():
-        image = machine.cross if isinstance(machine.cross, str) else None
-        yield (*path, "cross"), image, _IMAGE.fullmatch, "true, or a container image with a cross compiler"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None
@@ -349,17 +346,6 @@ def failures_without_effect(subject: _Subject) -> Iterator[Found]:
         yield ("schedule", "issues", "failures"), message, "remove it; docs/compat.md has the rules"
 
 
-def cross_without_effect(subject: _Subject) -> Iterator[Found]:
-    """KCI350: `cross` where nothing compiles for another system."""
-    for path, machine in subject.machines():
-        target = default_runners().cross.get(str(path[2]))
-        backends = {backend for host in (target.hosts.values() if target else ()) for backend in host}
-        if machine.cross and (path[0] != "runners" or not backends or path[1] not in ("any", *backends)):
-            known = ", ".join(sorted(default_runners().cross))
-            message = f"`cross` has no effect here: kci compiles for {known} on the other CPU, and for few backends"
-            yield (*path, "cross"), message, "`[runners.cpu.aarch64-linux]`, `cuda` or `any` in place of `cpu`"
-
-
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
     "KCI323": label_misspelt,
@@ -374,9 +360,8 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI334": digest_of_several,
     "KCI336": cores_without_effect,
     "KCI338": branch_of_one_version,
-    "KCI350": cross_without_effect,
     "KCI816": failures_without_effect,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI350", "KCI816")
+_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI816")
 """The rules that are about a key, not about its value."""

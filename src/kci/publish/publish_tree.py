@@ -14,12 +14,11 @@ from kci.config.find_settings import find_settings
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
-from kci.config.values import Crossed, LeaveOut, is_branch
-from kci.diagnostics import Diagnostic, finding
+from kci.config.values import LeaveOut, is_branch
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Log
 from kci.hub.client import find_access, known_access
-from kci.plurals import count
 from kci.publish.branch_changes import MAIN_VERSION, TakeoverTerms, version_of
 from kci.publish.hub import HubAnswerError, HubKernel
 from kci.publish.release import Release, read_release
@@ -49,8 +48,6 @@ class PublishRequest(msgspec.Struct, frozen=True):
     older: bool = False
     staged: str = ""
     """The kernel that the tree must be of, to stage it: the branch is made anew, and the front page is left alone."""
-    tested: tuple[str, ...] | None = ()
-    """The digests of the variants on which tests have passed; None where a run has judged that."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -111,7 +108,6 @@ def publish_tree(
         raise FindingsError(f"{request.tree} is {name[:100]!r}, not {request.staged}")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
-    _require_tested(request, settings, release)
     terms = _terms(request, settings, release)
     access = known_access() if request.dry_run else find_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
@@ -140,21 +136,6 @@ def remove_staged(repo_id: str, branch: str) -> str:
     except HubAnswerError as answer:
         raise FindingsError(f"{repo_id} does not remove {branch}: {answer.message}") from answer
     return f"{repo_id}: removed {branch}"
-
-
-def _require_tested(request: PublishRequest, settings: Publish, release: Release) -> None:
-    crossed = [entry for entry in release.manifest.present if entry.origin.built_on]
-    if settings.crossed is Crossed.UNTESTED or request.tested is None:
-        return
-    found = [
-        finding("KCI520", f"{entry.variant} was compiled on {entry.origin.built_on} and no test has run it")
-        for entry in crossed
-        if entry.digest not in request.tested
-    ]
-    if found:
-        hint = "`kci test --emulate --record FILE` tests it, --tested FILE says so; or [publish] crossed in kci.toml"
-        message = f"{count(len(found), 'variant')} of another system than this would be published untested"
-        raise FindingsError(message, hint=hint, diagnostics=found)
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:

@@ -239,7 +239,6 @@ def render_workflows(
         moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
-        crossed=any(runner.host for runner in workspace.runners.own.values()),
         # A static matrix knows no earlier run.
         compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),

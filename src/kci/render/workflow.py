@@ -117,8 +117,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
     """Whether there are machines that test."""
-    crossed: bool = False
-    """Whether machines of another CPU compile, or test."""
     compiled: bool = False
     """Whether a kernel is compiled, so that there are objects to keep from run to run."""
     nix: bool = False
@@ -187,7 +185,7 @@ def render(
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "groups": groups,
-        "limit_keys": [key for key in LIMIT_KEYS if inputs.crossed or key != "cross"],
+        "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
         "unreleased": "" if inputs.wheel else unreleased(pins),
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),

@@ -26,7 +26,6 @@ from kci.errors import KciError, MissingToolError, first_error
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
-from kci.plan.machines import said_of_crossing
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
@@ -112,7 +111,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant)
-            if is_crossed(variant) and (lacks := _lacks(variant, workspace)):
+            if is_crossed(variant) and (lacks := _lacks(variant)):
                 outcome.state, outcome.note = OutcomeState.LEFT, lacks
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
@@ -120,14 +119,12 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     return found
 
 
-def _lacks(variant: Variant, workspace: Workspace) -> str:
+def _lacks(variant: Variant) -> str:
     """Why this machine does not compile for another system; empty if it does."""
     article = "an" if variant.system.startswith("aarch64") else "a"
     machine = f"needs {article} {variant.system} machine"
     if not crosses(variant, this_system()):
         return machine
-    if said_of_crossing(workspace.settings.settings.runners, variant.backend, variant.system) is False:
-        return f"{machine}: kci.toml says `cross = false`"
     try:
         cxx_compiler(system=variant.system)
     except MissingToolError as error:

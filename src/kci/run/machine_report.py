@@ -23,7 +23,6 @@ from kci.processes.process import run, silent
 from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
 from kci.toolchains.environment import base_python
 from kci.toolchains.launcher import find_launcher
 from kci.toolchains.rocm import find_rocm
@@ -67,7 +66,6 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
     yield from _crossing(system)
-    yield from _emulation()
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
@@ -120,17 +118,6 @@ def _crossing(system: str) -> Iterator[Examined]:
                 return version_line(cxx)
 
             yield _noted(f"C++ for {target}", found)
-
-
-def _emulation() -> Iterator[Examined]:
-    if target := emulated_system():
-
-        def found() -> str:
-            version = find_qemu(target)
-            require_root_tools(emulation_data().systems[target])
-            return version
-
-        yield _noted(f"tests for {target}", found)
 
 
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:

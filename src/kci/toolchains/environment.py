@@ -211,10 +211,8 @@ def own() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
-
-    `instead` ends the hint where torch is one for GPUs: what else tests a kernel.
 
     Raises:
         MissingToolError: it cannot be made here.
@@ -229,7 +227,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> P
         found = read_torch_version(environment.torch)
     if found.cuda and not (environment.complete and run([str(environment.python), "-c", "import torch"]).code == 0):
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
-        raise MissingToolError(found.no_tests, hint=hint + instead)
+        raise MissingToolError(found.no_tests, hint=hint)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
