@@ -9,7 +9,6 @@ import pytest
 
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.builders import build_variant, native
-from kci.builders.never_ran.oneapi import find_icpx
 from kci.builders.recipe import commands
 from kci.catalog.runners import default_runners
 from kci.config.values import LauncherTool
@@ -17,6 +16,7 @@ from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.processes.job_budget import job_count
 from kci.toolchains.compilers import GCC_FLAGS, cxx_compiler, gcc_flags, glibc_is_newer, toolchain_identity
 from kci.toolchains.cuda import find_toolkit, nvcc_name
+from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.toolchain_data import toolchains
 from wheels import make_wheel, only_wheels
 

@@ -22,7 +22,7 @@ from kci.tree.manifest import Manifest, Origin, Present
 from kci.verify.load_rules import LoaderEnvironment
 from run.cuda_python import python_with_cuda
 from run.test_hardware_pack import BUILD_TOML
-from variants import CPU, CUDA, SOURCE, make_variant, variant_digest
+from variants import CUDA, SOURCE, make_variant, variant_digest
 
 ARM = "torch213-cxx11-cpu-aarch64-linux"
 OTHER = "torch-stable-abi211-cu130-x86_64-linux"
@@ -281,37 +281,6 @@ def test_publishing_wants_a_record_of_all_of_a_kind(day: Day, tmp_path: Path) ->
     refused(publish(day, edited), "KCI785", "it is about another ")
     nameless = kci("publish", tmp_path / "tree", "--dry-run", "--tested", good)
     assert (nameless.code, "--tested needs the kernel's tests" in nameless.stderr) == (2, True)
-
-
-QEMU = "qemu-aarch64 version 7.2.22"
-
-
-@pytest.mark.rule("KCI786", triggers=True)
-@pytest.mark.parametrize(
-    ("variant", "changes", "said"),
-    [
-        (ARM, {}, ""),
-        (ARM, {"machine": H100}, "it names a machine, and says that it was emulated"),
-        (CUDA, {}, "cannot have passed there: only another system's CPU is emulated"),
-        (CPU, {}, "cannot have passed there: only another system's CPU is emulated"),
-    ],
-)
-def test_what_qemu_cannot_have_run(tmp_path: Path, variant: str, changes: dict[str, Any], said: str) -> None:
-    day = Day(tmp_path, variant)
-    done = day.check(**{"machine": None, "emulated": QEMU} | changes)
-    assert said in done.stderr
-    assert done.code == bool(said), done.stderr
-    refused(day.check(one={"passed": 0}, machine=None, emulated=QEMU), "KCI786", "with 0 tests passed")
-
-
-@pytest.mark.rule("KCI787", "KCI785", triggers=True)
-def test_a_record_of_qemu_holds_a_tree_back_that_has_nothing_crossed(tmp_path: Path) -> None:
-    """As any other: whoever names a record wants the tree refused unless it is about it and passed."""
-    day = Day(tmp_path, ARM)
-    day.check(machine=None, emulated=QEMU, passed=False, error="it failed")
-    refused(publish(day, tmp_path / "record.json"), "KCI787", "it failed")
-    day.check(one={"digest": "0" * 64}, machine=None, emulated=QEMU)
-    refused(publish(day, tmp_path / "record.json"), "KCI785", "it is about another ")
 
 
 def test_what_a_hostile_record_says_drives_no_terminal(day: Day) -> None:

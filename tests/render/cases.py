@@ -200,7 +200,6 @@ CASES = [
             names=("relu", "rms-norm"),
             callers=1,
             tested=True,
-            crossed=True,
             commands=True,
             publish=PublishJobs(
                 environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, again=True, benchmarks=True

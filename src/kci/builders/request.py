@@ -78,8 +78,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Packs of objects, and folders of them, to look in besides the cache."""
     objects_to: Path | None = None
     """Write a pack of all objects that were found or made, however the build ends."""
-    module: Path | None = None
-    """The native module, made by hand with the commands that never ran; see `made_by_hand`."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name."""
     launcher: LauncherTool | None = None

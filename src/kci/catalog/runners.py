@@ -35,19 +35,6 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
         return not self.group and is_hosted(self.labels)
 
 
-class CrossTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system that machines of other systems compile for."""
-
-    triplet: str
-    """What GCC calls it: its cross compiler is `<triplet>-g++`."""
-    package: str
-    """Debian's and Ubuntu's package of the compiler, with the libraries of C and C++."""
-    cuda: str
-    """What NVIDIA calls it in a toolkit's `targets`."""
-    hosts: dict[str, dict[str, tuple[str, ...]]]
-    """The backends by the system of the machine that compiles, with the versions that need no image; none for all."""
-
-
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """How the variants of one backend are built."""
 
@@ -85,8 +72,6 @@ class Runners(msgspec.Struct, frozen=True):
     test: dict[tuple[str, str], Runner] = {}
     """Runners that test, by backend and system."""
     limits: tuple[Limit, ...] = ()
-    cross: dict[str, CrossTarget] = {}
-    """What it takes to compile for a system on a machine of another one."""
     nix: frozenset[str] = frozenset()
     """The systems and backends for which the nix builder makes what no image of `build` compiles."""
 
@@ -113,14 +98,13 @@ class Runners(msgspec.Struct, frozen=True):
 class _RunnerTable(Dated, frozen=True):
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
-    cross: dict[str, CrossTarget]
 
 
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
     table = shipped("catalog/data/runners.toml", _RunnerTable)()
-    return Runners(table.runner, table.build, cross=table.cross)
+    return Runners(table.runner, table.build)
 
 
 class Quotas(Dated, frozen=True):

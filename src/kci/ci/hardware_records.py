@@ -1,7 +1,7 @@
 """A record that came back from a machine with the hardware, held against what was built here.
 
-Whoever has the file can have written it, so it is read as data: it counts for the very files, tests and commands that
-it names, if it agrees with itself. Nothing shows that the machine is the one that it says.
+Whoever has the file can have written it, so it is read as data: it counts for the very files and tests that it
+names, if it agrees with itself. Nothing shows that the machine is the one that it says.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class BuiltHere(msgspec.Struct, frozen=True):
     variants: Mapping[str, SealedVariant]
     tests: str
     """`digest_of_tests` of the kernel."""
-    commands: Mapping[str, str] = {}
-    """`never_ran_digest` of its variants."""
 
 
 def digest_of_tests(kernel_dir: Path) -> str:
@@ -88,8 +86,6 @@ def _other_things(record: TestRecord, here: BuiltHere) -> Iterator[tuple[str, st
             yield "KCI785", f"it is about {item.variant}, which is not here"
         elif sealed.digest != item.digest:
             yield "KCI785", f"it is about another {item.variant}: digest {item.digest[:12]}, not {sealed.digest[:12]}"
-        if item.commands != here.commands.get(item.variant, ""):
-            yield "KCI788", f"{item.variant} was made by other commands than kci has for it"
 
 
 def _contradictions(record: TestRecord, here: BuiltHere) -> Iterator[tuple[str, str]]:

@@ -129,8 +129,6 @@ class TestedVariant(msgspec.Struct, frozen=True):
     skipped: Annotated[int, Meta(ge=0)] = 0
     workloads: tuple[Workload, ...] = ()
     """The kernel's benchmarks, if they ran; some compare its numbers with torch's."""
-    commands: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-    """`never_ran_digest`, for a variant of a kind whose commands never ran."""
 
 
 class TestRecord(_Record, frozen=True):

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
-from kci.builders.elsewhere import never_ran_digest
-from kci.builders.never_ran.ran_on import never_ran, ran_entry
-from kci.builders.request import BuildOptions
 from kci.ci.hardware_records import BuiltHere, digest_of_tests, judge_record, read_test_record, without_record
 from kci.ci.run_records import ci_run, write_record
 from kci.cli._output import Layout, print_diagnostics, progress_log, table
 from kci.diagnostics import finding, printable
-from kci.errors import FindingsError, KciError, UsageError
+from kci.errors import FindingsError, UsageError
 from kci.files.cache import default_cache
 from kci.matrix.names import parse_variant_name
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.hardware_pack import pack_for_hardware
-from kci.run.one_variant import request_for
 from kci.suggest import containing, suggestion
 from kci.tree.artifacts import Source, find_sources, newest
 from kci.tree.leg_record import read_sealed
@@ -127,8 +123,7 @@ def _here(workspace: Workspace, built: BuiltPlace) -> BuiltHere:
     kernel = workspace.only_kernel()
     with built_anywhere(built, kernel.build.name) as variants:
         sealed = {directory.name: read_sealed(directory) for directory in variants}
-    commands = commands_of(workspace, list(sealed), built.cache)
-    return BuiltHere(kernel.build.name, sealed, digest_of_tests(Path(kernel.directory)), commands)
+    return BuiltHere(kernel.build.name, sealed, digest_of_tests(Path(kernel.directory)))
 
 
 def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | None) -> int:
@@ -157,11 +152,6 @@ def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | N
             for item in told.variants
         ]
         click.echo(table(("variant", "state", "passed", "numbers as torch's"), rows, Layout(cut=("variant",))))
-        for item in told.variants:
-            if item.commands:
-                click.echo(
-                    ran_entry(told.kernel, item.variant, item.commands, (machine.device, machine.torch), told.at)
-                )
     if record is not None:
         first = parse_variant_name(told.variants[0].variant) if told.variants and not wrong else None
         counted = msgspec.structs.replace(
@@ -174,15 +164,3 @@ def _check(workspace: Workspace, built: BuiltPlace, path: Path, record: Path | N
         )
         write_record(record, counted)
     return 1 if wrong else 0
-
-
-def commands_of(workspace: Workspace | None, names: Sequence[str], cache: Path) -> Mapping[str, str]:
-    """`never_ran_digest` of variants of a kernel; none of one that the kernel does not have."""
-    found = {}
-    for name in names if workspace is not None else ():
-        assert workspace is not None  # noqa: S101  - there are no names without one
-        with suppress(KciError):
-            if never_ran().kind_of(parse_variant_name(name)):
-                request = request_for(workspace.only_kernel(), workspace.variant(name), Path(name), BuildOptions(cache))
-                found[name] = never_ran_digest(request)
-    return found

@@ -15,7 +15,7 @@ import msgspec
 from kci.ci.hardware_records import digest_of_tests
 from kci.ci.run_records import TestedVariant, TestRecord, ci_run, write_record
 from kci.cli import PATH, Command, completed
-from kci.cli._hardware import BuiltPlace, commands_of, elsewhere
+from kci.cli._hardware import BuiltPlace, elsewhere
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
 from kci.config.discover import find_kernels
@@ -180,7 +180,7 @@ def command(
     except KciError as error:
         if record is not None and sources is not None:
             name = known.only_kernel().build.name if known else sources.resolve().name
-            details = job | _details(known, sources, {}, (), environment, cache)
+            details = job | _details(sources, {}, (), environment)
             _write(record, name, reports, first_error(error), details)
         raise
     kernel_name = reports[0].kernel
@@ -189,7 +189,7 @@ def command(
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
         directories = {path.name: path for path in found}
-        details = _details(known, sources, directories, reports, environment, cache)
+        details = _details(sources, directories, reports, environment)
         _write(record, kernel_name, reports, wrong, job | details)
     _show(reports)
     if left and names and not wrong:  # asked for by name
@@ -263,15 +263,12 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, d
 
 
 def _details(
-    workspace: Workspace | None,
     sources: Path | None,
     directories: Mapping[str, Path],
     reports: Sequence[TestReport],
     environment: LoaderEnvironment | None,
-    cache: Path,
 ) -> dict[str, Any]:
     """What a record says of the machine, and of each variant beside whether it passed."""
-    commands = commands_of(workspace, list(directories), cache)
     variants = tuple(
         TestedVariant(
             variant=item.variant,
@@ -281,7 +278,6 @@ def _details(
             failed=item.failed,
             skipped=item.skipped,
             workloads=item.workloads,
-            commands=commands.get(item.variant, ""),
         )
         for item in reports
     )

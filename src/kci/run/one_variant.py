@@ -15,7 +15,6 @@ from kci.files.replace import replacing
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import Log
-from kci.toolchains.crossing import built_on
 from kci.tree import identity
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
@@ -67,7 +66,7 @@ def make_variant_dir(
                 state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
                 kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
-                committed=identity.committed(kernel_dir), built_on=built_on(variant),
+                committed=identity.committed(kernel_dir),
             )  # fmt: skip
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
