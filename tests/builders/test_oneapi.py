@@ -67,14 +67,14 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
     names = ["torch-ext/torch_binding.cpp", "cpu/a.cpp", "cuda/a.cu", "xpu/a.cpp", "xpu/a.hpp"]
-    names += ["metal/a.mm", "metal/a.metal", "metal/b/a.metal", "metal/c.c", "metal/a.h", "torch-ext/many/__init__.py"]
+    names += ["metal/a.metal", "torch-ext/many/__init__.py"]
     files = dict.fromkeys(names, "\n") | {"torch-ext/torch_binding.cpp": "TORCH_EXTENSION_NAME\n"}
     return write_tree(tmp_path / "many", {"build.toml": BUILD_TOML, **files})
 
 
 def icpx(tmp_path: Path, version: str) -> None:
     """Put a program that answers as that version of icpx on the PATH."""
-    asked = '*-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"\' ;;'
+    asked = '*-fno-gnu*|*-fno-canon*) exit 1 ;; *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"\' ;;'
     program(tmp_path / "only-these", "icpx", f'case "$*" in {asked} *) echo DPC++ {version}.0 ;; esac')
 
 

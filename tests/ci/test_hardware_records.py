@@ -228,11 +228,6 @@ def test_what_did_not_pass(
     assert not read_json(tmp_path / "kci-test.json", TestRecord).passed
 
 
-@pytest.mark.rule("KCI788", triggers=True)
-def test_commands_that_kci_does_not_have(day: Day) -> None:
-    refused(day.check(one={"commands": "0" * 64}), "KCI788", "by other commands than kci has for it")
-
-
 @pytest.mark.rule("KCI789", triggers=True)
 def test_variants_without_a_record_are_named(day: Day, tmp_path: Path) -> None:
     make_variant(tmp_path / "tree", OTHER, archs=("9.0",))
