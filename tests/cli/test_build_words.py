@@ -40,7 +40,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "link": st.just(False),
     "objects_from": st.lists(st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2).map(tuple),
     "objects_to": st.just(Path("/p/o.tar.zst")),
-    "module": st.sampled_from([None, Path("/p/m.so")]),
     "attempt": st.integers(1, 99),
     "run": st.text("abc-", min_size=1, max_size=5),
 }

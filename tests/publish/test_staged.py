@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def stage(tree: Path, branch: str = "pr-7", kernel: str = "gated-norm", **more: object) -> PublishedTree:
-    request = PublishRequest(tree, repo_id=REPO, branch=branch, staged=kernel, tested=None, **more)  # type: ignore[arg-type]
+    request = PublishRequest(tree, repo_id=REPO, branch=branch, staged=kernel, **more)  # type: ignore[arg-type]
     return publish_tree(request, print)
 
 
