@@ -24,7 +24,7 @@ from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
 from kci.errors import KciError
-from kci.watch.history_places import HistoryBranch
+from kci.watch.history_branch import HistoryBranch
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""
@@ -107,11 +107,6 @@ def lines_input(name: str) -> list[str]:
         if not value.isprintable():
             fail(f"the input `{name}` holds unprintable characters", 2)
     return [value for value in values if value]
-
-
-def raw_input(name: str) -> str:
-    """An input as it is: anybody's text, of any length and any characters."""
-    return os.environ.get(_variable(name), "")
 
 
 def words_input(name: str) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-
-import msgspec
 
 from common import (
     add_summary,
@@ -19,16 +16,12 @@ from common import (
     required_input,
     run_action,
     set_output,
-    warn,
 )
-from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_interfaces, judge_jobs, read_results, releasable
+from kci.ci.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results, releasable
 from kci.ci.run_records import ci_run
 from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._tables import left_out_table
 from kci.diagnostics import escape_data, escape_property
-from kci.plan.github import tests_matrix
-from kci.plan.plan import TestLeg
-from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
 
 SHOWN = 10
@@ -42,12 +35,12 @@ def main() -> None:
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
-    rows, breaks, releases = judge(run), judge_interfaces(run), releasable(run, ci_run().id)
-    offer(releases, plan.benchmarks)
+    rows, releases = judge(run), releasable(run, ci_run().id)
+    set_output("releases", compact_json({"include": releases}))
+    set_output("has-releases", "true" if releases else "false")
     kernels = {leg.kernel for leg in plan.legs}
-    set_output("failed", str(len(rows) + len(breaks)))
+    set_output("failed", str(len(rows)))
     report("What did not happen", rows)
-    report("What would break users", breaks)
     if not flag_input("judge", default="true"):
         return
     if plan.left_out:
@@ -56,9 +49,6 @@ def main() -> None:
         add_tables([told])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
-    if breaks:
-        hint = "raise `version` in its build.toml, or keep what callers use"
-        fail(f"{count(len(breaks), 'kernel')} would break users without a new version", 1, hint)
     if wrong := judge_jobs(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
     built = sum(len(leg.variants) for leg in plan.legs)
@@ -74,17 +64,6 @@ def main() -> None:
         add_table("All that was planned is there", ("kernel", "variants in its tree", "tests passed on"), trees)
     else:
         add_summary(["There was nothing to do."], [])
-
-
-def offer(releases: list[Releasable], benchmarks: Sequence[TestLeg]) -> None:
-    """Say which kernels can be published, and where they are measured then."""
-    set_output("releases", compact_json({"include": releases}))
-    set_output("has-releases", "true" if releases else "false")
-    runs = {release.kernel: release.run for release in releases}
-    legs = [msgspec.structs.replace(leg, run=runs[leg.kernel]) for leg in benchmarks if leg.kernel in runs]
-    if len(legs) > MAX_MATRIX:
-        warn(f"{len(legs)} jobs would measure releases, and a matrix has {MAX_MATRIX}: the rest is not measured")
-    set_output("benchmarks", compact_json(tests_matrix(legs[:MAX_MATRIX])) if legs else "")
 
 
 def report(title: str, rows: list[GateRow]) -> None:

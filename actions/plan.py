@@ -32,7 +32,7 @@ from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.errors import rule_error
 from kci.files.replace import write_atomic
-from kci.plan.changes import changes_since, merged_into
+from kci.plan.changes import merged_into
 from kci.plan.github import (
     FINISH,
     MAX_OUTPUT_UNITS,
@@ -44,7 +44,6 @@ from kci.plan.github import (
     tests_matrix,
     untested,
 )
-from kci.plan.hardware_tests import plan_tests
 from kci.plan.plan import Role, Shard, promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
@@ -125,19 +124,11 @@ def main() -> None:
     set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
     kernels = sorted({leg.kernel for leg in plan.legs} | carried)
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")
-    # Legs that are left for own machines belong to a change whose own run has compared it.
-    set_output("interface-base", interface_base(workspace, request.affected) if machines == "all" else "")
     set_output("carries", "true" if plan.skipped else "false")
     set_output("has-tree", "true" if promise["kernels"] else "false")
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
-    hand_over(planned, workspace)
+    hand_over(planned)
     report(planned)
-
-
-def interface_base(workspace: kci.Workspace, affected: str | None) -> str:
-    """The commit that interfaces are compared with; empty where kci.toml does not ask, or there is none."""
-    asked = workspace.settings.settings.pull_request.api is not None
-    return changes_since(Path(), affected).base if asked and affected else ""
 
 
 def matrix_of(planned: kci.PlannedRun, role: Role) -> str:
@@ -188,12 +179,9 @@ def trees_so_far() -> TreeIndex:
     return index
 
 
-def hand_over(planned: kci.PlannedRun, workspace: kci.Workspace) -> None:
-    """The whole plan as a file, for the gate; and where releases are measured."""
-    asked = planned.plan.kernels if workspace.settings.settings.publish.benchmarks else ()
-    measured = [kernel for kernel in asked if list(Path(kernel.path).glob("benchmarks/benchmark*.py"))]
-    legs = plan_tests(measured, (), workspace.runners)
-    whole = compact_json(planned.as_json() | {"benchmarks": legs, "attempt": ci_run().attempt or 1})
+def hand_over(planned: kci.PlannedRun) -> None:
+    """The whole plan as a file, for the gate."""
+    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
     write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from common import history_branch, required_input, run_action, set_output
 from kci.cli._output import print_diagnostics
 from kci.plurals import count
-from kci.watch.bench_history import results_of_benches
 from kci.watch.history import gather, read_results
 
 
@@ -16,10 +15,9 @@ def main() -> None:
     folder = Path(required_input("results"))
     results, problems = read_results([folder] if folder.is_dir() else [])
     runs, conflicts = gather(results)
-    benches = results_of_benches([folder], problems.append)
     print_diagnostics([*problems, *conflicts])
-    new = history_branch().record(runs, benches) if runs or benches else 0
-    print(f"{count(len(results) + len(benches), 'result')}, {count(new, 'new file')} in the history")
+    new = history_branch().record(runs) if runs else 0
+    print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
     set_output("new", str(new))
 
 

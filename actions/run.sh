@@ -28,15 +28,12 @@ if [ ! -f "$environment/complete" ]; then
   echo "::endgroup::"
 fi
 
-# What only one of the actions needs has a lock of its own, and is added to the environment. Benchmarks
-# are compared with what is on the Hub, which takes what publishing takes.
-more=$action
-if [ "${KCI_INPUT_BENCHMARKS:-}" = true ]; then more=publish; fi
-if [ -f "$here/requirements-$more.txt" ] && [ ! -f "$environment/complete-$more" ]; then
-  echo "::group::Install what $more depends on"
+# What only one of the actions needs has a lock of its own, and is added to the environment.
+if [ -f "$here/requirements-$action.txt" ] && [ ! -f "$environment/complete-$action" ]; then
+  echo "::group::Install what $action depends on"
   python=${KCI_PYTHON:-$(bash "$here/find_python.sh")}
   env -u PYTHONPATH -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONINSPECT -u PYTHONUSERBASE \
-    "$python" -I "$here/install.py" "$environment" "$more" || exit "$?"
+    "$python" -I "$here/install.py" "$environment" "$action" || exit "$?"
   echo "::endgroup::"
 fi
 

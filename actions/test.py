@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -29,12 +27,9 @@ from kci.ci.watched_leg import unpack_legs, watch_hardware
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.files.cache import default_cache
-from kci.hub.fetched import NothingEarlierError
 from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
-from kci.plurals import count
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.run.published_builds import HUB, other_build
 from kci.toolchains.downloads import SeldomTransfers
 from kci.tree.manifest import read_manifest
 from kci.watch.history import LegResult
@@ -46,9 +41,6 @@ def main() -> None:
     kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
     leg = text_input("leg", "test")
     flag_input("upload", default="false")
-    if flag_input("benchmarks", default="false"):
-        measure(kernel, names, python, leg)
-        return
     if flag_input("results", default="false"):
         if python:
             watch(kernel, names, Path(python), leg)
@@ -100,32 +92,6 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
                 warn(f"{leg} tested nothing: {error.message}")
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
-
-
-def measure(kernel: Path, names: list[str], python: str, leg: str) -> None:
-    """Compare the benchmarks of a release with those of the one before; what had none before is measured alone."""
-    tree, workspace = unpacked(fetched(Path(required_input("tree")))), kci.open_workspace([str(kernel)])
-    variants = variants_of(tree, names, isolation=not python)
-    records, codes = runner_temp() / "kci-benchmarks", list[int]()
-    for directory in fitting(variants, Path(python)) if python else variants:
-        words = ["bench", str(kernel), f"--variant={directory.name}", *(["--python", python] if python else [])]
-        command = [sys.executable, "-E", "-m", "kci", *words, "--tree", str(tree), "--record", str(records)]
-        try:
-            with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-                other_build(HUB, directory, workspace, Path(place))
-            command.append(f"--against={HUB}")
-        except NothingEarlierError as error:
-            warn(f"{directory.name} is measured alone: {error.message}")
-        codes.append(subprocess.run(command, check=False).returncode)
-        if codes[-1]:
-            print(f"To do the same: {shlex.join(['kci', *words, f'--tree={HUB}', f'--against={HUB}'])}", flush=True)
-    if records.is_dir():
-        name = workspace.only_kernel().build.name
-        set_output("results-name", f"watch-{name}.benchmarks-{leg}-{ci_run().attempt or 1}")
-        set_output("results-folder", str(records))
-    if wrong := sum(map(bool, codes)):
-        hint = "what is published stays; the log says what is slower, or could not be measured or told apart"
-        fail(f"{count(wrong, 'variant')} of {len(codes)} without a good comparison", 1, hint)
 
 
 def fetched(place: Path) -> Path:

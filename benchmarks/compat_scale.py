@@ -1,7 +1,7 @@
 """Processor time and memory of the scheduled side, for as many kernels as the whole Hub has.
 
     python benchmarks/compat_scale.py [KERNELSxDAYS...]    history, decisions and report
-    python benchmarks/compat_scale.py KERNELS...           coverage, and what a new torch would change and take
+    python benchmarks/compat_scale.py KERNELS...           coverage
 
 For the first, every kernel has 30 variants; one leg in a thousand fails, one in a hundred is unknown. For the second,
 kernels are made for cpu, cuda, rocm and xpu, which is 24 variants, one in fifty of which is not published; the sizes of
@@ -22,7 +22,6 @@ from pathlib import Path
 
 from kci.config.settings import Decisions
 from kci.hub.held import Held, Holding
-from kci.moves.next_catalog import impact, impact_lines, next_catalog
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import standing
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
@@ -37,12 +36,6 @@ BACKENDS = ("cpu", "cuda", "rocm", "xpu")
 REAL = (20, 20, 16, 16, *(12,) * 12, *(8,) * 6, *(4,) * 12, *(3,) * 20)
 """About how many variants each of 50 real kernels has."""
 FOR = {20: BACKENDS, 16: ("cuda", "rocm"), 12: ("cuda",), 8: ("cpu", "rocm"), 4: ("cpu",), 3: ("cpu",)}
-FLAVOURS = {
-    "2.13": ("cpu", "cu126", "cu130", "cu132", "rocm7.1", "rocm7.2", "xpu"),
-    "2.14": ("cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
-    "2.15": ("cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
-}
-"""The wheels of each torch, the last of which is new."""
 
 
 def legs_of(kernels: int) -> list[tuple[int, str]]:
@@ -115,23 +108,11 @@ def make_kernels(root: Path, count: int, *, real: bool) -> None:
         (directory / "build.toml").write_text(text)
 
 
-def listing() -> str:
-    """A page of a wheel index."""
-    names = []
-    for torch, flavours in FLAVOURS.items():
-        names.append(f"torch-{torch}.0-cp313-none-macosx_14_0_arm64.whl")
-        for flavour in flavours:
-            systems = ("x86_64", "aarch64") if flavour.startswith(("cpu", "cu")) else ("x86_64",)
-            names += [f"torch-{torch}.0+{flavour}-cp313-cp313-manylinux_2_28_{system}.whl" for system in systems]
-    return "".join(f"<a>{name}</a>\n" for name in names)
-
-
 def measure_hub(kernels: int, *, real: bool) -> None:
-    """Print one line about coverage and a new torch."""
+    """Print one line about coverage."""
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as place:
         make_kernels(Path(place) / "hub", kernels, real=real)
-        (Path(place) / "index.html").write_text(listing())
         marks = [time.process_time()]
         workspace = open_workspace([str(Path(place) / "hub")], catalog="2026-09-17")
         marks.append(time.process_time())
@@ -147,15 +128,11 @@ def measure_hub(kernels: int, *, real: bool) -> None:
             found = coverage(kernel, Holding("hub", held))
             missing, expected = missing + len(found.names(CoverageState.MISSING)), expected + len(found.variants)
         marks.append(time.process_time())
-        proposal = next_catalog(workspace, "2026-11-22", [str(Path(place) / "index.html")])
-        found_impact = impact(workspace, proposal.catalog)
-        marks.append(time.process_time())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    reading, selecting, covering, proposing = (after - before for before, after in pairwise(marks))
-    takes = [line for line in impact_lines(found_impact) if line.startswith("to build")]
+    reading, selecting, covering = (after - before for before, after in pairwise(marks))
     print(
         f"{kernels:7}{'r' if real else ' '} {expected:9} {missing:8} {reading:7.1f} {selecting:7.2f} {covering:10.2f} "
-        f"{proposing:7.1f} {1e3 * proposing / kernels:10.2f} {memory:8}  {takes[0] if takes else ''}",
+        f"{memory:8}",
         flush=True,
     )
 
@@ -173,10 +150,7 @@ HISTORY = (
     "kernels  days   results  write s  decide s  us/result  grid s  us/result  pages s  pages "
     "largest KiB  disk MiB  RAM MiB  issues"
 )
-HUB = (
-    "kernels   expected  missing  read s matrix s coverage s  next s  ms/kernel  RAM MiB  what one new torch takes, as "
-    "`kci catalog next` prints it"
-)
+HUB = "kernels   expected  missing  read s matrix s coverage s  RAM MiB"
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"] and "x" in sys.argv[2]:

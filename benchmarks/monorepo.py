@@ -195,6 +195,9 @@ def make_monorepo(root: Path, count: int, *, large: bool) -> list[str]:
             text = compiled(name, backends, components, sources, stable=random_source.random() < 0.1)
         (root / name / "build.toml").write_text(text, encoding="utf-8")
         write_sources(root / name, text)
+        package = root / name / "torch-ext" / name.replace("-", "_")
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
         names.append(name)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     return names

@@ -1,7 +1,6 @@
 """Writes the locks of actions/: what the actions install, every file of it by its hash. Needs uv.
 
-`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides, and
-`requirements-interfaces.txt` what comparing interfaces does.
+`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides.
 
 python bin/lock_actions.py              after a change of the dependencies in pyproject.toml; keeps what is locked
 python bin/lock_actions.py --upgrade    takes the newest of everything, before a release
@@ -32,10 +31,9 @@ MORE_HEAD = """\
 LOCKS: dict[str, tuple[str, ...]] = {
     "requirements.txt": (),
     "requirements-publish.txt": ("hf", "sign"),
-    "requirements-interfaces.txt": ("api",),
 }
 """The locks, and the optional dependencies that each is for."""
-WHAT = {"requirements-publish.txt": "the publish action", "requirements-interfaces.txt": "the plan action, if asked,"}
+WHAT = {"requirements-publish.txt": "the publish action"}
 
 
 def dependencies(pyproject: str, extras: Sequence[str] = ()) -> list[str]:

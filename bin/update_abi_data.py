@@ -1,13 +1,11 @@
-"""Write the ABI tables that `kci verify` reads: CPython's stable ABI, and torch's versioned shim functions.
+"""Write the table of torch's versioned shim functions, which `kci verify` reads.
 
     python bin/update_abi_data.py [TORCH_INCLUDE_DIR]
 
-Needs the abi3info package, which carries CPython's Misc/stable_abi.toml as data, and the headers of a torch wheel; the
-installed torch is taken if no directory is given.
+Needs the headers of a torch wheel; the installed torch is taken if no directory is given.
 """
 
 import datetime
-import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -28,19 +26,6 @@ def write(name: str, about: str, source: str, by_version: dict[tuple[int, int], 
         lines += [f'    "{name}",' for name in sorted(by_version[version])]
         lines.append("]")
     (DATA / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def python_symbols() -> None:
-    """CPython's stable ABI: functions and data that a limited-API extension may import."""
-    import abi3info
-
-    found: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for table in (abi3info.FUNCTIONS, abi3info.DATAS):
-        for symbol, entry in table.items():
-            found[entry.added.major, entry.added.minor].add(symbol.name)
-    about = "Symbols of CPython's stable ABI by the version that added them.\nWritten by bin/update_abi_data.py."
-    source = f"CPython Misc/stable_abi.toml, as carried by abi3info {importlib.metadata.version('abi3info')}"
-    write("python-stable-abi.toml", about, source, found)
 
 
 def torch_shims(include: Path) -> None:
@@ -78,12 +63,11 @@ def torch_shims(include: Path) -> None:
 
 
 def main() -> None:
-    """Write both tables."""
+    """Write the table."""
     if len(sys.argv) > 1:
         include = Path(sys.argv[1])
     else:
         include = Path(importlib.util.find_spec("torch").origin).parent / "include"
-    python_symbols()
     torch_shims(include)
 
 

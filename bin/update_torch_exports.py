@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kci.tree.elf import read_elf
@@ -63,8 +63,29 @@ def encode(masks: Mapping[int, int]) -> bytes:
     return struct.pack("<I", len(ordered)) + planes + bytes(masks[number] for number in ordered)
 
 
+def write(name: str, about: str, files: Iterable[str], by_version: Mapping[str, set[str]]) -> None:
+    """Write a table and its record."""
+    versions = sorted(by_version, key=lambda text: tuple(map(int, text.split("."))))
+    masks: dict[int, int] = defaultdict(int)
+    for bit, version in enumerate(versions):
+        for symbol in by_version[version]:
+            masks[name_hash(symbol)] |= 1 << bit
+    packed = zlib.compress(encode(masks), 9)
+    (DATA / f"{name}.bin").write_bytes(packed)
+    listed = ", ".join(f'"{version}"' for version in versions)
+    (DATA / f"{name}.toml").write_text(
+        f"# {about}; the names' hashes are in {name}.bin.\n"
+        f"# Written by bin/{Path(sys.argv[0]).name}.\n"
+        f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}\n"
+        f'source = "PyPI: {", ".join(sorted(files))}"\n'
+        f"versions = [{listed}]\n"
+        f'sha256 = "{hashlib.sha256(packed).hexdigest()}"\n',
+        encoding="utf-8",
+    )
+
+
 def main() -> None:
-    """Write the table and its record."""
+    """Write the table of torch."""
     by_version = {}
     files = []
     for wheel in map(Path, sys.argv[1:]):
@@ -72,24 +93,9 @@ def main() -> None:
         by_version[version] = exported(wheel)
         files.append(wheel.name)
         print(version, len(by_version[version]), file=sys.stderr)
-    versions = sorted(by_version, key=lambda text: tuple(map(int, text.split("."))))
     libstdcpp = of_libstdcpp() & set().union(*by_version.values())
-    masks: dict[int, int] = defaultdict(int)
-    for bit, version in enumerate(versions):
-        for name in by_version[version] | libstdcpp:
-            masks[name_hash(name)] |= 1 << bit
-    packed = zlib.compress(encode(masks), 9)
-    (DATA / "torch-exports.bin").write_bytes(packed)
-    listed = ", ".join(f'"{version}"' for version in versions)
-    (DATA / "torch-exports.toml").write_text(
-        "# Which names torch's libraries export, by version; the names' hashes are in torch-exports.bin.\n"
-        "# Written by bin/update_torch_exports.py.\n"
-        f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}\n"
-        f'source = "PyPI: {", ".join(sorted(files))}"\n'
-        f"versions = [{listed}]\n"
-        f'sha256 = "{hashlib.sha256(packed).hexdigest()}"\n',
-        encoding="utf-8",
-    )
+    with_std = {version: names | libstdcpp for version, names in by_version.items()}
+    write("torch-exports", "Which names torch's libraries export, by version", files, with_std)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ IMPORT_ALL = f"""
 import importlib, os, pkgutil, sys, types
 import asyncio, concurrent.futures, ctypes, multiprocessing, shutil, subprocess, tempfile, urllib.request, venv
 import click, jinja2, msgspec, rich.console, tomlkit, yaml  # how others do it is their matter
-import capstone, packaging.version, tree_sitter_toml
+import packaging.version, tree_sitter_toml
 
 for name in {ONLY_POSIX}:
     sys.modules[name] = None  # importing it fails

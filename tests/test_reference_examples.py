@@ -1,8 +1,8 @@
-"""The example kernels of the reference, from `kci check` to `kci verify`: what each step says, by example.
+"""The example kernels of the reference, from `kci check` to `kci verify`, and the community's, one repository.
 
 `reference_examples.toml` has the expectations. What a build.toml alone decides is held to it everywhere, with the texts
 of `conformance/`. The sources are not here: the rest needs a checkout of the commit that the table names, and its
-folder `examples/kernels` in KCI_REFERENCE_EXAMPLES.
+folder `examples/kernels` in KCI_REFERENCE_EXAMPLES; for the community's, a checkout in KCI_COMMUNITY_KERNELS.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import conformance_cases
+from act.harness import commit_all
 from cli.runner import Result, kci, kci_process
 from conftest import add_package
 
@@ -104,3 +105,45 @@ def test_a_variant_from_its_commands_to_a_verified_tree(
     answer = kci("verify", tmp_path / ("tree" if whole else f"out/{variant}"), "--format", "json")
     expected = EXAMPLES[name].get("verify", {"exit": 0, "rules": []})
     assert {"exit": answer.code, "rules": rules(answer)} == expected
+
+
+COMMUNITY = TABLE["community"]
+
+
+@pytest.fixture
+def community(tmp_path: Path) -> Path:
+    """A copy of the community's kernels, as a repository of one commit."""
+    folder = os.environ.get("KCI_COMMUNITY_KERNELS")
+    if not folder:
+        pytest.skip(f"KCI_COMMUNITY_KERNELS does not name a checkout of {COMMUNITY['source']}")
+    made = Path(shutil.copytree(folder, tmp_path / "kernels", symlinks=True, ignore=shutil.ignore_patterns(".git")))
+    (made / ".github").rename(tmp_path / "theirs") if (made / ".github").exists() else None
+    commit_all(made)
+    return made
+
+
+def test_a_whole_repository_of_kernels(community: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check finds errors in some; they are set aside by the plan, the files are rendered, and others go their way."""
+    monkeypatch.chdir(community)
+    found = kci("check", "--format", "json", *EDITION)
+    errors = {
+        item["path"].partition("/")[0]
+        for item in json.loads(found.stdout)["diagnostics"]
+        if item["severity"] == "error"
+    }
+    assert sorted(errors) == COMMUNITY["faulty"]
+    answer = kci("plan", "--format", "json", *EDITION)
+    plan = json.loads(answer.stdout)
+    assert (answer.code, sorted(item["path"] for item in plan["faulty"])) == (1, COMMUNITY["faulty"])
+    counted = {"kernels": len(plan["kernels"]), "legs": len(plan["legs"])}
+    assert counted == {key: COMMUNITY[key] for key in counted}
+    assert kci("render").code == 0
+    commit_all(community)
+    for kernel, faulty in ((COMMUNITY["sound"], []), (COMMUNITY["faulty"][0], [COMMUNITY["faulty"][0]])):
+        package = next((community / kernel).glob("torch-ext/*/__init__.py"))
+        package.write_text(package.read_text() + "\n")
+        change = kci("plan", "--tier", "pr", "--affected", "HEAD", "--allow-empty", "--format", "json", *EDITION)
+        plan = json.loads(change.stdout)
+        assert (change.code, [item["path"] for item in plan["faulty"]]) == (int(bool(faulty)), faulty)
+        assert {leg["kernel"] for leg in plan["legs"]} == set() if faulty else {kernel}
+        commit_all(community)

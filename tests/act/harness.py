@@ -160,6 +160,7 @@ def run_workflow(
     containers: Containers | None = None,
     job: str = "",
     own: str = "kci/build@v1",
+    secrets: dict[str, str] | None = None,
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -177,6 +178,7 @@ def run_workflow(
         containers: what jobs run in; without it, they run on this machine.
         job: the only job to run, with those that it needs; empty for all.
         own: the repository of kci's own actions, and what follows it in the workflow; empty if it uses none.
+        secrets: the repository's secrets, beside GitHub's own.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -198,8 +200,12 @@ def run_workflow(
     command += ["--local-repository", f"{own}={checkout}"] if own else []
     command += ["--var", "KCI_CONTAINER=none"]
     command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
-    command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
-    pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
+    command += [
+        word
+        for key, value in {"GITHUB_TOKEN": TOKEN, **(secrets or {})}.items()
+        for word in ("--secret", f"{key}={value}")
+    ]
+    pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")

@@ -15,7 +15,6 @@ from act.harness import Run, act_path, commit_all, copy_actions, installed, run_
 from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
-from matrix.test_next_edition import page, wheels
 from run.cuda_python import python_with_cuda
 
 pytestmark = [
@@ -112,32 +111,11 @@ class Scheduled:
     def bodies(self) -> list[str]:
         return [issue["body"] for issue in self._told()["issues"]]
 
-    def pull_changes(self) -> list[str]:
-        """All requests so far that change something about pull requests."""
-        told = [item.replace("repos/example/kernels/", "") for item in self._told()["requests"]]
-        return [item for item in told if not item.startswith("GET") and item.split()[1].startswith(("pulls", "git/"))]
-
     def changes(self) -> list[str]:
         """The requests that change an issue, of the last run."""
         told = [item for item in self._told()["requests"] if "/issues" in item or "/actions/" in item]
         last = max(number for number, item in enumerate(told) if item.startswith("GET"))
         return [item.partition(" ")[0] for item in told[last:] if "/issues" in item and not item.startswith("GET")]
-
-    def pulls(self) -> list[tuple[int, str, str, str]]:
-        """Number, branch, state and title of each pull request."""
-        found = self._told()["code"].get("pulls", [])
-        return [(pull["number"], pull["head"]["ref"], pull["state"], pull["title"]) for pull in found]
-
-    def merge(self, number: int) -> None:
-        """Somebody merges a pull request."""
-        told = self._told()
-        code, pull = told["code"], told["code"]["pulls"][number - 1]
-        commit = code["commits"][code["refs"].pop(pull["head"]["ref"])]
-        for path, text in code["trees"][commit["tree"]["sha"]].items():
-            (self.repository / path).write_text(text)
-        pull.update(state="closed", merged_at="2026-11-22T00:00:00Z")
-        (self.folder / "issues.json").write_text(json.dumps(told))
-        commit_all(self.repository)
 
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = json.loads((self.folder / "issues.json").read_text())
@@ -215,55 +193,6 @@ def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, 
     place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache")
     run = place.run()
     assert run.jobs == {"awake": "success", "plan": "success"}, run.log
-
-
-def test_a_moved_range_is_one_pull_request_and_one_for_each_kernel(shared_by_workers: Path, tmp_path: Path) -> None:
-    kernel = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
-    build = kernel / "build.toml"
-    text = build.read_text() + '\n[general.cuda] # bounds\nminver = "12.9"\n'
-    build.write_text(text)
-    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
-    index = tmp_path / "repository" / "index.html"
-    index.write_text(page(*wheels("2.12.0", "cu134"), *wheels("2.13.0", "cu134")))
-    settings = f'{SETTINGS}\n[schedule.moves]\npull-requests = "kernels"\nindexes = ["index.html"]\n'
-    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
-    edition, migration = "kci/edition", "kci/migrate-some-kernel"
-
-    first = place.run()  # of the later runs, only the job that proposes, which needs no other
-    ran = ["awake", "build some-kernel torch-cuda", "issues", "plan", "propose", "record", "suspects"]
-    assert first.jobs == dict.fromkeys(ran, "success"), first.log
-    assert [(branch, state, title) for _, branch, state, title in place.pulls()] == [
-        (edition, "open", "Toolchains: torch 2.12, 2.13"),
-        (migration, "open", "some-kernel: remove `general.cuda.minver = 12.9`"),
-    ]
-    once = place.pull_changes()
-    assert once == ["POST git/trees", "POST git/commits", "POST git/refs", "POST pulls"] * 2
-
-    second = place.run(job="propose")
-    assert second.jobs == {"propose": "success"}, second.log
-    assert place.pull_changes() == once, "the same world: nothing is done again"
-
-    index.write_text(page(*wheels("2.13.0", "cu134"), *wheels("2.14.0", "cu134")))
-    commit_all(place.repository)
-    third = place.run(job="propose")
-    assert third.jobs == {"propose": "success"}, third.log
-    assert place.pulls()[0][1:] == (edition, "open", "Toolchains: torch 2.13, 2.14")
-    assert len(place.pulls()) == 2
-
-    index.write_text("down for maintenance")
-    commit_all(place.repository)
-    before = place.pull_changes()
-    assert place.run(job="propose").jobs == {"propose": "failure"}, "what cannot be read is no green"
-    assert place.pull_changes() == before
-
-    index.write_text(page(*wheels("2.13.0", "cu134"), *wheels("2.14.0", "cu134")))
-    for number, *_ in place.pulls():
-        place.merge(number)
-    assert "minver" not in build.read_text()
-    last = place.run(job="propose")
-    assert last.jobs == {"propose": "success"}, last.log
-    assert "0 wanted, 0 changed" in last.log
-    assert [state for _, _, state, _ in place.pulls()] == ["closed", "closed"]
 
 
 class WithTests:

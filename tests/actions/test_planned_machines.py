@@ -11,11 +11,7 @@ import pytest
 from act.harness import commit_all
 from actions.test_common import load
 from buildkit import write_tree
-from cli.runner import kci
 from conftest import add_package
-from kci.ci.gate import Releasable
-from kci.ci.run_records import PLAN_FILE, RunPlan
-from kci.files.bounded_json import read_json
 
 BUILD = """
 [general]
@@ -72,51 +68,3 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     matrix = re.search(r"^matrix<<(\S+)\n(.*)\n\1$", (tmp_path / "output").read_text(), re.MULTILINE)
     assert matrix is not None
     assert {leg["backend"] for leg in json.loads(matrix[2])["include"]} == MACHINES[where]
-
-
-@pytest.mark.programs
-def test_where_a_release_is_measured_does_not_depend_on_what_is_built_or_tested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None
-) -> None:
-    """The plan has a job for each machine and kernel with benchmarks; the gate keeps those of what is released."""
-    settings = OWN + '[test.cpu.aarch64-linux]\nlabels = ["arm"]\n[publish]\nrepo-prefix = "acme"\nbenchmarks = true\n'
-    repository = tmp_path / "repository"
-    for name in ("first", "second", "third"):
-        files = {"build.toml": BUILD.replace("some-kernel", name), "a.cpp": ""}
-        add_package(write_tree(repository / name, files))
-        if name != "third":
-            write_tree(repository / name, {"benchmarks/benchmark_a.py": ""})
-    write_tree(repository, {"kci.toml": settings})
-    commit_all(repository)
-    (tmp_path / "temp").mkdir()
-    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path / "temp"))
-    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
-    monkeypatch.setenv("KCI_INPUT_KERNELS", "first\nsecond\nthird")
-    monkeypatch.setenv("KCI_INPUT_KERNEL", "first second third")
-    monkeypatch.setenv("KCI_INPUT_ONLY", "torch213-*cu130-x86_64-linux")
-    monkeypatch.setenv("KCI_INPUT_CALLERS", "1")
-    monkeypatch.chdir(repository)
-    script = load("plan")
-    with pytest.raises(SystemExit) as ended:
-        script.run_action(script.main)
-    assert ended.value.code == 0
-    plan = read_json(tmp_path / "temp" / "kci-plan" / PLAN_FILE, RunPlan)
-    assert [(leg.kernel, leg.name) for leg in plan.benchmarks] == [
-        ("first", "cuda-x86_64-linux"),
-        ("second", "cuda-x86_64-linux"),
-    ]
-    (tmp_path / "output").unlink()
-    gate = load("gate")
-    gate.offer([Releasable("second", "second", "41"), Releasable("third", "third", "42")], plan.benchmarks)
-    said = (tmp_path / "output").read_text()
-    assert '"kernel":"second"' in said.partition("benchmarks")[2]
-    assert '"run":"41"' in said.partition("benchmarks")[2]
-    assert '"kernel":"first"' not in said
-    gate.offer([Releasable("third", "third", "42")], plan.benchmarks)
-    assert "benchmarks" in (tmp_path / "output").read_text()
-
-
-def test_a_release_that_nothing_can_measure_is_refused(tmp_path: Path) -> None:
-    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": '[publish]\nrepo-prefix = "acme"\nbenchmarks = true\n'}
-    done = kci("render", add_package(write_tree(tmp_path, files)), "--output", tmp_path)
-    assert (done.code, "name the machines that test and measure under `[test]`" in done.stderr) == (2, True), done

@@ -13,12 +13,10 @@ import msgspec
 import pytest
 
 from act.harness import STAND_INS
-from buildkit import write_tree
 from cli.runner import Result
 from conftest import ROOT
 from forked import fork_server
 from kci.watch.history import LegOutcome, LegResult
-from matrix.test_next_edition import NEW, page
 
 KERNEL = """
 [general]
@@ -142,46 +140,6 @@ def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:
     assert (
         watch.act("record", results=str(watch.folder / "missing")).stdout == "0 results, 0 new files in the history\n"
     )
-
-
-def proposing(watch: Watch, level: str, **inputs: str) -> Result:
-    """The action that proposes, in a repository with one kernel and a world in which torch has moved."""
-    moves = f'[schedule.moves]\npull-requests = "{level}"\nindexes = ["index.html"]\n'
-    files = {"kci.toml": moves, "build.toml": KERNEL, "a.cpp": "", "index.html": page(*NEW), ".git/HEAD": ""}
-    write_tree(watch.repository, files)
-    watch.env["GITHUB_SHA"] = "b" * 40
-    return watch.act("propose", base="main", **inputs)
-
-
-def requests(watch: Watch) -> list[str]:
-    place = watch.folder / "issues.json"
-    return json.loads(place.read_text())["requests"] if place.exists() else []
-
-
-def test_pull_requests_are_opened_once(watch: Watch) -> None:
-    done = proposing(watch, "kernels")
-    assert done.code == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "open kci/edition: Toolchains: torch 2.14, 2.15",
-        "open kci/migrate-relu: relu: remove `torch.minver = 2.9`",
-        "2 wanted, 2 changed",
-    ]
-    assert proposing(watch, "kernels").stdout == "2 wanted, 0 changed\n"
-
-
-@pytest.mark.parametrize("why", ["level", "dry-run", "nothing to read"])
-def test_no_pull_request_is_touched(watch: Watch, why: str) -> None:
-    done = proposing(watch, "none" if why == "level" else "kernels", dry_run=str(why != "nothing to read").lower())
-    if why == "nothing to read":
-        (watch.folder / "issues.json").unlink()
-        (watch.repository / "index.html").write_text("down")
-        done = watch.act("propose", base="main")
-        assert done.code == 1
-        assert "lists no wheel" in done.stdout + done.stderr
-    else:
-        assert done.code == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == f"{0 if why == 'level' else 2} wanted, 0 changed"
-    assert [item for item in requests(watch) if not item.startswith("GET")] == []
 
 
 # --- the second look --------------------------------------------------------------------------------------------------

@@ -1,155 +1,63 @@
-"""`kci catalog check`: what is inconsistent in an edition or an overlay."""
+"""The editions that kci ships are consistent: their toolkits exist, and a job can build them."""
 
 from __future__ import annotations
 
-from textwrap import dedent
-
 import pytest
 
-from kci.catalog.consistency import check_catalog, check_overlay, known_images
-from kci.catalog.loading import editions, interpret_edition, load_catalog
-from kci.catalog.overlay import read_overlay
+from kci.catalog.arch_tables import toolkits
+from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog
-from kci.config.document import parse_document
-from kci.diagnostics import Diagnostic
+from kci.catalog.runners import default_runners
+from kci.config.values import Backend, Version
+from kci.matrix.names import Kind, variant_name
 
-HEAD = 'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
-RULES = ("KCI121", "KCI122", "KCI123", "KCI124", "KCI125", "KCI126", "KCI127", "KCI129")
-
-
-def check(rows: str, head: str = "") -> list[Diagnostic]:
-    text = HEAD + head + dedent(rows)
-    return check_catalog(interpret_edition(parse_document(text.encode(), "mine.toml")))
-
-
-def found_in_overlay(text: str) -> list[Diagnostic]:
-    overlay = read_overlay(parse_document(dedent(text).encode(), "mine.toml"))
-    return check_overlay(load_catalog(), overlay)
+IMAGES = {
+    "cuda": {"12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4"},
+    "rocm": {"7.0", "7.1", "7.2", "7.14"},
+}
+"""The versions of which the build images of runners.toml exist, as of 2026-11-20."""
 
 
-def silent(*rules: str) -> pytest.MarkDecorator:
-    """Mark a test as one in which none of these rules speaks."""
-
-    def mark(test: object) -> object:
-        for rule in rules:
-            test = pytest.mark.rule(rule, triggers=False)(test)
-        return test
-
-    return mark  # type: ignore[return-value]
+@pytest.fixture(params=editions())
+def edition(request: pytest.FixtureRequest) -> Catalog:
+    return load_catalog(request.param)
 
 
-@silent(*RULES)
-@pytest.mark.parametrize("name", editions())
-def test_the_editions_that_are_shipped_are_consistent(name: str) -> None:
-    assert check_catalog(load_catalog(name)) == []
+def cuda_of(edition: Catalog) -> set[Version]:
+    return {row.compute for row in edition.rows if row.backend is Backend.CUDA and row.compute}
 
 
-def cuda(compute: str, systems: str = '"x86_64-linux"', torch: str = "2.13", more: str = "") -> str:
-    return f'\n[[row]]\ntorch = "{torch}"\nbackend = "cuda"\ncompute = [{compute}]\nsystems = [{systems}]\n{more}'
+def test_no_row_stands_twice(edition: Catalog) -> None:
+    keys = [row.key for row in edition.rows]
+    assert len(keys) == len(set(keys))
 
 
-@pytest.mark.rule("KCI121", triggers=True)
-def test_a_row_that_stands_twice() -> None:
-    (found,) = check(cuda('"13.0"') + cuda('"13.0.0", "12.6"', more='tvm-ffi = "0.1"\n'))
-    assert (found.rule, found.line) == ("KCI121", 11)
-    assert found.message == "torch 2.13 with cuda 13.0.0 on x86_64-linux is already in line 5"
+def test_no_two_rows_have_the_same_variant_name(edition: Catalog) -> None:
+    names = [variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute) for row in edition.rows]
+    assert len(names) == len(set(names))
 
 
-@pytest.mark.rule("KCI121", triggers=True)
-def test_a_row_that_stands_twice_in_one_table_or_overlay() -> None:
-    assert [found.rule for found in check(cuda('"13.0", "13.0"'))] == ["KCI121"]
-    assert [found.rule for found in found_in_overlay('edition = "2026-08-20"' + cuda('"13.0"') * 2)] == ["KCI121"]
+def test_kci_knows_every_toolkit(edition: Catalog) -> None:
+    known = [entry.version for entry in toolkits().toolkit]
+    last = Version.parse(f"{known[-1].minor_text}.999")
+    assert not [version for version in cuda_of(edition) if not known[0] <= version <= last]
 
 
-@pytest.mark.rule("KCI122", triggers=True)
-@pytest.mark.parametrize(("compute", "known"), [("11.2", False), ("11.8", True), ("13.4.1", True), ("14.0", False)])
-def test_a_toolkit_without_facts(compute: str, known: bool) -> None:
-    if known:
-        check(cuda('"99.0"'))  # the mark asks that the rule speaks
-    found = [item for item in check(cuda(f'"{compute}"')) if item.rule == "KCI122"]
-    assert bool(found) is not known
+def test_each_toolkit_can_build_what_is_built_by_default(edition: Catalog) -> None:
+    for version in cuda_of(edition):
+        assert [arch for arch in edition.archs.cuda_default(version) if not toolkits().builds(arch, version)] == []
 
 
-@pytest.mark.rule("KCI123", triggers=True)
-def test_a_default_arch_that_the_toolkit_cannot_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kci.catalog.arch_tables import ArchTables
-    from kci.config.values import Version
-
-    tables = ArchTables(((Version(), ("7.0", "8.0", "9.0+PTX")),), ())
-    monkeypatch.setattr(Catalog, "archs", tables)
-    found = [item for item in check(cuda('"12.6"') + cuda('"13.0"')) if item.rule == "KCI123"]
-    assert [(item.line, item.message) for item in found] == [
-        (11, "CUDA 13.0 cannot build 7.0, which is built by default")
-    ]
+def test_a_runner_is_known_for_every_bundled_row(edition: Catalog) -> None:
+    assert {row.system for row in edition.rows if row.bundled} <= default_runners().runner.keys()
 
 
-@pytest.mark.rule("KCI124", triggers=True)
-def test_a_bundled_row_that_no_runner_can_build() -> None:
-    (found,) = check(cuda('"12.8"', '"aarch64-windows", "x86_64-windows"'))
-    assert (found.rule, found.message) == ("KCI124", "no runner is known for aarch64-windows")
-    assert "[runners.any.aarch64-windows]" in found.hint
+def test_there_is_an_image_for_every_version_that_kci_compiles_for(edition: Catalog) -> None:
+    for row in edition.rows:
+        build = default_runners().build.get(str(row.backend))
+        if build and row.compute and row.backend in IMAGES and row.system in build.image:
+            assert row.compute.minor_text in IMAGES[row.backend]
 
 
-@silent("KCI124")
-def test_a_row_that_is_not_bundled_needs_no_runner() -> None:
-    assert check(cuda('"12.8"', '"aarch64-windows"', more="bundled = false\n")) == []
-
-
-@pytest.mark.rule("KCI125", triggers=True)
-def test_a_version_without_an_image() -> None:
-    rocm = '\n[[row]]\ntorch = "2.13"\nbackend = "rocm"\ncompute = ["7.2.1", "7.3"]\nsystems = ["x86_64-linux"]\n'
-    (found,) = check(rocm)
-    assert (found.rule, found.message) == ("KCI125", "no build image is known for rocm 7.3")
-
-
-@silent("KCI125")
-def test_a_system_that_kci_does_not_compile_for_needs_no_image() -> None:
-    assert check(cuda('"12.7"', '"x86_64-windows"')) == []
-    assert "12.7" not in known_images().cuda
-
-
-@pytest.mark.rule("KCI126", triggers=True)
-def test_a_neighbor_that_does_not_exist() -> None:
-    (found,) = check("row = []\n", 'neighbors = ["2026-03-25", "2025-01-01"]\n')
-    assert (found.rule, found.line, found.column) == ("KCI126", 4, 28)
-
-
-@pytest.mark.rule("KCI129", triggers=True)
-def test_rows_that_share_a_name() -> None:
-    xpu = '\n[[row]]\ntorch = "2.12"\nbackend = "xpu"\ncompute = ["2025.3.1", "2025.3.2"]\nsystems = ["x86_64-linux"]\n'
-    (found,) = check(xpu)
-    assert found.rule == "KCI129"
-    assert "xpu 2025.3.2 on x86_64-linux has the same variant name as torch 2.12 with xpu 2025.3.1" in found.message
-
-
-@pytest.mark.rule("KCI127", triggers=True)
-def test_a_part_of_an_overlay_that_does_nothing() -> None:
-    found = found_in_overlay("""\
-        keep = ["torch >= 2.12", "torch > 3"]
-        drop = ["cuda == 13.2", "cuda == 11.8"]
-        [[change]]
-        where = "rocm == 6.0"
-        bundled = false
-    """)
-    assert [(item.rule, item.line, item.column) for item in found] == [
-        ("KCI127", 1, 26),
-        ("KCI127", 2, 25),
-        ("KCI127", 4, 9),
-    ]
-
-
-@silent(*RULES)
-def test_an_overlay_that_does_what_it_says() -> None:
-    assert found_in_overlay('keep = ["torch >= 2.12"]\ndrop = ["cuda == 13.2"]') == []
-
-
-def test_an_overlay_is_not_blamed_for_its_edition() -> None:
-    faulty = interpret_edition(parse_document((HEAD + cuda('"11.0", "11.0"')).encode(), "base.toml"))
-    assert check_catalog(faulty)
-    fine = read_overlay(parse_document(b'drop = ["cuda > 11"]', "mine.toml"))
-    assert [item.rule for item in check_overlay(faulty, fine)] == ["KCI127"]
-    found = found_in_overlay('edition = "2026-08-20"' + cuda('"14.0"', torch="2.14"))
-    assert {(item.rule, item.path, item.line) for item in found} == {
-        ("KCI122", "mine.toml", 2),
-        ("KCI125", "mine.toml", 2),
-    }
+def test_every_neighbor_exists(edition: Catalog) -> None:
+    assert set(edition.neighbors) <= set(editions())

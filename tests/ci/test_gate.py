@@ -15,8 +15,6 @@ from kci.ci.run_records import (
     FAILURE_PREFIX,
     PLAN_FILE,
     RECORD_FILE,
-    InterfaceBreak,
-    InterfaceRecord,
     KernelRecord,
     RunPlan,
     VariantFailure,
@@ -115,17 +113,6 @@ def test_several_variants_of_one_leg() -> None:
     assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
 
 
-def test_a_break_is_red_where_kci_toml_says_so_and_by_a_comparison_of_this_attempt() -> None:
-    broken = (InterfaceBreak("relu", "relu", "1 breaking change"),)
-    told = InterfaceRecord(base="b" * 40, attempt=1, gate=True, breaks=broken)
-    run = RunUploads(planned(), interfaces=told)
-    row = GateRow("relu", "", "plan", "1 breaking change", f"kci diff --api {'b' * 40} -- relu")
-    assert gate.judge_interfaces(run) == [row]
-    assert gate.judge_interfaces(RunUploads(planned())) == []
-    assert gate.judge_interfaces(RunUploads(planned(attempt=2), interfaces=told)) == []
-    assert gate.judge_interfaces(RunUploads(planned(), interfaces=msgspec.structs.replace(told, gate=False))) == []
-
-
 def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path, earlier = tmp_path / "there" / RECORD_FILE, tmp_path / "earlier"
     write_record(path, record("relu", attempt=1))
@@ -196,6 +183,12 @@ def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) ->
 
 
 def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
+    for said in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
+        assert "was skipped although" in judge_jobs(
+            read_results(f"plan=success merge=success finish=skipped {said}"), 0
+        )
+    for said in ("a/plan,finish=skipped", "a=skipped", "a/merge=success", "b/a=skipped a/finish=skipped"):
+        assert judge_jobs(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
     results = read_results("plan=success ready=success publish=skipped")
     assert judge_jobs(results, 0) == ""
     assert "2 kernels can be published" in judge_jobs(results, 2)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cli.runner import kci, kci_process
-from conftest import ROOT, add_package
-from kci import __version__
-from kci.cli._findings import render_sarif
-from kci.diagnostics import Span, finding, rules
+from cli.runner import kci
+from conftest import add_package
+from kci.diagnostics import rules
 from kci.workspace.check import check_kernels
-from outside_tools import npm_packages
 
 BUILD = """\
 [general]
@@ -134,109 +126,6 @@ def test_kernels_of_several_repositories_have_their_own_settings(tmp_path: Path)
             (tmp_path / name / "kci.toml").write_text(text)
     found = check_kernels([str(tmp_path / "r"), str(tmp_path / "s")]).diagnostics
     assert [Path(item.path).parent.name for item in found if item.rule == "KCI141"] == ["s"]
-
-
-# --- SARIF ------------------------------------------------------------------------------------------------------------
-
-
-def test_sarif_names_files_from_the_top_of_the_repository(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(repository / "kernels" / "a b")
-    result = kci("check", "--format", "sarif")
-    assert result.code == 1
-    (run,) = json.loads(result.stdout)["runs"]
-    assert run["tool"]["driver"]["version"] == __version__
-    place = run["results"][1]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"] == {"uri": "kernels/a%20b/build.toml", "uriBaseId": "%SRCROOT%"}
-    assert place["region"] == {"startLine": 15, "startColumn": 8, "endLine": 15, "endColumn": 22}
-    assert [item["level"] for item in run["results"]] == ["warning", "error", "note"]
-    described = run["tool"]["driver"]["rules"]
-    for item in run["results"]:
-        assert described[item["ruleIndex"]]["id"] == item["ruleId"]
-    assert all(rule["help"]["text"] and "**Fix:**" in rule["help"]["markdown"] for rule in described)
-
-
-def test_fingerprints_outlive_moved_lines_and_tell_twins_apart() -> None:
-    def prints(*lines: int) -> list[str]:
-        found = [finding("KCI131", "m", path="a.toml", span=Span(line, 1, line, 2)) for line in lines]
-        results = json.loads(render_sarif(found, "1"))["runs"][0]["results"]
-        return [item["partialFingerprints"]["kciFinding/v1"] for item in results]
-
-    assert prints(1, 2) == prints(11, 12)
-    assert len(set(prints(1, 2))) == 2
-
-
-def everything() -> str:
-    """A log with each rule, with and without a place, and hostile texts."""
-    found = [finding(rule, "message", hint="hint", path="x/ü %.toml", span=Span(1, 2, 3, 4)) for rule in rules()]
-    found += [finding("KCI304", "no file at fault"), finding("KCI001", "a whole file", path="../x.toml")]
-    found.append(finding("KCI101", 'a"\n\0\x1b[31m{0} [link](x)', path="a\nb.toml", span=Span(1, 1, 1, 2)))
-    return render_sarif(found, __version__)
-
-
-def test_sarif_is_the_same_every_time() -> None:
-    assert everything() == everything()
-    first = kci_process("check", "examples", "--format", "sarif", cwd=ROOT, PYTHONHASHSEED="1")
-    second = kci_process("check", "examples", "--format", "sarif", cwd=ROOT, PYTHONHASHSEED="2")
-    assert first.stdout == second.stdout != ""
-
-
-@pytest.fixture(scope="session")
-def sarif_multitool() -> Path:
-    """The SARIF SDK's own package: the official schema, and the validator with GitHub's rules."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        pytest.skip("its package has no program for this machine")
-    place = npm_packages("sarif-multitool", "@microsoft/sarif-multitool-linux@5.7.0")
-    return place / "node_modules" / "@microsoft" / "sarif-multitool-linux"
-
-
-@pytest.mark.network
-def test_sarif_is_valid_by_the_official_schema(repository: Path, sarif_multitool: Path) -> None:
-    import jsonschema
-
-    schema = json.loads((sarif_multitool / "sarif-2.1.0.json").read_text(encoding="utf-8-sig"))
-    validator = jsonschema.Draft7Validator(schema)
-    for text in (everything(), render_sarif([], "0"), kci("check", "--format", "sarif").stdout):
-        assert [error.message for error in validator.iter_errors(json.loads(text))] == []
-    broken = everything().replace('"ruleId"', '"ruleID"')
-    assert list(validator.iter_errors(json.loads(broken))), "the schema does refuse something"
-
-
-@pytest.mark.network
-def test_github_code_scanning_would_take_it(tmp_path: Path, sarif_multitool: Path) -> None:
-    """The validator of the SARIF SDK, with its rules for GitHub's ingestion."""
-    program = tmp_path / "multitool"
-    shutil.copy(sarif_multitool / "Sarif.Multitool", program)
-    program.chmod(0o755)
-    environment = {**os.environ, "DOTNET_SYSTEM_GLOBALIZATION_INVARIANT": "1", "HOME": str(tmp_path)}
-
-    def findings(text: str) -> list[str]:
-        (tmp_path / "log.sarif").write_text(text, encoding="utf-8")
-        command = [program, "validate", tmp_path / "log.sarif", "--rule-kind", "Sarif;Ghas", "--output", "out.sarif"]
-        command += ["--log", "ForceOverwrite"]
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-        (run,) = json.loads((tmp_path / "out.sarif").read_text(encoding="utf-8-sig"))["runs"]
-        return [f"{item['ruleId']} {item['message']}" for item in run["results"] if item.get("level") == "error"]
-
-    assert findings(everything()) == []
-    assert findings(everything().replace('"startLine": 1,', '"startLine": -1,')), "the validator does refuse something"
-
-
-def test_sarif_has_what_code_scanning_asks_for() -> None:
-    """The required and used properties of GitHub's page on SARIF, for machines without the schema."""
-    log = json.loads(everything())
-    assert log["version"] == "2.1.0"
-    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
-    (run,) = log["runs"]
-    for rule in run["tool"]["driver"]["rules"]:
-        assert {"id", "name", "shortDescription", "fullDescription", "help", "defaultConfiguration"} <= rule.keys()
-        assert len(rule["name"]) <= 255
-        assert len(rule["fullDescription"]["text"]) <= 1024
-        assert rule["defaultConfiguration"]["level"] in ("error", "warning", "note")
-    for result in run["results"]:
-        assert result["message"]["text"]
-        assert result["partialFingerprints"]
-        for location in result.get("locations", []):
-            assert "\n" not in location["physicalLocation"]["artifactLocation"]["uri"]
 
 
 # --- explain ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`kci doctor`, `kci clean` and `kci completion`."""
+"""`kci doctor`, `kci clean`, and what a shell completes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
-from kci.cli import COMMANDS
 from kci.errors import FindingsError
 from kci.files.cache import KeptFolder, kept_folders, remove_kept
 from kci.files.lock import in_use, locked
@@ -172,7 +171,7 @@ def test_what_is_new_or_in_use_stays(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_bash_completes_commands_options_and_directories(tmp_path: Path) -> None:
-    script = kci_process("completion", "bash").stdout
+    script = kci_process(_KCI_COMPLETE="bash_source").stdout
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     (tmp_path / "some-kernel").mkdir()
 
@@ -186,10 +185,3 @@ def test_bash_completes_commands_options_and_directories(tmp_path: Path) -> None
     assert completed("mat") == ["plain,matrix"]
     assert "plain,--variant" in completed("build", "--va")
     assert any(word.startswith(("file", "dir")) for word in completed("check", "some"))
-
-
-def test_every_shell_has_a_script() -> None:
-    for shell in ("bash", "zsh", "fish"):
-        assert "_KCI_COMPLETE" in kci("completion", shell).stdout
-    assert kci("completion", "tcsh").code == 2
-    assert {"doctor", "clean", "completion", "init"} <= set(COMMANDS)

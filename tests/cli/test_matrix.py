@@ -1,13 +1,10 @@
-"""`kci matrix`, `kci diff` and `kci catalog` as a user calls them."""
+"""`kci matrix` and `kci catalog` as a user calls them."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -149,59 +146,6 @@ def test_coverage_proves_which_pairs_are_covered(monorepo: Path, tier: str) -> N
     assert ("nothing" in table) == ("| nothing |" in markdown) == (tier == "pr")
 
 
-@pytest.mark.usefixtures("november")
-def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
-    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]
-    subprocess.run(["git", "add", "-A"], cwd=monorepo, check=True)
-    subprocess.run(commit, cwd=monorepo, check=True)
-    (monorepo / "before.json").write_text(kci("matrix", "kernels", "--format", "json").stdout)
-    file = monorepo / "kernels" / "one" / "build.toml"
-    file.write_text(
-        file.read_text().replace("src = []\n\n[kernel.b]", 'src = []\n\n[kernel.b]\ncuda-capabilities = ["8.0"]')
-    )
-    for old in ("HEAD:kernels", "before.json"):
-        done = kci("diff", old, "kernels")
-        assert done.code == 0
-        assert "one: 0 added, 0 removed, 6 changed" in done.stdout
-        assert "archs: 10.0 10.3 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
-        assert "two" not in done.stdout
-        assert kci("diff", old, "kernels", "--exit-code").code == 1
-    assert kci("diff", "HEAD:kernels", "before.json", "--exit-code").code == 0
-    assert kci("diff", "HEAD:kernels", "kernels", "--backend", "cpu", "--exit-code").code == 0
-    assert (
-        "| changed | torch-stable-abi211-cu126-x86_64-linux | archs:"
-        in kci("diff", "HEAD:kernels", "kernels", "--format", "markdown").stdout
-    )
-    answer = json.loads(kci("diff", "HEAD:kernels", "kernels", "--format", "json").stdout)
-    assert (answer["schema"], answer["differs"]) == (1, True)
-    assert {item["name"]: len(item["changed"]) for item in answer["kernels"]} == {"one": 6, "two": 0}
-    assert kci("diff", "nowhere", "kernels").code == 2
-    assert kci("diff", "--", "-x:kernels", "kernels").code == 2
-    nowhere = kci("diff", "HEAD:nowhere", "kernels")
-    assert (nowhere.code, "no build.toml at or below 'nowhere'" in nowhere.stderr) == (2, True)
-
-
-def test_the_text_of_a_diff_has_a_line_for_each_variant(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    for place, backends, archs in ((old, '"cuda", "rocm"', "8.0"), (new, '"cuda", "xpu"', "9.0")):
-        place.mkdir()
-        (place / "build.toml").write_text(
-            f'[general]\nname = "one"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{backends}]\n'
-            '[general.cuda]\nminver = "13.2"\nmaxver = "13.2"\n[torch]\nsrc = []\n'
-            f'[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\ncuda-capabilities = ["{archs}"]\n'
-        )
-    said = kci("diff", old, new, "--system", "x86_64-linux", "--catalog", "2026-08-20").stdout.splitlines()
-    assert said == [
-        "one: 1 added, 1 removed, 2 changed, 0 the same",
-        "  - torch-rocm (x86_64-linux)",
-        "  + torch-xpu (x86_64-linux)",
-        "  ~ torch212-cxx11-cu132-x86_64-linux",
-        "      archs: 8.0 -> 9.0",
-        "  ~ torch213-cxx11-cu132-x86_64-linux",
-        "      archs: 8.0 -> 9.0",
-    ]
-
-
 def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
     assert "KCI128" not in kci("check", ".").stderr
     (monorepo / "kci.toml").write_text(KCI_TOML.replace('"cuda == 13.2"', '"cuda = 13.2"').replace("newest", "newets"))
@@ -209,15 +153,6 @@ def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
     assert done.code == 1
     assert "kci.toml:6:18: error[KCI128]: expected a version such as '2.12', got 'newets'" in done.stderr
     assert "kci.toml:10:15: error[KCI128]: expected an operator after `cuda`, got `=`" in done.stderr
-
-
-def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
-    source = str(ROOT / "src")
-    command = f"PYTHONPATH={shlex.quote(str(source))} {shlex.quote(sys.executable)} -m kci"
-    script = f"{command} diff <({command} matrix kernels --format json) kernels --exit-code"
-    done = subprocess.run(["bash", "-c", script], cwd=monorepo, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"no difference: [1-9]\d* variants on both sides\n", done.stdout)
 
 
 @pytest.mark.usefixtures("november")
@@ -228,22 +163,12 @@ def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
 
 @pytest.mark.usefixtures("november")
 def test_catalog_commands(monorepo: Path) -> None:
-    assert kci("catalog", "check").code == 0
-    assert "kci.toml: 0 errors, 0 warnings, 0 infos" in kci("catalog", "check", "kci.toml").stdout
     (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
-    bad = kci("catalog", "check", "bad.toml")
+    bad = kci("catalog", "show", "bad.toml")
     assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)
     shown = kci("catalog", "show", "2026-09-02", "--where", "rocm == newest").stdout
     assert "7.14" in shown
     assert "cuda" not in shown
-    published = ROOT / "tests" / "matrix" / "build-variants.json"
-    made = kci("catalog", "import", published, "--as-of", "2026-08-20", "--name", "mine")
-    assert made.code == 0
-    (monorepo / "mine.toml").write_text(made.stdout)
-    assert kci("catalog", "check", "mine.toml").code == 0
-    assert names("kernels/one", "--catalog", "mine.toml") == names("kernels/one")
-    assert kci("catalog", "import", published, "--as-of", "today").code == 2
-    assert kci("catalog", "import", published).code == 2
 
 
 @pytest.mark.parametrize(
@@ -252,7 +177,6 @@ def test_catalog_commands(monorepo: Path) -> None:
         ["matrix", "kernels", "--explain", "--format", "json"],
         ["matrix", "kernels", "--explain", "--tier", "all"],
         ["matrix", "kernels/one", "--tier", "pairs", "--coverage"],
-        ["diff", "kernels/one", "kernels/two", "--format", "json"],
         ["catalog", "show", "--where", "torch == newest"],
     ],
     ids=" ".join,

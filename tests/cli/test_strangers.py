@@ -50,7 +50,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "code", "cause", "remedy"),
     [
         ("plan --affected mian", 1, "there is no commit 'mian' here", "did you mean `main`?"),
-        ("diff mian: .", 2, "there is no commit 'mian' here", "did you mean `main`?"),
         ("build --variant cu130", 2, "'cu130' is not a variant of norm", f"cu130-{this_system()}`"),
         ("run --only torch231*", 1, "no variant of norm in the tier release matches", "did you mean one of `torch213"),
         ("run --only *x86_46*", 1, "no variant of norm in the tier release matches", "-x86_64-linux`"),
@@ -67,7 +66,6 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "name a directory with a build.toml, or a tree",
         ),
         ("test nowhere --kernel .", 2, "error: nowhere: there is no such directory", "or a tree"),
-        ("bench nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("publish nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("test", 1, "there is no variant in build", "build one: kci build --variant NAME, or kci run"),
         ("build --variant torch213-cxx11-cpu-x86_64-linux --cache /proc/no", 1, "/proc/no", "--cache or KCI_CACHE"),

@@ -1,18 +1,14 @@
-"""Edition 6: read into the same build config with one note, written by `kci update --to`."""
+"""Edition 6: read into the same build config with one note."""
 
 from __future__ import annotations
 
 import pytest
 
-import mutations
 from conftest import kernel
-from kci.config import editions, update
-from kci.config.editions import written_edition
 from kci.config.model import to_data
-from kci.config.reader import parse_kernel
 from kci.config.update import plan_update
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError
 
 GENERAL = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nedition = {edition}\nbackends = ["cpu", "cuda"]\n'
 
@@ -58,10 +54,8 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
 
 
 @pytest.mark.rule("KCI117", triggers=False)
-def test_a_released_edition_gets_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_edition_gets_no_note() -> None:
     assert kernel(FIVE).diagnostics == ()
-    monkeypatch.setattr(editions, "written_edition", lambda: 6)
-    assert kernel(SIX).diagnostics == ()
 
 
 def test_an_earlier_state_of_edition_6_with_backend_is_read_as_well() -> None:
@@ -126,51 +120,5 @@ def test_an_unknown_edition_names_the_newest_known_one() -> None:
     assert "newest edition that this kci knows is 6" in found.hint
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def test_update_writes_edition_5_until_a_line_of_data_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written_edition() == 5
-    assert plan_update(FIVE.encode()).changes == ()
-    assert plan_update(SIX.encode()).changes == (), "a later file is left alone"
-    monkeypatch.setattr(update, "written_edition", lambda: 6)
-    assert plan_update(FIVE.encode()).after.decode() == SIX
-
-
-def test_to_6_changes_the_number_and_the_languages_and_nothing_else() -> None:
-    made = plan_update(FIVE.encode(), to=6)
-    assert made.after.decode() == SIX
-    assert made.changes == ("`edition = 6`", "`language` of `kernel.one`", "`language` of `kernel.two`")
-    assert plan_update(SIX.encode(), to=6).changes == ()
-
-
-def test_quotes_alignment_and_inline_tables_stay() -> None:
-    text = GENERAL.format(edition=5) + (
-        "torch = {}\nkernel.a = { 'backend' = 'cuda', depends = [], src = [] }\n"
-        '[kernel.b]\n"backend"    = """cpu"""\ndepends      = []\nsrc          = []\n'
-    )
-    text = text.replace("[general]\n", "").replace("name =", "general.name =").replace("version =", "general.version =")
-    for key in ("license", "edition", "backends"):
-        text = text.replace(f"{key} =", f"general.{key} =")
-    after = plan_update(text.encode(), to=6).after.decode()
-    assert "{ 'language' = 'cpp-cuda', depends" in after
-    assert '"language"   = """cpp-cpu"""\ndepends      =' in after
-
-
-def test_every_older_file_can_be_taken_to_6_and_means_the_same() -> None:
-    compared = 0
-    for raw in mutations.seeds().values():
-        after = plan_update(raw, to=6).after
-        read = parse_kernel(after)
-        assert read.edition == 6
-        assert read.build == parse_kernel(plan_update(raw).after).build
-        assert plan_update(after, to=6).changes == ()
-        compared += 1
-    assert compared >= 8
-
-
-def test_no_older_edition_is_written_and_no_unknown_one() -> None:
-    with pytest.raises(UsageError, match="later than 5"):
-        plan_update(SIX.encode(), to=5)
-    with pytest.raises(UsageError, match="there is no edition 7"):
-        plan_update(FIVE.encode(), to=7)
+def test_update_leaves_a_file_of_edition_6_alone() -> None:
+    assert plan_update(SIX.encode()).changes == ()

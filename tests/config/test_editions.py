@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from conftest import kernel
-from kci.config.editions import older_version
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
@@ -81,21 +82,25 @@ def test_edition_4_has_source_and_noarch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("lacking", "framework"),
     [
-        (GENERAL.replace("version = 1\n", "") + "[torch]\n", "it lacks `version`"),
-        (GENERAL.replace('license = "x"\n', "") + "[torch]\n", "it lacks `license`"),
-        (GENERAL, "it lacks a framework table"),
-        (GENERAL.replace("version = 1\n", "") + "[tvm-ffi]\nsrc = []\n", "it lacks `version`"),
-        ('[general]\nname = "ab"\nbackends = []\n', "`version` and `license` and a framework table"),
+        (["version"], "[torch]\n"),
+        (["license"], "[torch]\n"),
+        ([], ""),
+        (["version"], "[tvm-ffi]\nsrc = []\n"),
+        (["version", "license"], ""),
     ],
 )
-def test_version_3_is_refused_with_the_command_that_rewrites_it(text: str, why: str) -> None:
-    (found,) = problems(text)
-    assert found.rule == "KCI108"
-    assert why in found.message
-    assert found.hint == "run `kci update .`"
-    assert found.line == 1
+def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], framework: str) -> None:
+    lines = [line for line in GENERAL.splitlines() if line.partition(" ")[0] not in lacking]
+    (found,) = problems("\n".join(lines) + f"\n{framework}")
+    assert (found.rule, found.line) == ("KCI108", 1)
+    said, _, table = found.hint.partition(" to `[general]`")
+    added = re.findall(r"`(\w+ = [^`]+)`", said)
+    assert {one.partition(" ")[0] for one in added} == {*lacking, "edition"}
+    assert ("`[torch-noarch]`" in table) is not bool(framework)
+    written = kernel("\n".join([*lines, *added]) + "\n" + (framework or "[torch-noarch]\n"))
+    assert written.edition == 5
 
 
 @pytest.mark.parametrize(
@@ -119,24 +124,44 @@ def test_what_version_3_does_not_have_makes_it_an_invalid_later_file(extra: str)
     assert "KCI102" in rules
 
 
+OLDEST = """\
+[general]
+name = "ab"
+cuda-minver = "12.4"
+universal = false
+[torch]
+src = []
+[kernel.a]
+language = "cuda"
+src = []
+"""
+
+
+def test_versions_1_and_2_are_refused_with_all_that_has_to_change() -> None:
+    (found,) = problems(OLDEST)
+    assert found.rule == "KCI108"
+    assert found.message == "a file of version 1, 2 or 3, which kci does not read"
+    assert found.hint == (
+        'add `version = 1`, `edition = 5`, `license = "..."`, `backends = ["..."]` to `[general]`; '
+        "remove `universal`; move `cuda-minver` to `[general.cuda]` as `minver`; "
+        'add `backend = "..."`, `depends = []` to `[kernel.a]`; remove `language` from `[kernel.a]`'
+    )
+
+
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("text", "said"),
     [
-        ('[general]\nname = "ab"\n[torch]\nuniversal = true\n', 1),
-        ('[general]\nname = "ab"\n[torch]\n[kernel.a]\nlanguage = "cuda-hipify"\nsrc = []\ndepends = []\n', 1),
-        ('[general]\nname = "ab"\nuniversal = false\n[torch]\n[kernel.a]\nbackend = "cuda"\n', 2),
-        ('[general]\nname = "ab"\ncuda-minver = "12.4"\n[torch]\n', 2),
-        ('[general]\nname = "ab"\ncuda-maxver = "12.4"\n', 2),
+        ('[general]\nname = "ab"\n[torch]\nuniversal = true\n', "write `[torch-noarch]` in place of `[torch]`"),
+        ('[general]\nname = "ab"\ncuda-maxver = "12.4"\n', "move `cuda-maxver` to `[general.cuda]` as `maxver`"),
+        ('[general]\nname = "ab"\n[kernel.a]\nlanguage = "cuda"\n', "remove `language` from `[kernel.a]`"),
     ],
 )
-def test_versions_1_and_2_are_refused_by_name(text: str, version: int) -> None:
+def test_each_key_of_versions_1_and_2_is_known(text: str, said: str) -> None:
     (found,) = problems(text)
-    assert found.rule == "KCI109"
-    assert f"version {version} file" in found.message
+    assert found.rule == "KCI108"
+    assert said in found.hint
 
 
 def test_a_wrong_later_file_is_not_taken_for_an_old_one() -> None:
-    assert older_version({}) is None
-    assert older_version({"general": 1}) is None
     assert {found.rule for found in problems(GENERAL + "universal = true\n[torch]\n")} == {"KCI101"}
     assert {found.rule for found in problems('[general]\nname = "ab"\n[torch]\n')} == {"KCI102"}

@@ -46,7 +46,6 @@ CASES: list[tuple[str, str | bytes, tuple[int, int]]] = [
     ("KCI106", GOOD + "[torch-noarch]", (8, 2)),
     ("KCI107", GOOD.replace("edition = 5\n", ""), (1, 2)),
     ("KCI108", GOOD.replace('edition = 5\nlicense = "x"\n', ""), (1, 2)),
-    ("KCI109", '[general]\nname = "ab"\nuniversal = true\n', (1, 2)),
     ("KCI110", HEAD + "[torch-noarch]\ncuda_capabilities = []\ncuda-capabilities = []", (9, 1)),
     ("KCI111", HEAD + "[torch-noarch]\ncuda-capabilities = []", (8, 1)),
     ("KCI112", GOOD + 'stable-abi = { xpu = "2.11" }', (8, 16)),
@@ -80,17 +79,6 @@ def test_a_rule_is_silent_about_a_right_file(rule: str, tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FindingsError, match=r"there is no build\.toml here"):
         read_kernel(tmp_path)
-
-
-@pytest.mark.rule("KCI113", triggers=True)
-def test_no_license_to_update_with() -> None:
-    with pytest.raises(FindingsError, match="without `license`"):
-        update.plan_update(b'[general]\nname = "ab"\nbackends = []\n')
-
-
-@pytest.mark.rule("KCI113", triggers=False)
-def test_a_license_to_update_with() -> None:
-    assert update.plan_update(b'[general]\nname = "ab"\nlicense = "x"\nbackends = []\n').changes
 
 
 @pytest.mark.rule("KCI114", triggers=True)

@@ -12,7 +12,7 @@ import pytest
 
 import mutations
 from cli.runner import Result, kci_process
-from conftest import kernel, many
+from conftest import many
 from kci.catalog.rows import Catalog
 from kci.config import update as update_module
 from kci.config.model import Build, to_data
@@ -63,11 +63,10 @@ def test_only_what_must_change_changes() -> None:
 
 def test_the_matrix_stays_the_same(catalog: Catalog) -> None:
     compared = 0
-    for raw in mutations.seeds().values():
-        try:
-            before = parse_kernel(raw)
-        except FindingsError:
-            continue  # version 3 has no matrix
+    for name, raw in mutations.seeds().items():
+        if name.startswith("v3"):
+            continue
+        before = parse_kernel(raw)
         after = parse_kernel(plan_update(raw).after)
         for tier in Tier:
             old, new = (compute_matrix([one], catalog, tier) for one in (before, after))
@@ -163,31 +162,14 @@ def test_versions_are_never_rewritten() -> None:
 V3 = '[general]\nname    = "ab" # n\nlicense = "x"\nbackends = ["cuda"]\n'
 
 
-def test_version_3_gets_version_edition_and_framework() -> None:
-    expected = '[general]\nname    = "ab" # n\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
-    assert updated(V3) == expected + "\n[torch-noarch]\n"
-    assert updated(V3.rstrip()) == expected.rstrip() + "\n\n[torch-noarch]"
-    assert updated(V3.replace("\n", "\r\n")) == (expected + "\n[torch-noarch]\n").replace("\n", "\r\n")
-    assert updated(V3 + "[torch]\n") == expected + "[torch]\n"
-    assert updated(V3.replace("[general]", "[general]\nversion = 3") + "[tvm-ffi]\nsrc = []\n").count("version = ") == 1
-
-
-def test_version_3_without_license_says_what_to_add() -> None:
-    with pytest.raises(FindingsError) as caught:
-        plan_update(V3.replace('license = "x"\n', "").encode())
-    (found,) = caught.value.diagnostics
-    assert found.rule == "KCI113"
-    assert "license" in found.hint
-    assert found.line == 1
-
-
-def test_version_3_with_a_wrong_torch_table_does_not_turn_into_noarch() -> None:
+def test_version_3_is_refused() -> None:
+    assert refused(V3) == ["KCI108"]
     assert refused(V3 + "[torch]\nsource = []\n") == ["KCI102", "KCI101"]
 
 
 def test_what_cannot_be_read_is_refused() -> None:
     assert refused("[general]\n") == ["KCI106", "KCI102", "KCI102", "KCI102", "KCI102"]
-    assert refused('[general]\nname = "x"\nuniversal = true\n') == ["KCI109"]
+    assert refused('[general]\nname = "x"\nuniversal = true\n') == ["KCI108"]
     assert refused("[general]\nedition = 7\n") == ["KCI105"]
     assert refused("x") == ["KCI004"]
 
@@ -207,14 +189,11 @@ def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
             made += 1
             lost = Counter(raw.split(b"\n")) - Counter(update.after.split(b"\n"))
             assert lost.total() <= len(update.changes), raw
-            try:
-                before = parse_kernel(raw)
-            except FindingsError:
-                continue  # version 3, which cannot be read as it is
+            before = parse_kernel(raw)
             assert without_stable_abi(before.build) == without_stable_abi(after.build)
             for backend in before.build.general.backends:
                 assert before.build.stable_abi(backend) == after.build.stable_abi(backend)
-    assert made > 50
+    assert made > 30
 
 
 def without_stable_abi(build: Build) -> object:
@@ -226,7 +205,7 @@ def without_stable_abi(build: Build) -> object:
 
 def test_a_diff_can_be_applied(tmp_path: Path) -> None:
     for name, raw in mutations.seeds().items():
-        if "crlf" in name:
+        if "crlf" in name or name.startswith("v3"):
             continue  # `patch` guesses about line ends
         update = plan_update(raw, shown_as="build.toml")
         if not update.changes:
@@ -310,14 +289,14 @@ def run(*arguments: str, cwd: Path) -> Result:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    for name, text in {"old": V4, "older": V3, "new": updated(V4), "bad": V3.replace("license", "licence")}.items():
+    for name, text in {"old": V4, "new": updated(V4), "bad": V4.replace("license", "licence")}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "build.toml").write_text(text)
-    good = [str(tmp_path / name) for name in ("old", "older", "new")]
+    good = [str(tmp_path / name) for name in ("old", "new")]
 
     checked = run("--check", *good, cwd=tmp_path)
     assert checked.code == 1
-    assert checked.stdout.count("would change") == 2
+    assert checked.stdout.count("would change") == 1
     shown = run("--diff", *good, cwd=tmp_path)
     assert shown.code == 0
     assert "+  edition=5\n" in shown.stdout
@@ -325,16 +304,10 @@ def test_the_command(tmp_path: Path) -> None:
 
     done = run(cwd=tmp_path)  # every kernel below; the wrong one does not hold the others up
     assert done.code == 1
-    assert "bad/build.toml:3:1: error[KCI101]" in done.stderr
+    assert "bad/build.toml:6:3: error[KCI101]" in done.stderr
     assert "old/build.toml: updated: `edition = 5`, `stable-abi` per backend\n" in done.stdout
     assert (tmp_path / "old/build.toml").read_text() == updated(V4)
 
     again = run("--check", *good, cwd=tmp_path)
     assert again.code == 0
-    assert again.stdout.count("up to date") == 3
-
-
-def test_the_reader_names_this_command(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError) as caught:
-        kernel(V3)
-    assert caught.value.diagnostics[0].hint == "run `kci update .`"
+    assert again.stdout.count("up to date") == 2

@@ -111,29 +111,6 @@ def test_a_push_plans_builds_and_merges_every_kernel(program: list[str], reposit
         assert {*names, "kci-manifest.json"} <= tree_of(repository, kernel)
 
 
-@pytest.mark.parametrize("api", ["gate", "tell"])
-def test_a_merge_request_is_compared_with_its_base(
-    program: list[str], repository: Path, tmp_path: Path, api: str
-) -> None:
-    """What users lose fails the pipeline, or is only said, as kci.toml has it; a change that takes nothing is good."""
-    (repository / "kci.toml").write_text(f'[pull-request]\napi = "{api}"\n')
-    module = repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
-    module.write_text("def norm(x): return x\n")
-    assert kci("render", "--ci", "gitlab", "--output", repository, repository).code == 0
-    commit_all(repository)
-    head = ["git", "rev-parse", "HEAD"]
-    base = subprocess.run(head, cwd=repository, check=True, capture_output=True, text=True).stdout
-    request = ("CI_PIPELINE_SOURCE=merge_request_event", f"CI_MERGE_REQUEST_DIFF_BASE_SHA={base.strip()}")
-    words = [word for variable in request for word in ("--variable", variable)]
-    for text, breaks in (("def norm(x, y=1): return x\n", False), ("def other(x): return x\n", True)):
-        module.write_text(text)
-        commit_all(repository)
-        done = run(program, repository, tmp_path, "kci-api", *words)
-        assert ("error[KCI452]" in done.log) is breaks, done.log
-        assert ("kci-api" in done.failed) is (breaks and api == "gate"), done.log
-        assert (done.passed == {"kci-api"}) is not breaks, done.log
-
-
 def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: Path, tmp_path: Path) -> None:
     break_package(repository / "other-kernel")
     commit_all(repository)

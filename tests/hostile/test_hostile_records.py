@@ -35,7 +35,7 @@ from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
 from kci.watch.github_api import Account, GitHubApi
 from kci.watch.history import RecordedRun
-from kci.watch.history_places import HistoryBranch
+from kci.watch.history_branch import HistoryBranch
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 
@@ -144,10 +144,6 @@ def plan_durations(folder: Path) -> Result:
     return kci("plan", noarch_kernel(folder / "kernel"), "--durations", folder / "durations.json")
 
 
-def diff_matrix(folder: Path) -> Result:
-    return kci("diff", folder / "matrix.json", folder / "matrix.json")
-
-
 def recorded(folder: Path) -> Result:
     """A history with one run that is good, besides the hostile one."""
     (folder / "history" / "0000000000000000001-1-aa.json").write_bytes(HISTORY)
@@ -167,7 +163,6 @@ RESULT = (
     b'{"schema":1,"run":1,"at":"2026-11-21T03:17:00+00:00","kernel":"relu","variant":"v","system":"s",'
     b'"outcome":"passed"}'
 )
-MATRIX = b'{"schema":1,"tier":"release","catalog":{"name":"a","as_of":"2026-08-20"},"kernels":[]}'
 
 PLACES: dict[str, Place] = {
     "the record of a kernel, by the gate": Place(RECORD, "records/kci-record.json", gate),
@@ -176,14 +171,13 @@ PLACES: dict[str, Place] = {
     "the plan of a run, by the gate": Place(PLAN, "records/kci-plan.json", gate),
     "why a variant failed, by the merge": Place(FAILURE, "artifacts/kci-failure-x.json", merge_action),
     "a result, by kci compat record": Place(
-        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--history", folder / "h")
+        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--remote", folder / "h")
     ),
     "a line of a history, by kci compat report": Place(HISTORY, "history/0000000000000000001-1-bb.json", recorded),
 }
 NAMED: dict[str, Place] = {
     "a plan, by kci merge": Place(PLAN, "plan.json", merge_plan),
     "durations, by kci plan": Place(b'{"schema":1,"durations":[]}', "durations.json", plan_durations),
-    "a matrix, by kci diff": Place(MATRIX, "matrix.json", diff_matrix),
 }
 """Files that a user names, which may be links."""
 TREES: dict[str, Place] = {

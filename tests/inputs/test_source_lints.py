@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.config.file_lints import flag_of_the_builder
+from kci.config.file_lints import flag_of_the_builder, relocatable_device_code
 from kci.config.reader import Kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.inputs.source_lints import MAX_MISSING, lint_sources
@@ -224,6 +224,50 @@ def test_a_flag_for_the_machine_that_builds(tmp_path: Path, flag: str, part: str
 @pytest.mark.rule("KCI163", triggers=True)
 def test_a_flag_in_two_parts(tmp_path: Path) -> None:
     assert processor_flags(tmp_path, ["-arch", "native"], {"a.cu": ""}) == [("KCI163", "-arch native", 24)]
+
+
+@pytest.mark.rule("KCI168", triggers=True)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-rdc=true"], ["-rdc", "true"], ["-rdc true"], ["--relocatable-device-code=true"],
+        ["-relocatable-device-code=true"],
+        ["--relocatable-device-code", "true"], ["-dc"], ["--device-c"], ["-dw"], ["--device-w"], ["-dlto"],
+        ["--dlink-time-opt"], ["-gen-opt-lto"], ["--gen-opt-lto"], ["-ewp"], ["-gencode=arch=compute_90,code=lto_90"],
+        ["-O3", "-dc", "-g"],
+    ],
+)  # fmt: skip
+def test_a_flag_that_needs_a_device_link(tmp_path: Path, flags: list[str]) -> None:
+    (found,) = relocatable(tmp_path, "cuda", "cuda-flags", flags)
+    assert found.rule == "KCI168"
+    assert found.line == 16, "the flag's own line"
+
+
+@pytest.mark.rule("KCI168", triggers=True)
+def test_a_flag_of_hip_that_needs_a_device_link(tmp_path: Path) -> None:
+    (found,) = relocatable(tmp_path, "rocm", "hip-flags", ["-fgpu-rdc"])
+    assert "`-fgpu-rdc`" in found.message
+
+
+@pytest.mark.rule("KCI168", triggers=False)
+def test_flags_that_need_no_device_link(tmp_path: Path) -> None:
+    flags = [
+        "-rdc=false",
+        "-rdc",
+        "false",
+        "-fno-gpu-rdc",
+        "-DX=-dcx",
+        "-dcomp",
+        "--generate-code=arch=compute_90,code=sm_90",
+    ]
+    assert relocatable(tmp_path, "cuda", "cuda-flags", flags) == []
+
+
+def relocatable(directory: Path, backend: str, key: str, flags: list[str]) -> list[Diagnostic]:
+    """The findings about flags for device code."""
+    text = BUILD.format(src="", torch="", component=f"{key} = {flags!r}").replace('"cuda"', f'"{backend}"')
+    (directory / "build.toml").write_text(text)
+    return list(relocatable_device_code(read_kernel(directory)))
 
 
 NEWER = [

@@ -1,24 +1,26 @@
-"""The next edition of the catalog, proposed from saved listings of wheel indexes and the reference's table."""
+"""bin/next_edition.py: the next edition of the catalog, from pages of wheel indexes and the reference's table."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 
-from cli.runner import kci
-from conftest import ROOT
-from kci.catalog.consistency import check_catalog
-from kci.catalog.listings import read_indexes
-from kci.catalog.loading import interpret_edition, load_catalog
-from kci.catalog.rows import Catalog
+from conftest import load_script, torch_kernel
+from kci.catalog.loading import editions, interpret_edition, load_catalog
+from kci.catalog.rows import Catalog, Row
 from kci.config.document import parse_document
-from kci.errors import FindingsError
+from kci.config.values import Backend, Version
 from kci.matrix.names import Kind, variant_name
-from kci.matrix.next_edition import propose, read_published
+from kci.matrix.selection import select
 
+next_edition = load_script("next_edition")
 LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")
 
 
@@ -46,7 +48,6 @@ RELEASES = [
     *wheels("2.14.1", "cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
 ]
 NEW = [*RELEASES, *wheels("2.15.0", "cpu", "cu130", "cu134", "rocm7.14", "xpu")]
-FROM = ("--catalog", "2026-09-17")
 NIGHTLY = wheels("2.16.0.dev20261120", "cpu", "cu136", "rocm10.0")
 
 
@@ -61,11 +62,17 @@ def listing(tmp_path: Path, names: list[str], file: str = "index.html") -> Path:
     return tmp_path / file
 
 
+def propose(current: Catalog, page_of_index: Path, table: Path | None = None) -> SimpleNamespace:
+    """The rows, what is unknown, and the file that has both."""
+    published = next_edition.read_table(table.read_bytes(), current.rows) if table else []
+    rows, unknown = next_edition.propose(current, next_edition.read_indexes([str(page_of_index)]), published)
+    text = next_edition.edition_toml(rows, unknown, name="2026-11-21", source='a "table"', neighbors=["2026-09-17"])
+    return SimpleNamespace(rows=rows, unknown=unknown, text=text)
+
+
 def proposed(tmp_path: Path, current: Catalog, names: list[str], table: Path | None = None) -> Catalog:
-    rows = read_published(table, current.rows) if table else []
-    made = propose(current, read_indexes([listing(tmp_path, names)]), rows)
-    text = made.toml(name="new", as_of="2026-11-21", source="x", neighbors=["2026-09-17"])
-    return interpret_edition(parse_document(text.encode(), "new.toml"))
+    made = propose(current, listing(tmp_path, names), table)
+    return interpret_edition(parse_document(made.text.encode(), "new.toml"))
 
 
 def bundled(catalog: Catalog) -> set[tuple[str, str, str | None, str]]:
@@ -89,19 +96,19 @@ def test_a_new_release_moves_the_range(tmp_path: Path, current: Catalog) -> None
     assert ("2.15", "cuda", "13.4", "aarch64-linux") in bundled(made)
     assert ("2.15", "metal", None, "aarch64-darwin") in bundled(made)
     assert not [row for row in made.rows if row.system.endswith("windows")], "nobody builds for Windows today"
-    assert check_catalog(made) == []
+    assert (made.name, made.as_of, made.source) == ("2026-11-21", "2026-11-21", 'a "table"')
 
 
 def test_what_a_wheel_does_not_say_is_left_to_a_person(tmp_path: Path, current: Catalog) -> None:
-    made = propose(current, read_indexes([listing(tmp_path, NEW)]))
+    made = propose(current, listing(tmp_path, NEW))
     assert any("XPU with torch 2.15" in text for text in made.unknown)
     assert not [row for row in made.rows if row.backend == "xpu" and row.torch.minor_text == "2.15"]
-    assert "# XPU with torch 2.15" in made.toml(name="new", as_of="2026-11-21", source="x")
+    assert "# XPU with torch 2.15" in made.text
 
 
 def test_a_tvm_ffi_outlives_the_row_that_had_it_or_its_end_is_told(tmp_path: Path) -> None:
     """Its variants are named after the toolkit and not after torch: whoever loads them has not changed anything."""
-    made = propose(load_catalog("2026-08-20"), read_indexes([listing(tmp_path, RELEASES)]))
+    made = propose(load_catalog("2026-08-20"), listing(tmp_path, RELEASES))
     having = {(str(row.backend), str(row.compute), row.system, row.torch.text) for row in made.rows if row.tvm_ffi}
     assert having == {
         *(("cpu", "None", system, "2.14") for system in ("aarch64-darwin", "aarch64-linux", "x86_64-linux")),
@@ -118,7 +125,7 @@ def test_a_tvm_ffi_outlives_the_row_that_had_it_or_its_end_is_told(tmp_path: Pat
         "has it here. Does the reference build it there?"
     )
     assert not [line for line in told if "its variants end" in line]
-    assert all(f"# {line}" in made.toml(name="new", as_of="2026-11-21", source="x") for line in told)
+    assert all(f"# {line}" in made.text for line in told)
 
 
 def test_a_nightly_is_outside_of_the_range_and_a_release_candidate_no_release(tmp_path: Path, current: Catalog) -> None:
@@ -150,91 +157,185 @@ def test_a_release_that_the_table_does_not_have_yet_is_outside_of_the_range(tmp_
 )
 def test_a_listing_without_wheels_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "index.html").write_text(text)
-    with pytest.raises(FindingsError, match="lists no wheel of torch"):
-        read_indexes([tmp_path / "index.html"])
+    with pytest.raises(click.ClickException, match="lists no wheel of torch"):
+        next_edition.read_indexes([str(tmp_path / "index.html")])
 
 
 def test_only_nightlies_are_no_ground_for_an_edition(tmp_path: Path, current: Catalog) -> None:
-    with pytest.raises(FindingsError, match="no release of torch"):
-        propose(current, read_indexes([listing(tmp_path, NIGHTLY)]))
+    with pytest.raises(click.ClickException, match="no release of torch"):
+        propose(current, listing(tmp_path, NIGHTLY))
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
+# --- an index with one build of a release ----------------------------------------------------------------------------
+
+PYPI = [
+    f"torch-{release}-cp313-cp313-{platform}.whl"
+    for release in ("2.13.0", "2.14.0", "2.14.1", "2.15.0")
+    for platform in (*LINUX, "macosx_14_0_arm64", "win_amd64")
+]
+TOOLKITS = {"2.14.1": "13.0.3", "2.15.0": "13.2.2"}
+"""What the metadata of these wheels on PyPI depend on, as of 2026-11-23; both for x86_64 and aarch64."""
 
 
-def test_next_says_what_comes_and_goes_and_what_it_takes(tmp_path: Path) -> None:
-    relu = ROOT / "examples" / "relu"
-    page_of_index = listing(tmp_path, NEW)
-    command = ["catalog", "next", relu, *FROM, "--index", page_of_index, "--as-of", "2026-11-21"]
-    done = kci(*command, "--into", tmp_path / "next.toml")
-    assert done.code == 0, done.stderr
-    assert "+ torch215-cxx11-cu134-x86_64-linux" in done.stdout
-    assert "- torch213-cxx11-cu126-x86_64-linux" in done.stdout
-    assert " runner minutes; up to " in done.stdout
-    assert "USD" in done.stdout
-    assert kci("catalog", "check", tmp_path / "next.toml").code == 0
-    names = kci("matrix", relu, "--catalog", tmp_path / "next.toml", "--format", "names").stdout.split()
-    come = {line[4:] for line in done.stdout.splitlines() if line.startswith("  + ")}
-    assert come <= set(names)
-    printed = kci(*command)
-    assert printed.stdout == (tmp_path / "next.toml").read_text()
-    assert " runner minutes; up to " in printed.stderr
+def pypi_page(tmp_path: Path, *, metadata: bool = True) -> Path:
+    for release, toolkit in TOOLKITS.items() if metadata else ():
+        for platform in LINUX:
+            name = f"torch-{release}-cp313-cp313-{platform}.whl.metadata"
+            needed = f'cuda-toolkit[cublas,cudart,nvrtc]=={toolkit}; platform_system == "Linux"'
+            (tmp_path / name).write_text(f"Name: torch\nVersion: {release}\nRequires-Dist: {needed}\n")
+    return listing(tmp_path, PYPI)
 
 
-def test_next_says_which_kernels_it_could_not_estimate(tmp_path: Path) -> None:
-    for name in ("relu", "rms-norm"):
-        shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=shutil.ignore_patterns("build"))
-    build = tmp_path / "relu" / "build.toml"
-    text = build.read_text()
-    build.write_text(text.replace("[kernel.relu_cuda]\n", '[kernel.relu_cuda]\ncuda-capabilities = ["6.0"]\n'))
-    done = kci("catalog", "next", tmp_path, *FROM, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
-               "--into", tmp_path / "next.toml")  # fmt: skip
-    assert done.code == 1
-    assert "not estimated: relu: no entry of `cuda-capabilities` is left" in done.stdout
-    assert " runner minutes; up to " in done.stdout
-    assert (tmp_path / "next.toml").exists()
+def from_pypi(tmp_path: Path, current: Catalog, *, metadata: bool = True) -> SimpleNamespace:
+    return propose(current, pypi_page(tmp_path, metadata=metadata))
 
 
-def test_next_without_a_change_says_so(tmp_path: Path) -> None:
-    page_of_index = listing(tmp_path, RELEASES)
-    done = kci("catalog", "next", ROOT / "examples" / "relu", *FROM, "--index", page_of_index, "--as-of", "2026-11-21",
-               "--into", tmp_path / "next.toml")  # fmt: skip
-    assert "no variant changes" in done.stdout
+def kept(made: SimpleNamespace, torch: str) -> set[tuple[str, str | None, str]]:
+    return {
+        (str(row.backend), row.compute and row.compute.text, row.system) for row in made.rows if row.torch.text == torch
+    }
+
+
+def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, current: Catalog) -> None:
+    made = from_pypi(tmp_path, current)
+    assert kept(made, "2.15") == {
+        *(("cuda", "13.2", f"{cpu}-linux") for cpu in ("aarch64", "x86_64")),
+        *(("cpu", None, system) for system in ("aarch64-darwin", "aarch64-linux", "x86_64-linux")),
+        ("metal", None, "aarch64-darwin"),
+    }
+    assert "13.0" in {row.compute.text for row in made.rows if row.torch.text == "2.14" and row.compute}
+
+
+def test_an_index_with_one_build_does_not_end_what_it_cannot_list(tmp_path: Path, current: Catalog) -> None:
+    """Nor a tvm-ffi: that of torch 2.13 with CUDA 13.2 goes on with torch 2.15."""
+    made = from_pypi(tmp_path, current)
+    assert kept(made, "2.14") == {
+        (str(row.backend), row.compute and row.compute.text, row.system)
+        for row in current.rows
+        if row.torch.text == "2.14"
+    }
+    having = {(row.torch.text, row.compute and row.compute.text, row.system) for row in made.rows if row.tvm_ffi}
+    assert having == {("2.15", "13.2", "x86_64-linux"), ("2.15", "13.2", "aarch64-linux")}
+    (told,) = (line for line in made.unknown if "does not tell" in line)
+    open_ = "cuda 12.6, cuda 13.0, rocm 7.2, rocm 7.14, xpu 2026.1.0, cuda 13.4"
+    assert told.startswith(f"torch 2.15 with {open_}: an index with one build for a system does not tell.")
+
+
+def test_without_its_metadata_a_wheel_is_for_no_cuda_that_is_known(tmp_path: Path, current: Catalog) -> None:
+    made = from_pypi(tmp_path, current, metadata=False)
+    assert not [item for item in kept(made, "2.15") if item[0] == "cuda"]
+    assert any("cuda 13.2" in line for line in made.unknown)
+
+
+def test_the_edition_of_november_is_what_pypi_and_the_table_of_september_lead_to(
+    tmp_path: Path, current: Catalog
+) -> None:
+    (tmp_path / "table.json").write_text(json.dumps(publish(current)))
+    made = propose(current, pypi_page(tmp_path), tmp_path / "table.json")
+    shipped = load_catalog("2026-11-23")
+    assert {(*row[:4], row.bundled, row.tvm_ffi) for row in made.rows} == {
+        (*row.key, row.bundled, row.tvm_ffi) for row in shipped.rows
+    }
+
+
+def test_metadata_without_a_toolkit_are_those_of_a_build_for_the_cpu() -> None:
+    old = 'Requires-Dist: nvidia-cuda-runtime-cu12==12.8.90; platform_machine == "x86_64"\n'
+    assert next_edition.built_for(f"Name: torch\n{old}".encode()) == (Backend.CUDA, Version.parse("12.8"))
+    assert next_edition.built_for(b"Name: torch\nRequires-Dist: filelock\n") == (Backend.CPU, None)
+    assert next_edition.built_for(b"Name: torch\nRequires-Dist: cuda-toolkit==?; \x00\n\xff") == (Backend.CPU, None)
+
+
+def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def take(_wheel: object, wanted: Callable[[str], str | None], into: Path) -> None:
+        names = [name for name in ("torch/__init__.py", "torch-2.15.0.dist-info/METADATA") if wanted(name)]
+        assert names == ["torch-2.15.0.dist-info/METADATA"]
+        (into / "METADATA").write_text("Name: torch\nRequires-Dist: cuda-toolkit==13.2.2\n")
+
+    monkeypatch.setattr(next_edition, "find_wheel", lambda *words: asked.append(words))
+    monkeypatch.setattr(next_edition, "extract", take)
+    found = next_edition.own_build("https://pypi.example.invalid/simple/torch/", "2.15.0", "aarch64-linux")
+    assert found == (Backend.CUDA, Version.parse("13.2"))
+    assert asked == [("torch", "2.15.0", "aarch64", "https://pypi.example.invalid/simple")]
+
+
+@pytest.mark.parametrize("place", ["http://example.invalid/torch/", "no-such-file.html"])
+def test_a_page_that_cannot_be_read_is_an_error(place: str) -> None:
+    with pytest.raises(click.ClickException, match=re.escape(place)):
+        next_edition.read_page(place)
+
+
+def test_a_nightly_with_the_toolkit_of_a_release_does_not_take_its_stable_abi(tmp_path: Path, current: Catalog) -> None:
+    made = proposed(tmp_path, current, [*NEW, *wheels("2.16.0.dev20261120", "cu130", "cu134")])
+    names = {variant.name for variant in select(torch_kernel(["cuda"], torch='stable-abi = "2.11"'), made).variants}
+    assert {"torch-stable-abi211-cu130-x86_64-linux", "torch-stable-abi211-cu134-x86_64-linux"} <= names
+
+
+# --- the reference's table -------------------------------------------------------------------------------------------
+
+KNOWN = [row for name in editions() for row in load_catalog(name).rows]
+FILE = Path(__file__).parent / "build-variants.json"
+
+
+def publish(catalog: Catalog) -> dict[str, dict[str, list[str]]]:
+    """What the reference would publish for a catalog: the full-ABI names of its bundled rows."""
+    table: dict[str, dict[str, list[str]]] = {}
+    for row in catalog.rows:
+        if row.bundled:
+            name = variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
+            table.setdefault(row.system, {}).setdefault(str(row.backend), []).append(name)
+    return {system: {backend: sorted(names) for backend, names in of.items()} for system, of in table.items()}
+
+
+def imported(table: object, known: list[Row] = KNOWN) -> str:
+    """The edition that has what the table lists."""
+    rows = next_edition.read_table(json.dumps(table).encode(), known)
+    text: str = next_edition.edition_toml(rows, (), name="2026-08-20", source="x")
+    return text
+
+
+def read(text: str) -> Catalog:
+    return interpret_edition(parse_document(text.encode(), "mine.toml"))
+
+
+def test_the_fixture_is_the_table_of_august(catalog: Catalog) -> None:
+    assert json.loads(FILE.read_text()) == publish(catalog)
+    assert sum(len(names) for of in publish(catalog).values() for names in of.values()) == 26
+
+
+@pytest.mark.parametrize("name", editions())
+def test_an_edition_made_from_its_table_has_its_bundled_rows(name: str) -> None:
+    original = load_catalog(name)
+    made = read(imported(publish(original)))
+    assert sorted(row.key for row in made.rows) == sorted(row.key for row in original.rows if row.bundled)
+
+
+def test_without_what_is_known_a_version_is_as_short_as_in_the_name() -> None:
+    table = {"x86_64-linux": {"xpu": ["torch212-cxx11-xpu20253-x86_64-linux"]}}
+    assert read(imported(table, known=[])).rows[0].compute == (2025, 3)
+    assert read(imported(table)).rows[0].compute == (2025, 3, 2)
+
+
+def test_rows_that_differ_in_version_and_system_only_are_one_table() -> None:
+    text = imported(publish(load_catalog("2026-11-23")))
+    assert text.count("[[row]]") == 10
+    assert 'compute = ["12.6", "13.0", "13.2"]\nsystems = ["x86_64-linux", "aarch64-linux"]' in text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("table", "said"),
     [
-        (["--today", "2026-10-01", *FROM], 0, "2026-09-17: 14 days old"),
-        (["--today", "2026-11-21", *FROM], 1, "65 days old; a catalog is outdated after 56"),
-        (["--today", "2026-11-21", "--days", "90", *FROM], 0, "outdated after 90"),
-        (["--today", "2026-09-18", "--catalog", "2026-08-20"], 1, "newer: 2026-09-02, 2026-09-17"),
-        (["--today", "2026-09-01", "--catalog", "2026-08-20"], 0, "2026-08-20: 12 days old"),
-        (["--today", "soon"], 2, ""),
+        ([], "not a build-variants.json"),
+        ({"x86_64-linux": {"cuda": [1]}}, "not a build-variants.json"),
+        ({}, "names no variant"),
+        ({"x86_64-linux": {"cuda": ["torch213"]}}, "'torch213' is not a variant name"),
+        ({"x86_64-linux": {"cuda": ["torch-cuda"]}}, "'torch-cuda' is not a full-ABI variant"),
+        ({"x86_64-linux": {"rocm": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
+        ({"aarch64-linux": {"cuda": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
     ],
 )
-def test_outdated_says_how_old_the_catalog_is(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
-    done = kci("catalog", "outdated", tmp_path, *arguments)
-    assert (done.code, said in done.stdout) == (code, True)
-
-
-def test_outdated_looks_at_the_catalog_of_kci_toml(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text('catalog = "2026-08-20"\n')
-    answer = json.loads(kci("catalog", "outdated", tmp_path, "--today", "2026-09-03", "--format", "json").stdout)
-    assert (answer["outdated"], answer["freshness"]["name"], answer["freshness"]["days"]) == (True, "2026-08-20", 14)
-
-
-def test_an_estimate_has_every_kernel_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("relu", "rms-norm", "swiglu"):
-        shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=shutil.ignore_patterns("build"))
-
-    def said() -> list[str]:
-        done = kci("catalog", "next", tmp_path, *FROM, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
-                   "--into", tmp_path / "next.toml")  # fmt: skip
-        return [line for line in done.stdout.splitlines() if line.startswith("to build")]
-
-    whole = said()
-    monkeypatch.setattr("kci.moves.next_catalog._AT_ONCE", 1)
-    assert said() == whole
-    assert len(whole) == 1
+def test_what_is_no_such_table_is_refused(table: Any, said: str) -> None:
+    with pytest.raises(click.ClickException) as caught:
+        next_edition.read_table(json.dumps(table).encode(), KNOWN)
+    assert said in caught.value.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -533,7 +534,8 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [
     (500, {}, 2.0), (None, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
-    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "99999"}, 300.0),
+    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "300"}, 300.0),
+    (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
 def test_a_commit_that_did_not_land_is_made_again(
     hub: FakeHub, tmp_path: Path, status: int | None, headers: dict[str, str], expected: float
@@ -552,6 +554,28 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
         bring(make_tree(tmp_path), waits)
     assert waits.waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."
+
+
+@pytest.mark.parametrize(("status", "headers", "seconds"), [
+    (429, {"Retry_After": "3600"}, "3600"),
+    (429, {"Retry_After": "99999"}, "99999"),
+    (503, {"Retry_After": "301"}, "301"),
+    (429, {"RateLimit": '"api";r=0;t=1800'}, "1800"),
+    (429, {"Retry_After": "Wed, 21 Oct 2099 07:28:00 GMT"}, r"\d{9,}"),
+    (429, {"X_Error_Message": IN_AN_HOUR}, "3600"),
+    (429, {"X_Error_Message": "Too many requests: try again in 45 minutes"}, "2700"),
+])  # fmt: skip
+def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
+    hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
+) -> None:
+    hub.fail("POST .*/commit/", status, times=100, **headers)
+    with pytest.raises(FindingsError, match=f"asks to be left alone for {seconds} seconds: {status}") as told:
+        bring(make_tree(tmp_path), Patience())
+    assert re.match(r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint)
+    assert len(hub.asked("POST .*/commit/")) == 1
 
 
 def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> None:

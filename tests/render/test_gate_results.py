@@ -37,12 +37,10 @@ GATES = ("kci", "status")
 
 
 def gated() -> Iterator[tuple[Path, str]]:
-    """The golden workflows that have a gate, with the events that make a difference to which jobs run."""
+    """The golden workflows that have a gate, with an event."""
     for file in sorted(GOLDEN.glob("*/*.yml")):
         if "/gate@" in file.read_text(encoding="utf-8"):
             yield file, "push"
-            if file.parent.name.startswith("static"):
-                yield file, "pull_request"
 
 
 def outputs(*, work: bool, tested: bool, releases: bool) -> dict[str, dict[str, str]]:
@@ -104,8 +102,8 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
 
 
-APART = ("again", "benchmark", "record")
-"""Jobs of kci-publish.yml: one is a run of its own, and the others look at what is published already."""
+APART = ("again",)
+"""The job of kci-publish.yml that is a run of its own."""
 
 
 @pytest.mark.parametrize(

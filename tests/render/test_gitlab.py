@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from conftest import add_package, read_yaml
+from conftest import read_yaml
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
 from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
@@ -46,38 +45,6 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
     plan = (tmp_path / "calls").read_text().splitlines()[0].split()
     assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
-
-
-@pytest.mark.parametrize("how", ["tell", "gate", ""])
-def test_what_a_merge_request_takes_from_users_is_told_or_fails_it(
-    tmp_path: Path, no_git_environment: None, how: str
-) -> None:
-    """With the real command, in a repository whose newest commit takes a function away."""
-    (tmp_path / "kci.toml").write_text(f'[pull-request]\napi = "{how}"\n' if how else "")
-    (tmp_path / "relu").mkdir()
-    (tmp_path / "relu" / "build.toml").write_text(RELU)
-    offered = next(add_package(tmp_path / "relu").rglob("__init__.py"))
-    offered.write_text("def relu(x): ...\n")
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    assert kci("render", "--ci", "gitlab", "--output", tmp_path, tmp_path).code == 0
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=x"]):
-        subprocess.run([*git, *words], check=True)
-    text = (tmp_path / GITLAB_FILE).read_text()
-    require_valid(text)
-    if not how:
-        assert "kci-api" not in text
-        return
-    job = read_yaml(text)["kci-api"]
-    assert job.get("allow_failure") == ({"exit_codes": [1]} if how == "tell" else None)
-    assert job["variables"]["KCI_EXTRA"] == "[api]"
-    (script,) = job["script"]
-    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "CI_MERGE_REQUEST_DIFF_BASE_SHA": "HEAD"}
-    for offers, code in (("def relu(x): ...\n", 0), ("def gelu(x): ...\n", 1)):
-        offered.write_text(offers)
-        words = ["sh", "-eu", "-c", script]
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-    assert "KCI452" in done.stderr
 
 
 def document(legs: list[Any], **more: Any) -> PlanDocument:
@@ -286,7 +253,7 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
     assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
     assert "--python" in tested["script"][-1]
-    assert "--tested kci-records/k/cuda-x86_64-linux/kci-test.json" in published["script"][-1]
+    assert published["script"][-1] == "kci publish kci-tree --kernel k"
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
     assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))
     assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
@@ -399,16 +366,16 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
 @pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
-    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n[publish]\nbenchmarks = true\n")
+    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n")
     done = kci("render", "--ci", "gitlab", "--output", tmp_path)
     assert done.code == 0
-    assert "GitLab's file has nothing for `pull-request.comment` and `publish.benchmarks` of kci.toml" in done.stderr
+    assert "GitLab's file has nothing for `pull-request.comment` of kci.toml" in done.stderr
 
 
 @pytest.mark.rule("KCI454", triggers=False)
 def test_what_gitlab_has_jobs_for_is_not_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
-    (tmp_path / "kci.toml").write_text('[pull-request]\napi = "gate"\n')
+    (tmp_path / "kci.toml").write_text('[pull-request]\ntier = "pr"\n')
     assert kci("render", "--ci", "gitlab", "--output", tmp_path).stderr == ""
 
 

@@ -22,15 +22,15 @@ ACTIONS = [ROOT / "action.yml", *sorted(ROOT.glob("[a-z]*/action.yml"))]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))
-WORKFLOWS = [*RENDERED, *OWN]
+RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.yml"))
+WORKFLOWS = [*RENDERED, *OWN, *RECIPES]
 DEPENDABOT = ROOT / ".github" / "dependabot.yml"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 
 ALLOWED = {"dangerous-triggers", "self-hosted-runner", "self-repository", "unpinned-uses"}
-"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change, kci's own actions follow
-their major tag until a committed file pins them, a static matrix names the machines that kci.toml gives to a variant
-(its job never runs for a fork), and the older spelling of a workflow in the same repository is known to every
-server."""
+"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change, benchmarks need a machine
+of one's own, kci's own actions follow their major tag until a committed file pins them, and the older spelling of a
+workflow in the same repository is known to every server."""
 
 
 Tool = Callable[[str], str]
@@ -81,6 +81,16 @@ def test_there_is_something_to_lint() -> None:
         "kci.yml",
         "release.yml",
     ]
+
+
+def test_each_recipe_is_short_and_stands_on_the_page() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\(\.\./examples/recipes/([a-z-]+\.yml)\)", page) == [
+        "api.yml", "benchmark.yml", "commands.yml", "staging.yml", "hf-jobs.yml", "offline.yml",
+    ]  # fmt: skip
+    assert len(RECIPES) == 6
+    for recipe in RECIPES:
+        assert len(recipe.read_text(encoding="utf-8").splitlines()) <= 25, recipe.name
 
 
 def test_a_missing_linter_fails_where_all_are_required(monkeypatch: pytest.MonkeyPatch) -> None:

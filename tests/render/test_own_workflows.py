@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -96,11 +95,12 @@ def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newe
             flavours.setdefault(row.torch.minor_text, set()).add(flavour.get(row.backend, row.backend))
     names = [name for torch, some in sorted(flavours.items()) for name in wheels(f"{torch}.0", *sorted(some))]
     names += wheels("2.99.0", "cpu", "cu130") if newer else []
-    command = ["bash", ROOT / "bin" / "next_edition.sh", tmp_path / "found", "--index", listing(tmp_path, names)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    said = tmp_path / "said"
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PATH": path, "GITHUB_OUTPUT": str(said)})
-    assert said.read_text(encoding="utf-8") == f"moved={str(newer).lower()}\n"
+    script = ROOT / "bin" / "next_edition.py"
+    command = [sys.executable, script, tmp_path / "found", "--index", listing(tmp_path, names)]
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+    assert done.stdout == f"moved={str(newer).lower()}\n"
+    changes = (tmp_path / "found" / "changes.md").read_text(encoding="utf-8")
+    assert ("+ torch299-cxx11-cu130-x86_64-linux" in changes) is ("no variant changes" not in changes) is newer
     (edition,) = (tmp_path / "found").glob("2*.toml")
     assert load_catalog(str(edition)).rows
     readme, ours = ((folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT))

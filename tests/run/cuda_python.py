@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 _PYTHON = """\
@@ -20,17 +19,14 @@ case "$*" in
     fi
     grep -q NOTHING tests/*.py && exit 5
     exit 0 ;;
+esac
 """
 
 
-def python_with_cuda(folder: Path, otherwise: Path | None = None) -> Path:
-    """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected.
-
-    What it knows nothing about is a matter of the other program.
-    """
+def python_with_cuda(folder: Path) -> Path:
+    """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected."""
     python = folder / "cuda" / "python-with-torch"
     python.parent.mkdir(parents=True)
-    rest = f'  *) exec {shlex.quote(str(otherwise))} "$@" ;;\nesac\n' if otherwise else "esac\n"
-    python.write_text(_PYTHON + rest)
+    python.write_text(_PYTHON)
     python.chmod(0o755)
     return python

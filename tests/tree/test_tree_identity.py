@@ -54,6 +54,29 @@ def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
     assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
 
 
+def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(repository: Path, tmp_path: Path) -> None:
+    """The id is as the reference's; the record of the source must not name a commit that was not what was built."""
+    git(tmp_path, "init", "-q", "upstream")
+    upstream = tmp_path / "upstream"
+    for number in range(2):
+        (upstream / "scale.h").write_text(f"int scale = {number};\n")
+        git(upstream, "add", ".")
+        git(upstream, "commit", "-q", "-m", str(number))
+    kernel = repository / "kernels" / "relu"
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(upstream), "kernels/relu/up")
+    git(repository, "commit", "-q", "-a", "-m", "submodule")
+    clean = unique_id(kernel)
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+    (kernel / "up" / "notes").write_text("untracked")
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+    git(kernel / "up", "checkout", "-q", "HEAD~1")
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+    git(kernel / "up", "checkout", "-q", "-")
+    (kernel / "up" / "scale.h").write_text("int scale = 3;\n")
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+    assert unique_id(kernel) == clean
+
+
 def test_a_change_elsewhere_in_the_repository_counts(repository: Path) -> None:
     (repository / "other").write_text("x")
     git(repository, "add", ".")

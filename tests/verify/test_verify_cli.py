@@ -11,8 +11,6 @@ import msgspec
 import pytest
 
 from kci.cli import main
-from kci.cli._findings import render_sarif
-from kci.diagnostics import Span, finding
 from kci.tree.manifest import Manifest
 from variants import CPU, make_artifact, make_variant
 
@@ -112,31 +110,7 @@ def test_findings_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[
     code, out, _ = kci(capsys, "verify", variant, "--format", "markdown")
     assert f"| error | KCI771 | {variant}/__init__.py:1:1 | it imports numpy" in out
     assert out.startswith(f"{variant}: variant\n\n1 verified: ")
-    code, out, _ = kci(capsys, "verify", variant, "--format", "sarif")
-    assert json.loads(out)["runs"][0]["properties"] == {"lookedAt": [{"kind": "variant", "path": str(variant)}]}
-    result = json.loads(out)["runs"][0]["results"][0]
-    assert result["ruleId"] == "KCI771"
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1
     assert kci(capsys, "verify", variant, "--ignore", "KCI77")[0] == 0
-
-
-def test_sarif_says_what_the_rules_are() -> None:
-    span = Span(3, 1, 3, 9)
-    found = [
-        finding("KCI771", "b", path="./a b.py", span=span),
-        finding("KCI719", "a", hint="h"),
-        finding("KCI771", "c"),
-    ]
-    (run,) = json.loads(render_sarif(found, "1"))["runs"]
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["KCI719", "KCI771"]
-    assert [(item["ruleIndex"], item["level"]) for item in run["results"]] == [
-        (1, "error"),
-        (0, "warning"),
-        (1, "error"),
-    ]
-    location = run["results"][0]["locations"][0]["physicalLocation"]
-    assert location["artifactLocation"]["uri"] == "a%20b.py"
-    assert run["results"][1]["message"]["text"] == "a\nhint: h"
 
 
 def test_the_output_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:

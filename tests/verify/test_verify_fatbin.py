@@ -203,6 +203,12 @@ def test_a_gpu_variant_without_device_code(tmp_path: Path) -> None:
     assert found.rule == "KCI761"
 
 
+@pytest.mark.rule("KCI761", triggers=True)
+def test_device_code_that_no_device_link_linked(tmp_path: Path) -> None:
+    (found,) = checked(tmp_path, "__nv_relfatbin", CODE, ("8.0",), CUDA)
+    assert (found.rule, "-rdc=true" in found.hint, "linked" in found.message) == ("KCI761", True, True)
+
+
 @pytest.mark.rule("KCI762", triggers=True)
 def test_device_code_that_cannot_be_read(tmp_path: Path) -> None:
     (found,) = checked(tmp_path, ".nv_fatbin", CODE[:-4], ("8.0",), CUDA)

@@ -494,7 +494,7 @@ def test_every_rule_of_these_families_is_tested() -> None:
     here = Path(__file__).parent
     text = "".join(
         path.read_text()
-        for folder in (here, here.parent / "tree", here.parent / "ci")
+        for folder in (here, *(here.parent / name for name in ("tree", "ci", "workspace")))
         for path in folder.glob("test_*.py")
     )
     own = [rule for rule in rules() if rule.startswith(("KCI6", "KCI7"))]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cli.runner import kci
-from forked import fork_server
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch import history as history_module
@@ -186,7 +185,8 @@ def test_a_broken_result_is_said_and_the_others_are_recorded(tmp_path: Path, tex
     found, problems = read_results([folder], NOW)
     assert [(item.rule, Path(item.path).name) for item in problems] == [("KCI801", "0.json")]
     assert len(found) == 1
-    done = kci("compat", "record", folder, "--history", tmp_path / "h")
+    subprocess.run(["git", "init", "--quiet", "--bare", tmp_path / "origin.git"], check=True)
+    done = kci("compat", "record", folder, "--remote", tmp_path / "origin.git")
     assert (done.code, "1 result of 1 run; 1 new file" in done.stdout) == (1, True)
     assert "Traceback" not in done.stderr
 
@@ -215,17 +215,6 @@ def test_a_clock_that_is_ahead_is_said_and_the_order_is_that_of_the_runs(tmp_pat
 def test_good_results_are_read_silently(tmp_path: Path) -> None:
     soon = (NOW + timedelta(hours=3)).isoformat()
     assert read_results([files(tmp_path / "r", result(at=soon), failed(run=2))], NOW)[1] == []
-
-
-def test_two_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Ten processes write parts of the same runs into one directory."""
-    folders = [
-        files(tmp_path / f"r{part}", *[result(run, kernel=f"k{part}") for run in range(20)]) for part in range(10)
-    ]
-    record = ("compat", "record", "--history", tmp_path / "h")
-    started = [fork_server().start(*record, folder, output=tmp_path / "said") for folder in folders]
-    assert [fork_server().wait(process) for process in started] == [0] * 10, (tmp_path / "said").read_text()
-    assert summary(tmp_path / "h") == [(run, 10, 0, 0) for run in range(20)]
 
 
 def test_two_branches_that_recorded_at_once_merge(tmp_path: Path) -> None:
@@ -274,13 +263,13 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
     (tmp_path / "kci.toml").write_text('[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n')
     for number in (1, 2):
         folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
-        assert kci("compat", "record", folder, "--history", "h").code == 0
+        recorded(tmp_path / "h", folder)
     answer = json.loads(kci("compat", "decide", "--history", "h", "--format", "json").stdout)
     (action,) = answer["actions"]
     assert (answer["schema"], answer["run"], action["kind"], action["tell"]) == (1, 2, "open", ["@acme/relu"])
     shown = kci("compat", "decide", "--history", "h", "--dry-run")
     assert (shown.code, "(for @acme/relu)" in shown.stdout) == (0, True)
-    assert kci("compat", "record", files(tmp_path / "r3", result(3)), "--history", "h").code == 0
+    recorded(tmp_path / "h", files(tmp_path / "r3", result(3)))
     assert "close " in kci("compat", "decide", "--history", "h").stdout
     (tmp_path / "kci.toml").write_text("[schedule.issues]\nfailures = 2\n")
     told = kci("compat", "decide", "--history", "h")
@@ -289,10 +278,9 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
 
 def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     assert kci("compat", "decide", "--history", tmp_path / "nowhere").code == 2
-    assert kci("compat", "record", tmp_path / "nowhere", "--history", tmp_path / "h").code == 2
-    (tmp_path / "file").write_text("")
-    refused = kci("compat", "record", files(tmp_path / "r", result()), "--history", tmp_path / "file")
-    assert (refused.code, "cannot write" in refused.stderr) == (1, True)
+    assert kci("compat", "record", tmp_path / "nowhere").code == 2
+    refused = kci("compat", "record", files(tmp_path / "r", result()), "--remote", tmp_path / "nowhere")
+    assert (refused.code, "cannot read" in refused.stderr) == (1, True)
 
 
 @pytest.mark.rule("KCI801", triggers=True)
@@ -301,3 +289,13 @@ def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
     path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
     runs, problems = read_history(tmp_path / "h")
     assert (runs, [item.rule for item in problems]) == ([], ["KCI801"])
+
+
+def test_a_history_in_a_directory_is_appended_to(tmp_path: Path) -> None:
+    """As in a checkout of the branch; the same results are not there twice."""
+    results = files(tmp_path / "r", failed())
+    for new in (1, 0):
+        done = kci("compat", "record", results, "--history", tmp_path / "history")
+        assert done.code == 0, done.stderr
+        assert f"{new} new file" in done.stdout
+    assert kci("compat", "decide", "--history", tmp_path / "history").code == 0

@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from cli.runner import kci
-from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.watch.history import LegOutcome, LegResult, RecordedRun, each_run, leg_key
-from kci.watch.history_places import FOLDER, HistoryBranch, HistoryDataset
+from kci.watch.history import LegOutcome, LegResult, RecordedRun, leg_key
+from kci.watch.history_branch import FOLDER, HistoryBranch
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
 
@@ -125,49 +123,5 @@ def test_the_command_records_on_the_branch_of_a_remote(
     done = kci("compat", "record", tmp_path / "one.json", "--branch", "kci-history")
     assert (done.code, done.stdout) == (0, "1 result of 1 run; 1 new file in kci-history\n")
     assert numbers(remote, tmp_path) == [3]
-    assert kci("compat", "record", tmp_path / "one.json", "--branch", "kci-history", "--remote", remote).code == 0
+    assert kci("compat", "record", tmp_path / "one.json", "--remote", remote).code == 0
     assert commits(remote) == 1
-    assert kci("compat", "record", tmp_path / "one.json", "--branch", "x", "--history", "y").code == 2
-    assert kci("compat", "record", tmp_path / "one.json").code == 2
-
-
-class Hub:
-    """Stands for the Hub's client."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {"README.md": b""}
-        self.commits = 0
-
-    def list_repo_files(self, repo_id: str, repo_type: str) -> list[str]:
-        assert (repo_id, repo_type) == ("acme/history", "dataset")
-        return list(self.files)
-
-    def create_commit(self, repo_id: str, operations: list[Any], commit_message: str, repo_type: str) -> None:
-        assert commit_message.startswith("Results of run ")
-        assert (repo_id, repo_type) == ("acme/history", "dataset")
-        self.commits += 1
-        self.files |= {item.path_in_repo: item.path_or_fileobj for item in operations}
-
-
-def test_a_dataset_grows_by_one_commit_and_the_same_again_makes_none(tmp_path: Path) -> None:
-    hub = Hub()
-    dataset = HistoryDataset("acme/history", hub)
-    assert [dataset.record([run(1), run(2)]), dataset.record([run(1)]), dataset.record([run(2), run(3)])] == [2, 0, 1]
-    assert hub.commits == 2
-    history = tmp_path / "history"
-    history.mkdir()
-    for path, raw in hub.files.items():
-        if path.startswith(f"{FOLDER}/"):
-            (history / path.rpartition("/")[2]).write_bytes(raw)
-    problems: list[Diagnostic] = []
-    assert [made.run for made in each_run(history, problems.append)] == [1, 2, 3]
-    assert problems == []
-
-
-def test_a_dataset_that_cannot_be_written_is_said() -> None:
-    class Closed(Hub):
-        def list_repo_files(self, *_: str, **__: str) -> list[str]:
-            raise OSError("401 Client Error\nmore")
-
-    with pytest.raises(FindingsError, match="acme/history takes no commit: 401 Client Error"):
-        HistoryDataset("acme/history", Closed()).record([run(1)])

@@ -82,55 +82,50 @@ def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path)
 XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "backend", "rule", "line"),
-    [
-        (f'backends = ["cuda", "metal"]\n{CUDA}', "metal", "KCI130", 'backends = ["cuda", "metal"]'),
-        (f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}', "xpu", "KCI136", 'src = ["gone.cpp"]'),
-        (
-            f'backends = ["cuda", "rocm"]\n{CUDA}{XPU.replace("xpu", "rocm")}\n[kernel.c]\nbackend = "rocm"\n'
-            'depends = ["torch"]\nsrc = []\nrocm-archs = ["gfx1"]\n',
-            "rocm", "KCI136", 'src = ["gone.cpp"]',
-        ),
-    ],
-)  # fmt: skip
-def test_a_backend_at_fault_is_left_out_with_rule_and_line(
-    tmp_path: Path, text: str, backend: str, rule: str, line: str
-) -> None:
-    workspace = open_workspace([kernel(tmp_path, text)])
+def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')])
     for fingerprints in (False, True):
         plan = plan_run(workspace, PlanRequest(fingerprints=fingerprints)).plan
         assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
-        left = [item for item in plan.left_out if item.backend == backend]
-        assert left
-        for item in left:
-            assert item.rule == rule
-            assert item.path == str(tmp_path / "build.toml")
-            assert workspace.kernels[0].document.line(item.line) == line
+        (left,) = [item for item in plan.left_out if item.backend == "metal"]
+        assert (left.rule, left.path) == ("KCI130", str(tmp_path / "build.toml"))
+        assert workspace.kernels[0].document.line(left.line) == 'backends = ["cuda", "metal"]'
     assert {name for kernel in plan.kernels for name in kernel.planned} == {leg.variant for leg in plan.legs}
 
 
 @pytest.mark.parametrize(
-    "choice",
-    [
-        Choice(backends=("xpu",)),
-        Choice(backends=("cuda", "xpu")),
-        Choice(only=("*xpu*",)),
-        Choice(where="backend == xpu"),
-    ],
+    "choice", [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")]
 )
-def test_a_backend_at_fault_that_was_asked_for_is_not_planned(tmp_path: Path, choice: Choice) -> None:
-    place = kernel(tmp_path, f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}')
-    with pytest.raises(FindingsError, match="nothing is planned"):
+def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: Path, choice: Choice) -> None:
+    place = kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')
+    with pytest.raises(FindingsError, match=r"nothing is planned: .*build.toml: metal is declared"):
         plan_run(open_workspace([place]), PlanRequest(choice=choice))
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([f"{place}[cuda,xpu]"]), PlanRequest())
     assert plan_run(open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))).plan.left_out == ()
 
 
-def test_a_fault_of_the_whole_kernel_leaves_no_backend(tmp_path: Path) -> None:
-    text = f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}'.replace("[torch]", '[torch]\nsrc = ["gone.cpp"]')
-    assert refused(kernel(tmp_path, text)) == ["KCI136", "KCI136"]
+@pytest.mark.parametrize(
+    ("xpu", "rule"),
+    [
+        (XPU, "KCI136"),  # a source that is not there
+        (XPU.replace('"gone.cpp"', '"../gone.cpp"'), "KCI137"),
+        (
+            XPU.replace('src = ["gone.cpp"]', "src = []").replace('"xpu"', '"rocm"') + 'rocm-archs = ["gfx1"]\n',
+            "KCI155",
+        ),
+    ],
+)
+def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, rule: str) -> None:
+    """A release without one of its backends is not the release; a pull request that breaks one is red."""
+    backend = "rocm" if "rocm" in xpu else "xpu"
+    kernel(tmp_path / "k", f'backends = ["cuda", "{backend}"]\n{CUDA}{xpu}')
+    sound = kernel(tmp_path / "sound", f'backends = ["cuda"]\n{CUDA}')
+    (sound / "build.toml").write_text((sound / "build.toml").read_text().replace("some-kernel", "sound"))
+    (sound / "torch-ext" / "some_kernel").rename(sound / "torch-ext" / "sound")
+    for choice in (Choice(), Choice(backends=("cuda",))):
+        plan = plan_run(open_workspace([tmp_path]), PlanRequest(choice=choice)).plan
+        assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [("some-kernel", rule)]
+        assert {leg.kernel for leg in plan.legs} == {"sound"}
+        assert [item.name for item in plan.kernels] == ["sound"]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,64 @@ def test_a_warning_is_said_and_stops_nothing(tmp_path: Path, rule: str, text: st
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345678\n"
+COMPILED = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    '[torch]\nsrc = ["csrc/table.h"]\n[kernel.cpu]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp"]\n'
+)
+
+
+@pytest.mark.rule("KCI732", triggers=True)
+@pytest.mark.parametrize(
+    "file", ["torch-ext/some_kernel/table.bin", "torch-ext/some_kernel/deep/er.py", "csrc/a.cpp", "csrc/table.h"]
+)
+def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
+    place = kernel(tmp_path, "")
+    for name in ("csrc/a.cpp", "csrc/table.h"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("")
+    if file.startswith("csrc"):
+        (place / "build.toml").write_text(COMPILED)
+    (place / file).parent.mkdir(parents=True, exist_ok=True)
+    (place / file).write_text(POINTER)
+    assert "KCI732" in sources_say(place)
+    with pytest.raises(FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"):
+        plan_run(open_workspace([place]), PlanRequest())
+    name = "torch213-cxx11-cpu-x86_64-linux" if file.startswith("csrc") else "torch-cpu"
+    built = kci("build", place, "--variant", name, "--output", tmp_path / "out")
+    assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
+
+
+@pytest.mark.rule("KCI732", triggers=True)
+def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    place = kernel(tmp_path / "k", "")
+    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
+    assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
+    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
+    assert done.code in (1, 2), done.stderr
+    assert not (tmp_path / "a.tar").exists()
+
+
+@pytest.mark.rule("KCI732", triggers=False)
+def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    (place / "torch-ext" / "some_kernel" / "notes.txt").write_text(f"A pointer is:\n{POINTER}")
+    assert sources_say(place) == []
+
+
+def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
+    (tmp_path / "repo" / "k").mkdir(parents=True)
+    place = kernel(tmp_path / "repo" / "k", "")
+    (place / "build.toml").write_text(COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"'))
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "repo" / ".gitmodules").write_text('[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n')
+    hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
+    assert [("git submodule update" in hint) for hint in hints] == [False, True, False]
+    assert "k/third_party/up" in hints[1]
+
+
 def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> None:
     place = kernel(tmp_path, "")
     (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()

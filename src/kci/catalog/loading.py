@@ -14,7 +14,6 @@ from kci.config.document import Document, read_document, refuse
 from kci.config.overlay_tables import RowTable
 from kci.config.reader import read_as
 from kci.errors import UsageError
-from kci.files.dated_data import Dated, shipped
 
 DEFAULT_EDITION = "2026-11-23"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
@@ -127,11 +126,8 @@ def _outside_range(catalog: Catalog) -> Iterator[Row]:
                 yield row
 
 
-class _FreshnessFile(Dated, frozen=True):
-    days: int
-
-
-_freshness_data = shipped("catalog/data/freshness.toml", _FreshnessFile)
+OUTDATED_DAYS = 56
+"""After how many days a catalog is old: torch has a new release about every eight weeks."""
 
 
 class Freshness(msgspec.Struct, frozen=True):
@@ -152,16 +148,14 @@ class Freshness(msgspec.Struct, frozen=True):
         return self.days > self.most or bool(self.newer)
 
 
-def freshness(catalog: Catalog, today: date, most: int | None = None) -> Freshness:
+def freshness(catalog: Catalog, today: date, most: int = OUTDATED_DAYS) -> Freshness:
     """How old a catalog is.
 
     Args:
         catalog: the catalog in force.
         today: the day to compare with.
-        most: the days after which it is old; by default what kci's data say.
+        most: the days after which it is old.
     """
     as_of = date.fromisoformat(catalog.as_of)
     newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
-    return Freshness(
-        catalog.name, catalog.as_of, (today - as_of).days, _freshness_data().days if most is None else most, newer
-    )
+    return Freshness(catalog.name, catalog.as_of, (today - as_of).days, most, newer)

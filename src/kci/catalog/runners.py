@@ -124,7 +124,9 @@ class HostedRunners(Dated, frozen=True):
 
     default: str
     """The label for jobs that do not build: plan, merge, gate."""
-    labels: frozenset[str]
+    labels: dict[str, str]
+    """Each with the system of its machines."""
+    retired: frozenset[str]
 
 
 hosted_runners = shipped("catalog/data/hosted.toml", HostedRunners)

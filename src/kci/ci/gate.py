@@ -47,14 +47,14 @@ class GateRow(msgspec.Struct, frozen=True):
 
 
 def read_results(text: str) -> dict[str, JobEnding]:
-    """Jobs and how they ended, from words `name=result`.
+    """Jobs and how they ended, from words `name=result`; a job of the repository's own is `name/need,need=result`.
 
     UsageError if a word has another form, a job is named twice, or the plan job is not among them.
     """
     found: dict[str, JobEnding] = {}
     for word in text.split():
         name, _, result = word.partition("=")
-        if not name or name in found or result not in {*JobEnding}:
+        if not name.partition("/")[0] or name in found or result not in {*JobEnding}:
             raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
         found[name] = JobEnding(result)
     if PLAN_JOB not in found:
@@ -70,9 +70,18 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
 
     `ready` is the number of kernels that can be published.
     """
-    bad = [f"{name} ({result})" for name, result in results.items() if result in ("failure", "cancelled")]
+    ended = {name.partition("/")[0]: result for name, result in results.items()}
+    bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
     if bad:
         return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+    for name, result in results.items():
+        job, _, needs = name.partition("/")
+        if (
+            needs
+            and result is JobEnding.SKIPPED
+            and {ended.get(need) for need in needs.split(",")} == {JobEnding.SUCCESS}
+        ):
+            return f"the job {job} was skipped although what it needs succeeded: {needs}"
     if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
         return f"{ready} kernels can be published, and the job that publishes did not run"
     return ""
@@ -105,18 +114,6 @@ def judge(run: RunUploads) -> list[GateRow]:
         told = run.tests.get((kernel, name))
         found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
     return found
-
-
-def judge_interfaces(run: RunUploads) -> list[GateRow]:
-    """The kernels whose users the change breaks under the version that they have, where kci.toml says that this counts.
-
-    A comparison of an older attempt than the plan's does not count: each attempt that plans compares anew.
-    """
-    told = run.interfaces
-    if told is None or not told.gate or told.attempt < run.plan.attempt:
-        return []
-    words = ["kci", "diff", "--api", told.base, "--"]
-    return [GateRow(item.kernel, "", PLAN_JOB, item.message, shlex.join([*words, item.path])) for item in told.breaks]
 
 
 def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:

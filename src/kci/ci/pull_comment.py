@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kci.ci.gate import GateRow, judge, judge_interfaces
+from kci.ci.gate import GateRow, judge
 from kci.ci.pull_talk import PullRequestState, WorkflowRun
 from kci.ci.run_records import TestRecord
 from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
@@ -23,7 +23,6 @@ from kci.plurals import count
 from kci.watch.issue_text import plain
 
 _ROWS, _FAILURES, _TEXT = 150, 20, 300
-_CHANGES, _NAME = 40, 150
 _PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", re.ASCII)
 
 _ENDINGS = {
@@ -58,20 +57,15 @@ def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Se
     for number, what in ((len(plan.skipped), "need not be built"), (len(plan.left_out), "left out")):
         if number:
             lines += ["", f"{count(number, 'variant')} {what}; the run's summary says why."]
-    lines += [*_variants(uploads, rows), *_tests(uploads), *_failures(pull, uploads, rows), *_interfaces(pull, uploads)]
+    lines += [*_variants(uploads, rows), *_tests(uploads), *_failures(pull, uploads, rows)]
     return "\n".join(lines) + "\n"
 
 
 def _headline(run: WorkflowRun, uploads: RunUploads, rows: Sequence[GateRow], unread: bool) -> str:
     kernels = {leg.kernel for leg in uploads.plan.legs}
-    said = []
-    if breaks := judge_interfaces(uploads):
-        said = [f"{count(len(breaks), 'kernel')} would break users without a new version"]
     if rows:
         where = count(len({row.kernel for row in rows}), "kernel")
-        said += [f"{len(rows)} of what was planned did not happen, in {where}"]
-    if said:
-        return ", and ".join(said)
+        return f"{len(rows)} of what was planned did not happen, in {where}"
     if uploads.plan == NO_PLAN or unread:
         return "what the run came to is not known"
     if run.conclusion != "success":
@@ -124,34 +118,6 @@ def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRo
             yield from ("", f"      gh pr checkout {pull.number} && {replay}", "")
     if len(rows) > _FAILURES:
         yield f"- and {len(rows) - _FAILURES} more"
-    yield from ("", "</details>")
-
-
-def _interfaces(pull: PullRequestState, uploads: RunUploads) -> Iterator[str]:
-    told = uploads.interfaces
-    if told is None:
-        return
-    if told.unread:
-        yield from ("", f"{count(len(told.unread), 'build.toml')} of the base cannot be read, and is not compared.")
-    for item in told.breaks[:_FAILURES]:
-        yield from ("", f"{code(item.kernel)}: {code(item.message)}")
-        if _PATH.fullmatch(item.path):
-            command = shlex.join(["kci", "diff", "--api", told.base, "--", item.path])
-            yield from ("", f"      gh pr checkout {pull.number} && {command}")
-    changes = [(kernel, change) for kernel in told.kernels for change in kernel.changes]
-    if not changes:
-        if not told.breaks:
-            yield from ("", "No change for users, by the sources.")
-        return
-    breaking = sum(change.breaking for _, change in changes)
-    what = f"{count(len(changes), 'change')} for users of {count(len(told.kernels), 'kernel')}, {breaking} breaking"
-    yield from ("", f"<details><summary>{what}</summary>", "")
-    yield from ("| kernel | version | name | change | |", "|---|---|---|---|---|")
-    for kernel, change in changes[:_CHANGES]:
-        cells = [code(text[:_NAME]) for text in (kernel.kernel, kernel.versions, change.name, change.what)]
-        yield f"| {' | '.join(cells)} | {'**breaking**' if change.breaking else ''} |"
-    if len(changes) > _CHANGES:
-        yield from ("", f"And {count(len(changes) - _CHANGES, 'change')} more.")
     yield from ("", "</details>")
 
 

@@ -23,12 +23,10 @@ from kci.files.replace import write_atomic
 from kci.matrix.names import objects_name
 from kci.plan.object_work import ObjectCost
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
-from kci.run.kernel_tests import TestState, Workload
-from kci.sources.interface_changes import InterfaceDiff
+from kci.run.kernel_tests import TestState
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
-from kci.verify.load_rules import LoaderEnvironment
 
 SCHEMA = 1
 FAILURE_PREFIX = "kci-failure-"
@@ -36,7 +34,6 @@ OBJECTS_FILE = "kci-objects.json"
 RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
-INTERFACE_FILE = "kci-interfaces.json"
 
 SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 
@@ -121,14 +118,10 @@ class TestedVariant(msgspec.Struct, frozen=True):
     __test__ = False  # pytest would take it for a test
 
     variant: Text
-    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """`directory_digest` of its files."""
     state: TestState
     passed: Annotated[int, Meta(ge=0)] = 0
     failed: Annotated[int, Meta(ge=0)] = 0
     skipped: Annotated[int, Meta(ge=0)] = 0
-    workloads: tuple[Workload, ...] = ()
-    """The kernel's benchmarks, if they ran; some compare its numbers with torch's."""
 
 
 class TestRecord(_Record, frozen=True):
@@ -147,35 +140,7 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    machine: LoaderEnvironment | None = None
-    """The machine; not there where kci's own torch was used."""
     variants: tuple[TestedVariant, ...] = ()
-    tests: Text = ""
-    """`digest_of_tests` of the kernel's tests and benchmarks."""
-    at: Text = ""
-    """When, in UTC."""
-    kci: Text = ""
-
-
-class InterfaceBreak(msgspec.Struct, frozen=True):
-    """A kernel whose users a change breaks under the version that they have."""
-
-    kernel: Text
-    path: Text
-    message: str
-
-
-class InterfaceRecord(_Record, frozen=True):
-    """What a change means for the users of kernels: `kci diff --api` against the commit that it is for."""
-
-    base: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")]
-    attempt: Attempt
-    gate: bool
-    """Whether a break makes the gate red."""
-    kernels: tuple[InterfaceDiff, ...] = ()
-    breaks: tuple[InterfaceBreak, ...] = ()
-    unread: tuple[str, ...] = ()
-    """What is wrong with a build.toml of the base: nothing is compared with it."""
 
 
 class RunPlan(msgspec.Struct, frozen=True):
@@ -189,8 +154,6 @@ class RunPlan(msgspec.Struct, frozen=True):
     faulty: tuple[FaultyKernel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
-    benchmarks: tuple[TestLeg, ...] = ()
-    """The jobs that measure each kernel with benchmarks after its release."""
     leave_out: LeaveOut | None = None
     attempt: Attempt = 1
 

@@ -16,13 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from kci.ci.run_records import (
-    INTERFACE_FILE,
     PLAN_FILE,
     RECORD_FILE,
     SILENT,
     TEST_FILE,
     Attempt,
-    InterfaceRecord,
     KernelRecord,
     RunPlan,
     TestRecord,
@@ -142,7 +140,6 @@ class RunUploads(msgspec.Struct, frozen=True):
     """What came of the tests, by kernel and leg."""
     index: TreeIndex = TreeIndex()
     """Where the trees of earlier runs are, as the plan knew it."""
-    interfaces: InterfaceRecord | None = None
     """What changes for users; None where kci.toml does not ask, or there is nothing to compare with."""
 
     def untested(self) -> dict[tuple[str, str], str]:
@@ -173,13 +170,11 @@ def read_uploads(folder: Path) -> RunUploads:
     """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
     plans = read_uploaded(folder, PLAN_FILE, RunPlan)
     indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
-    interfaces = read_uploaded(folder, INTERFACE_FILE, InterfaceRecord)
     return RunUploads(
         max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
         newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
         newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
         max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex()),
-        max(interfaces, key=lambda record: record.attempt, default=None),
     )
 
 

@@ -32,18 +32,15 @@ from kci.version import __version__
 
 COMMANDS = {
     "init": "write a new kernel that builds, tests and loads",
-    "adopt": "move a repository of kernels from its own CI to kci",
     "run": "plan, build, merge and verify on this machine",
     "matrix": "list the variants of kernels, and why each exists",
-    "diff": "compare two kernels, revisions or matrix files",
     "check": "check build.toml, sources and kci.toml",
-    "update": "rewrite build.toml to a newer edition",
+    "update": "rewrite build.toml to edition 5",
     "schema": "print the JSON Schema of build.toml, for editors",
     "plan": "list the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
     "build": "build variants",
     "test": "load built variants and run the kernel's tests",
-    "bench": "run the kernel's benchmarks, and compare builds",
     "pack": "make the artifact of a built variant",
     "merge": "merge artifacts into one tree",
     "verify": "verify a tree, variant or kernel",
@@ -55,12 +52,8 @@ COMMANDS = {
     "explain": "explain a rule and how to fix a finding",
     "doctor": "list what this machine can build, and what it lacks",
     "clean": "show or empty kci's cache",
-    "completion": "print the completion script of bash, fish or zsh",
 }
 """Every command, in the order of the help page, with its one line there."""
-
-COMPLETE = "_KCI_COMPLETE"
-"""With this variable a shell asks what completes a line."""
 
 
 class _ReaderGoneError(Exception):
@@ -127,28 +120,12 @@ class Command(_WithExamples):
             click.Option(["--plain"], is_flag=True, help="For screen readers: no color, no tables, no animation."),
         ]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        valued = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
-        if ctx.resilient_parsing and args and any(args[-1] in option.opts for option in valued):
-            args = args[:-1]  # its value is being completed; without it click would forget the arguments before it
-        return super().parse_args(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         params = ctx.params
         ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
         ctx.color = colored(ctx.obj)
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
-
-
-def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """What completes a value: a list of `kci.cli._complete`, which is imported when a shell asks."""
-
-    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-        found: list[Any] = importlib.import_module("kci.cli._complete").completions(what, context, incomplete)
-        return found
-
-    return complete
 
 
 class CommandGroup(_WithExamples, click.Group):
@@ -232,8 +209,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
-    if COMPLETE in os.environ:
-        importlib.import_module("kci.cli.completion").register()
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()

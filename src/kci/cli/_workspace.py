@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import DAY, PATH, FileName, completed
+from kci.cli import DAY, PATH, FileName
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
@@ -28,7 +28,6 @@ CATALOG = click.option(
     type=FileName(),
     metavar="FILE",
     help="A catalog file, or an edition's name.",
-    shell_complete=completed("catalogs"),
 )
 JOBS = click.option(
     "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
@@ -61,11 +60,11 @@ CACHE = click.option(
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
-        click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=completed("tiers"),
+        click.option("--tier", default="release", show_default=True, metavar="TIER",
                      help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml."),
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
-        click.option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),
+        click.option("--only", multiple=True, metavar="GLOB",
                      help="Only variants whose name matches."),
         click.option("--where", multiple=True, metavar="EXPR",
                      help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),

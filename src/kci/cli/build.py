@@ -14,7 +14,7 @@ import msgspec
 from kci.builders.object_packs import pack_name
 from kci.builders.request import BuildOptions, read_part
 from kci.ci.run_records import VariantFailure, ci_run, write_failure
-from kci.cli import PATH, Command, FileName, completed
+from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
@@ -31,7 +31,6 @@ from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part,
     required=True,
     multiple=True,
     metavar="NAME",
-    shell_complete=completed("variants"),
     help="The variant to build; repeat for more.",
 )
 @click.option("--output", type=PATH, help="The folder for the variant directories (default: KERNEL/build).")
@@ -55,9 +54,7 @@ from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part,
     metavar="FILE",
     help="Also write the artifact to this file; with several variants, to this folder.",
 )
-@click.option(
-    "--tier", shell_complete=completed("tiers"), help="Where to look the variant up (default: release, then all)."
-)
+@click.option("--tier", help="Where to look the variant up (default: release, then all).")
 @CATALOG
 @click.option(
     "--arch",

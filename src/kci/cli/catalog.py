@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from kci.catalog.consistency import check_catalog, check_overlay
-from kci.catalog.listings import usual_listings
-from kci.catalog.loading import editions, freshness, interpret_edition, load_catalog
-from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
+from kci.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
+from kci.catalog.overlay import FIELDS, subject
 from kci.catalog.where import expression
-from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
-from kci.cli._findings import FORMATS, show_findings
+from kci.cli import CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
-from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened
-from kci.config.document import read_document
-from kci.config.find_settings import FoundSettings, find_settings
-from kci.config.reader import read_as
-from kci.config.settings import KCI_TOML, Settings
-from kci.diagnostics import Diagnostic
-from kci.files.replace import write_atomic
-from kci.matrix.next_edition import edition_toml, read_published
-from kci.moves.next_catalog import impact, impact_lines, next_catalog
+from kci.cli._workspace import CATALOG, TODAY
+from kci.config.find_settings import find_settings
 from kci.plurals import count
 
 
 @click.group("catalog", cls=CommandGroup)
 def command() -> None:
-    """Show and check the toolchain data: which torch versions, compute versions and systems exist.
+    """Show the toolchain data: which torch versions, compute versions and systems exist.
 
     Examples:
         # list the newest toolchains
@@ -39,7 +28,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
+@click.argument("catalog", type=FileName(), required=False)
 @click.option("--where", metavar="EXPR", help="Print only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
 def show(catalog: str | None, where: str | None, output: str) -> None:
@@ -86,74 +75,18 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
     click.echo(table([*rows[0], "place"], cells, layout))
 
 
-@command.command("check")
-@click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
-@answer_forms(*FORMATS)
-def check(file: str | None, output: str) -> int:
-    """Check that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
-
-    Without FILE it checks every edition that kci ships.
-
-    Examples:
-        # check an edition or an overlay
-        kci catalog check next.toml
-    """
-    if file is None:
-        found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
-    else:
-        found = _check_file(file)
-    return show_findings(found, output, what=file or "all editions")
-
-
-def _check_file(file: str) -> list[Diagnostic]:
-    if file in editions() or not Path(file).is_file():
-        return check_catalog(load_catalog(file))
-    document = read_document(Path(file), file)
-    if Path(file).name == KCI_TOML:
-        settings = FoundSettings(read_as(document, Settings), Path(file).parent, document)
-        base = load_catalog(settings.catalog)
-        found: list[Diagnostic] = []
-        for kernel, overlay in overlays_of(settings):
-            found += check_overlay(base, overlay)
-            base = apply(base, overlay) if kernel is None else base
-        return found
-    if is_overlay(document):
-        overlay = read_overlay(document)
-        return check_overlay(load_catalog(overlay.edition), overlay)
-    return check_catalog(interpret_edition(document))
-
-
-@command.command("import")
-@click.argument("file", type=PATH)
-@click.option(
-    "--as-of", required=True, type=DAY, metavar="DATE", help="When the table was published, such as 2026-08-20."
-)
-@click.option("--name", help="The edition's name (default: the date).")
-@click.option("--source", help="Where the table came from (default: the file's name).")
-def import_(file: Path, as_of: datetime, name: str | None, source: str | None) -> None:
-    """Convert FILE, a build-variants.json of the reference builder, to an edition, and print it.
-
-    Examples:
-        # convert the reference's table
-        kci catalog import build-variants.json --as-of 2026-08-20 > reference.toml
-    """
-    day = as_of.date().isoformat()
-    known = [row for edition in editions() for row in load_catalog(edition).rows]
-    published = read_published(file, known)
-    click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)
-
-
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
 @click.option(
     "--days",
     type=click.IntRange(min=0),
-    help="The age in days at which a catalog is outdated (default: from kci's data).",
+    default=OUTDATED_DAYS,
+    help=f"The age in days at which a catalog is outdated (default: {OUTDATED_DAYS}).",
 )
 @TODAY
 @CATALOG
 @answer_forms("text", "json")
-def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str | None, output: str) -> int:
+def outdated(kernel: str, days: int, today: datetime | None, catalog: str | None, output: str) -> int:
     """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated.
 
     Examples:
@@ -168,52 +101,3 @@ def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
         click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {found.most}{newer}")
     return 1 if found.outdated else 0
-
-
-@command.command("next")
-@KERNELS
-@click.option(
-    "--index",
-    "indexes",
-    multiple=True,
-    metavar="FILE",
-    help="A listing of a wheel index, a file or an address, such as download.pytorch.org/whl/cu132/torch/ (default: "
-    "the pages that kci knows, and the reference's table).",
-)
-@click.option("--table", metavar="FILE", help="The reference's build-variants.json, with the toolkits that users get.")
-@click.option("--as-of", required=True, type=DAY, metavar="DATE", help="The day of the listings.")
-@click.option(
-    "--catalog",
-    type=FileName(),
-    metavar="FILE",
-    help="The catalog that it follows (default: from kci.toml, else the default edition).",
-)
-@click.option("--into", type=PATH, help="Write the proposed edition to this file (default: stdout).")
-def next_(
-    kernels: tuple[str, ...],
-    indexes: tuple[str, ...],
-    table: str | None,
-    as_of: datetime,
-    catalog: str | None,
-    into: Path | None,
-) -> int:
-    """Propose the next edition, and list what it changes for KERNEL: variants, machine time, cost.
-
-    It also lists each build.toml that must change; `kci update --catalog` changes them. This command changes no file:
-    review the proposal, then name it in kci.toml. Exit 1 if a kernel that differs cannot be planned with it.
-
-    Examples:
-        # propose an edition, and list what it changes
-        kci catalog next kernels --index cu132.html --as-of 2026-11-21 --into next.toml
-    """
-    day = as_of.date().isoformat()
-    workspace = opened(kernels, catalog)
-    usual = usual_listings()
-    proposal = next_catalog(workspace, day, indexes or usual.indexes, table or (None if indexes else usual.table))
-    if into is None:
-        click.echo(proposal.text, nl=False)
-    else:
-        write_atomic(into, proposal.text.encode())
-    found = impact(workspace, proposal.catalog)
-    click.echo("\n".join(impact_lines(found, proposal.unknown)), err=into is None)
-    return 1 if found.faulty else 0

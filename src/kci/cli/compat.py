@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
+from kci.cli import PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, print_json, table
-from kci.cli._signing import policy
-from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened, selection_options, take_choice
+from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
-from kci.diagnostics import Diagnostic, Severity, printable
-from kci.errors import FindingsError, UsageError
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import UsageError
 from kci.files.full_disk import writing
-from kci.hub.client import ask_hub, known_access
-from kci.hub.held import Holding, held_in, held_on_hub, signed_on_hub
-from kci.moves.image_registry import behind_tag
-from kci.moves.proposals import wanted_moves
-from kci.moves.staleness import behind, newest_commit
+from kci.hub.held import Holding, held_in, held_on_hub
 from kci.plan.settings_lints import replaced_settings
 from kci.plurals import count
-from kci.publish.branch_changes import version_of
-from kci.publish.hub import HubKernel
-from kci.publish.publish_tree import target_of
 from kci.tree.manifest import read_published
-from kci.tree.signing import evidence_of
-from kci.verify.tree_rules import check_signatures
-from kci.watch.bench_history import bench_file, benches_of, results_of_benches
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, add_files, append, each_run, gather, read_results
-from kci.watch.history_places import HistoryBranch, HistoryDataset, address_of
+from kci.watch.history import RecordedRun, append, each_run, gather, read_results
+from kci.watch.history_branch import HistoryBranch, address_of
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
 from kci.workspace.planning import still_current
@@ -117,42 +104,29 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@click.option("--history", type=PATH, help="The directory of the history.")
-@click.option("--branch", metavar="NAME", help="The branch with the history, instead of a directory.")
+@click.option("--branch", metavar="NAME", default="kci-history", show_default=True, help="The branch with the history.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
-@click.option("--dataset", metavar="REPO", help="The dataset on the Hub with the history; needs huggingface_hub.")
-def record(
-    results: tuple[Path, ...],
-    history: Path | None,
-    branch: str | None,
-    remote: str,
-    dataset: str | None,
-) -> int:
+@click.option("--history", type=PATH, help="A checkout of the branch, or another directory, to append to instead.")
+def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | None) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
-    A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
+    The history is a branch of git. It only grows, and each call writes new files: concurrent calls do not conflict.
 
     Examples:
         # append the results of a run
-        kci compat record results --history history
+        kci compat record results
     """
-    if sum(place is not None for place in (history, branch, dataset)) != 1:
-        raise UsageError("a history has one place", hint="give one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    benches = results_of_benches(results, problems.append)
-    if branch is not None:
-        new = HistoryBranch(address_of(Path(), remote), branch).record(runs, benches)
-    elif dataset is not None:
-        new = HistoryDataset(dataset).record(runs, benches)
-    else:
-        assert history is not None  # noqa: S101  - counted above
+    new = 0
+    if history is not None:
         with writing(history):
-            new = len(append(history, runs)) + len(add_files(history, map(bench_file, benches)))
+            new = len(append(history, runs))
+    elif runs:
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
-    of += f", {count(len(benches), 'record')} of benchmarks" if benches else ""
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or branch}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -203,8 +177,7 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
 def report(history: Path, output: str, into: Path | None, title: str) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
-    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into. Benchmarks that the
-    history has are on a page of their own there.
+    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
 
     Examples:
         # write one page
@@ -216,7 +189,6 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
-    benches = benches_of(history, problems.append)
     print_diagnostics(problems)
     if output == "json":
         states = {str(state): grid.count(state) for state in CellState}
@@ -225,135 +197,13 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         click.echo(markdown_report(grid, title), nl=False)
     elif into is not None:
         with writing(into):
-            pages = write_site(grid, into, title, benches)
+            pages = write_site(grid, into, title)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
     else:
         click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
-
-
-@command.command("freshness")
-@KERNELS
-@click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
-@click.option(
-    "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
-)
-@TODAY
-@CATALOG
-@answer_forms("table", "json")
-def show_freshness(
-    kernels: tuple[str, ...],
-    upstream: bool,
-    images: bool,
-    today: datetime | None,
-    catalog: str | None,
-    output: str,
-) -> int:
-    """List what is outdated: catalog, action pins, images, upstreams; and variants of KERNEL/build without a signature.
-
-    Exit 1 if something is outdated or unsigned, or if a look-up failed.
-
-    Examples:
-        # list what is outdated
-        kci compat freshness relu --upstream
-    """
-    workspace = opened(kernels, catalog)
-    trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
-    holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
-    day = (today or datetime.now()).date()
-    found = behind(workspace, holdings, day, newest_commit if upstream else None, behind_tag if images else None)
-    if output == "json":
-        print_json(behind=found)
-    elif found:
-        rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
-        layout = Layout(drop=("what",), cut=("where",), wrap="why")
-        click.echo(table(("what", "where", "why", "command"), rows, layout))
-    else:
-        click.echo("nothing is outdated")
-    return 1 if found else 0
-
-
-@command.command("moves")
-@KERNELS
-@click.option("--as-of", type=DAY, metavar="DATE", help="The day that names a new edition (default: today).")
-@answer_forms("text", "json")
-def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) -> int:
-    """List the pull requests that the scheduled workflow keeps open: the next edition of the catalog, and migrations.
-
-    [schedule.moves] of kci.toml sets which. It only prints them: the workflow opens them, and has no other rights.
-
-    Examples:
-        # list the pull requests for each kernel
-        kci compat moves kernels
-    """
-    day = (as_of or datetime.now()).date().isoformat()
-    found = wanted_moves(opened(kernels, None), day)
-    if output == "json":
-        print_json(moves=found)
-        return 0
-    for pull in found.wanted:
-        click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")
-    for line in found.by_hand:
-        click.echo(f"by hand: {line}")
-    click.echo(f"{count(len(found.wanted), 'pull request')} wanted")
-    return 0
-
-
-@command.command("signatures")
-@KERNELS
-@CATALOG
-def show_signatures(kernels: tuple[str, ...], catalog: str | None) -> int:
-    """Check who signed what is published of each KERNEL, by [signing] of kci.toml: every branch of a version.
-
-    Exit 1 if a tree is not signed, or is not what was signed; exit 3 if the Hub did not answer for one, or has nothing
-    of it, which proves neither. The Hub lists the digests of large files; only small ones are fetched.
-
-    Examples:
-        # check what is published of every kernel here
-        kci compat signatures
-    """
-    rows: list[tuple[str, str]] = []
-    found: list[Diagnostic] = []
-    unknown: list[str] = []
-    for kernel in opened(kernels, catalog).kernels:
-        build, settings = kernel.build, find_settings(Path(kernel.directory)).settings.publish
-        target = target_of(build.name, build.general.version, settings, build=build)
-        signers, context = policy(Path(kernel.directory) / "build", (), "", "")
-        try:
-            heads = ask_hub(HubKernel(target.repo_id, known_access()).heads, f"{target.repo_id} cannot be read", _ASK)
-            branches = [name for name in sorted(heads) if name == target.branch or version_of(name) is not None]
-            if not branches:
-                raise FindingsError(
-                    f"{target.repo_id} has no branch of a version", hint="publish it, or name its branch"
-                )
-        except FindingsError as error:
-            unknown.append(error.message)
-            rows.append((target.repo_id, "not known"))
-            continue
-        for branch in branches:
-            place = f"{target.repo_id}@{branch}"
-            try:
-                with tempfile.TemporaryDirectory(prefix="kci-signed-") as folder:
-                    files = signed_on_hub(target.repo_id, heads[branch], Path(folder))
-                    wrong = list(check_signatures(Path(folder), place, signers, context, files))
-                    again = evidence_of(Path(folder))
-            except FindingsError as error:
-                unknown.append(error.message)
-                rows.append((place, "not known"))
-                continue
-            found += wrong
-            signed = f"signed again: {again}" if again else "signed"
-            rows.append((place, count(len(wrong), "finding") if wrong else signed))
-    click.echo(table(("published", "signature"), rows))
-    print_diagnostics(found)
-    for message in unknown:
-        click.echo(f"not known: {printable(message)}", err=True)
-    return 1 if found else 3 if unknown else 0
-
-
-_ASK = "is the network there, does HF_TOKEN give access?"
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, completed
+from kci.cli import Command
 from kci.diagnostics import rules
 from kci.errors import UsageError
 from kci.suggest import suggestion
 
 
 @click.command("explain", cls=Command)
-@click.argument("rule", required=False, shell_complete=completed("rules"))
+@click.argument("rule", required=False)
 def command(rule: str | None) -> None:
     """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each.
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, options
-from kci.cli._hardware import require_tested
 from kci.cli._output import print_diagnostics, print_json, progress_log
 from kci.cli._workspace import CATALOG, PLACE, opened
 from kci.config.values import LeaveOut
@@ -37,13 +36,6 @@ from kci.publish.upload import PublishedBranch
 @click.option("--older", is_flag=True, help="Allow to replace variants by older ones.")
 @click.option("--create-repo", is_flag=True, help="Create the repository if it does not exist.")
 @click.option("--create-pr", is_flag=True, help="Open pull requests instead of a commit: needs no right to write.")
-@click.option(
-    "--tested",
-    type=PATH,
-    multiple=True,
-    metavar="RECORD",
-    help="Refuse the tree unless this record of `kci test` is about it and passed; repeat for more machines.",
-)
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what changed as JSON.")
 @CATALOG
@@ -52,7 +44,6 @@ def command(
     kernel: Path | None,
     tree: Path | None,
     leave_out: str | None,
-    tested: tuple[Path, ...],
     as_json: bool,
     catalog: str | None,
     **said: Any,
@@ -72,8 +63,6 @@ def command(
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened([str(kernel)], catalog) if kernel is not None else None
-    if tested:
-        require_tested(workspace, tree, tested)
     request = PublishRequest(tree, workspace, leave_out=LeaveOut(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:

@@ -1,4 +1,4 @@
-"""`kci schema`: JSON Schemas of the files that kci reads and writes."""
+"""`kci schema`: JSON Schemas of the files that kci reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from kci.config.schema import schema_text
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.find_settings:settings_schema",
-    "plan": "kci.plan.plan:plan_schema",
-    "manifest": "kci.tree.manifest:manifest_schema",
 }
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
 
@@ -21,7 +19,7 @@ SCHEMAS = {
 @click.command("schema", cls=Command)
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
-    """Print the JSON Schema of build.toml or kci.toml (for editors), of a plan, or of a tree's manifest.
+    """Print the JSON Schema of build.toml or kci.toml, for editors.
 
     Examples:
         # write the schema for an editor

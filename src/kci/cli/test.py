@@ -5,30 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
-import msgspec
 
-from kci.ci.hardware_records import digest_of_tests
 from kci.ci.run_records import TestedVariant, TestRecord, ci_run, write_record
-from kci.cli import PATH, Command, completed
-from kci.cli._hardware import BuiltPlace, elsewhere
+from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
 from kci.config.discover import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
-from kci.matrix.names import this_system
 from kci.plan.github import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
-from kci.run.benchmarks import torch_device, with_benchmarks
-from kci.run.hardware_pack import PYTHONS
 from kci.run.kernel_tests import (
-    Loader,
     TestReport,
     TestState,
     nothing_run,
@@ -38,12 +30,10 @@ from kci.run.kernel_tests import (
     why_not,
 )
 from kci.toolchains.toolchain_data import toolchains
-from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.verify import verify
-from kci.verify.load_rules import LoaderEnvironment, probe
-from kci.version import __version__
+from kci.verify.load_rules import probe
 from kci.workspace.workspace import Workspace
 
 
@@ -56,7 +46,6 @@ from kci.workspace.workspace import Workspace
     "names",
     multiple=True,
     metavar="NAME",
-    shell_complete=completed("built_variants"),
     help="Test only this variant; repeat for more.",
 )
 @click.option(
@@ -81,24 +70,6 @@ from kci.workspace.workspace import Workspace
     metavar="NAME",
     help="With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
 )
-@click.option("--benchmark", is_flag=True, help="Run the kernel's benchmarks too; needs --no-isolation or --python.")
-@click.option(
-    "--pack",
-    "archive",
-    type=PATH,
-    metavar="FILE",
-    help="Test nothing here: pack all that tests the variants on a machine with the hardware and without network.",
-)
-@click.option(
-    "--for-python",
-    "pythons",
-    multiple=True,
-    type=click.Choice(PYTHONS),
-    help="With --pack: a Python of that machine; repeat for more (default: all that kci runs on).",
-)
-@click.option(
-    "--check", type=PATH, metavar="RECORD", help="Test nothing here: check the record that the machine gave back."
-)
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
 @CACHE
 @CATALOG
@@ -113,10 +84,6 @@ def command(
     python: Path | None,
     record: Path | None,
     leg: str | None,
-    benchmark: bool,
-    archive: Path | None,
-    pythons: tuple[str, ...],
-    check: Path | None,
     allow_empty: bool,
     cache: Path,
     catalog: str | None,
@@ -131,9 +98,6 @@ def command(
         kci test
         # test with this Python's torch, on the GPU
         kci test --no-isolation
-        # take what was built to a machine with a GPU, and check the record that comes back
-        kci test --pack day.tar
-        kci test --check record.json
     """
     if kernel is None and tree is None:
         place = _kernel_or_tree(place)
@@ -141,17 +105,9 @@ def command(
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
     torch = None if torch is None else _minor(torch)
-    if archive is not None or check is not None:
-        if sources is None:
-            raise UsageError("the tests are the kernel's", hint="name its directory, with --kernel beside a TREE")
-        workspace, built = opened([str(sources)], catalog), BuiltPlace(tree, names, cache)
-        return elsewhere(workspace, built, archive, pythons or PYTHONS, extra, check, record)
-    if benchmark and isolation:
-        raise UsageError("--benchmark needs the torch of a Python that is here", hint="add --no-isolation or --python")
     known = _workspace(sources, catalog)
-    names, job = _job(leg, tree, names) if leg is not None else (names, {"leg": "test"})
+    names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
-    environment = None
     try:
         found = variants_of(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
@@ -170,27 +126,18 @@ def command(
                 extra=extra,
                 python=python,
             )
-            if benchmark and environment is not None:
-                loader, device = (
-                    Loader(python or Path(sys.executable), (), ()),
-                    torch_device(directory.name, environment),
-                )
-                report = with_benchmarks(report, directory, sources, loader, device, progress_log(), cache)
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
             name = known.only_kernel().build.name if known else sources.resolve().name
-            details = job | _details(sources, {}, (), environment)
-            _write(record, name, reports, first_error(error), details)
+            _write(record, name, reports, first_error(error), leg or "test", tested)
         raise
     kernel_name = reports[0].kernel
     left = {path.name: why for path, why in reasons.items() if why and python is None}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
-        directories = {path.name: path for path in found}
-        details = _details(sources, directories, reports, environment)
-        _write(record, kernel_name, reports, wrong, job | details)
+        _write(record, kernel_name, reports, wrong, leg or "test", tested)
     _show(reports)
     if left and names and not wrong:  # asked for by name
         raise nothing_run(left)
@@ -207,13 +154,13 @@ def _kernel_or_tree(place: Path) -> Path:
     return Path(below[0])
 
 
-def _job(leg: str, tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The variants of a job that the tree has, and what tells its record from those of other jobs and trees."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
     there = tuple(name for name in names if name in manifest.digests)
-    return there, {"leg": leg, "tree": tree_under_test(manifest.digests, names or manifest.digests)}
+    return there, tree_under_test(manifest.digests, names or manifest.digests)
 
 
 def _minor(torch: str) -> str:
@@ -246,49 +193,24 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
     raise nothing_run(names, verified=set(names) if judge else ())
 
 
-def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, details: Mapping[str, Any]) -> None:
+def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, leg: str, tree: str) -> None:
     tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
     attempt = ci_run().attempt or 1
     write_record(
         path,
         TestRecord(
             kernel=kernel,
+            leg=leg,
             attempt=attempt,
             passed=not error,
             tested=tested,
             error=error[:4000],
-            **details,
+            variants=tuple(
+                TestedVariant(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports
+            ),
+            tree=tree,
         ),
     )
-
-
-def _details(
-    sources: Path | None,
-    directories: Mapping[str, Path],
-    reports: Sequence[TestReport],
-    environment: LoaderEnvironment | None,
-) -> dict[str, Any]:
-    """What a record says of the machine, and of each variant beside whether it passed."""
-    variants = tuple(
-        TestedVariant(
-            variant=item.variant,
-            digest=directory_digest(file_hashes(directories[item.variant])),
-            state=item.state,
-            passed=item.passed,
-            failed=item.failed,
-            skipped=item.skipped,
-            workloads=item.workloads,
-        )
-        for item in reports
-    )
-    machine = environment and msgspec.structs.replace(environment, system=this_system())
-    return {
-        "machine": machine,
-        "variants": variants,
-        "tests": digest_of_tests(sources) if sources is not None else "",
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "kci": __version__,
-    }
 
 
 def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:

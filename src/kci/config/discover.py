@@ -24,12 +24,6 @@ class FaultyKernel(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
-class FaultyBackend(FaultyKernel, frozen=True):
-    """A backend of a kernel that nothing can be planned for, while other backends of it are planned."""
-
-    backend: str
-
-
 def find_kernels(arguments: Sequence[str]) -> list[str]:
     """The kernel directories that the arguments stand for, sorted, each once.
 

@@ -1,8 +1,7 @@
 """The formats before and after edition 5: what tells them apart, and what they mean in it (docs/format.md#editions).
 
 Kernels are held in the form of edition 5. A file without `general.edition` is of an earlier format: edition 4 is
-edition 5 without the keys of `newer_keys`; version 3 lacks more keys, and may leave out `version`, `license` and the
-framework. The reference reads version 3 only to rewrite it.
+edition 5 without the keys of `newer_keys`; versions 1 to 3 are refused, with what has to be added to them.
 
 Edition 6 is read as far as it is known (docs/format.md#later): components name a language in place of a backend.
 `cpp-cuda` is what `backend = "cuda"` was. `rust-cpu` is new; its Cargo manifest counts as one of its sources. An
@@ -11,7 +10,6 @@ earlier state of the edition still had `backend`, which is read as well. `[tvm-f
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -21,7 +19,7 @@ from kci.config.model import Build
 from kci.config.values import quoted
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.files.dated_data import Dated, shipped, to_type
+from kci.files.dated_data import to_type
 from kci.suggest import one_of, suggestion
 
 
@@ -50,65 +48,73 @@ def newer_key_problems(document: Document) -> list[Diagnostic]:
     ]
 
 
-def version_3_as_5(data: dict[str, Any]) -> dict[str, Any] | None:
-    """The edition 5 form of a version 3 file, or None if the data is not a valid version 3.
+def too_old_error(document: Document) -> FindingsError | None:
+    """Why a file of version 1, 2 or 3 is refused, with all that has to change; None for a later format."""
+    if not (is_version_3(document.data) or _is_older(document.data)):
+        return None
+    message = "a file of version 1, 2 or 3, which kci does not read"
+    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_to_change(document.data))))
 
-    The reference takes a malformed `[torch]` here for no framework at all and would turn the kernel into one of Python
-    only; kci does not follow it there and reports what is wrong with the table.
+
+def is_version_3(data: dict[str, Any]) -> bool:
+    """Whether it is a valid file of version 3, which may lack the version, the license and the framework.
+
+    The reference takes a malformed `[torch]` here for no framework at all; kci reports what is wrong with the table.
     """
     general = data.get("general")
     if not isinstance(general, dict) or "source" in general or "torch-noarch" in data or newer_keys(data):
-        return None
+        return False
     if {"stable-abi", "cxx-flags"} & _table(data, "torch").keys() or ("torch" in data and "tvm-ffi" in data):
-        return None
-    upgraded = {**data, "general": {"version": 1, "license": "", **general}}
+        return False
+    whole = {**data, "general": {"version": 1, "license": "", **general}}
     if "torch" not in data and "tvm-ffi" not in data:
-        upgraded["torch-noarch"] = {}
-    return upgraded if convert_or_none(upgraded) is not None else None
-
-
-def convert_or_none(data: dict[str, Any]) -> Build | None:
-    """The data as a build config, or None if it is not one."""
+        whole["torch-noarch"] = {}
     try:
-        return to_type(data, Build)
+        to_type(whole, Build)
     except (msgspec.ValidationError, RecursionError):
-        return None
+        return False
+    return True
 
 
-def older_version(data: dict[str, Any]) -> int | None:
-    """1, 2 or 3 for data that is not a valid edition 4 and has the shape of that older format, or None.
-
-    Versions 1 and 2 had no `general.backends`. Version 1 is told by `language` in components or `torch.universal`,
-    version 2 by `general.universal` or the CUDA bounds next to the name.
-    """
-    if version_3_as_5(data) is not None:
-        return 3
+def _is_older(data: dict[str, Any]) -> bool:
+    """Whether it has the shape of version 1 or 2: no `general.backends`, and a key that later formats do not have."""
     general = data.get("general")
     if not isinstance(general, dict) or "backends" in general:
-        return None
-    components = _table(data, "kernel").values()
-    if "universal" in _table(data, "torch") or any("language" in part for part in components if isinstance(part, dict)):
-        return 1
-    return 2 if {"universal", "cuda-minver", "cuda-maxver"} & general.keys() else None
+        return False
+    old = _OLD_KEYS & general.keys() or "universal" in _table(data, "torch")
+    return bool(old) or any("language" in part for part in _components(data).values())
 
 
-def older_version_error(document: Document, directory: str) -> FindingsError | None:
-    """Why a file of version 1, 2 or 3 cannot be used as it is, or None for a file of a later format."""
-    version = older_version(document.data)
-    if version is None:
-        return None
-    if version == 3:
-        lacking = [f"`{key}`" for key in ("version", "license") if key not in document.data["general"]]
-        if "torch" not in document.data and "tvm-ffi" not in document.data:
-            lacking.append("a framework table")
-        message = (
-            f"a version 3 file (it lacks {' and '.join(lacking)}), which has to be rewritten before it can be used"
-        )
-        hint = f"run `kci update {directory}`"
-        return refuse(document.at_key(("general",), "KCI108", message, hint))
-    message = f"a version {version} file, which no current tool reads"
-    hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
-    return refuse(document.at_key(("general",), "KCI109", message, hint))
+_OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
+_ADDED = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
+_MOVED = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
+
+
+def _to_change(data: dict[str, Any]) -> list[str]:
+    """What has to be added to an old file, and what has another place, so that it is of edition 5."""
+    general = data["general"]
+    lacking = [f"`{key} = {value}`" for key, value in _ADDED.items() if key not in general]
+    found = [f"add {', '.join(lacking)} to `[general]`"]
+    noarch = general.get("universal") is True or _table(data, "torch").get("universal") is True
+    if noarch:
+        found.append("write `[torch-noarch]` in place of `[torch]`")
+    elif not {"torch", "torch-noarch", "tvm-ffi"} & data.keys():
+        found.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
+    if "universal" in general or "universal" in _table(data, "torch"):
+        found.append("remove `universal`")
+    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED.items() if old in general]
+    for label, part in _components(data).items():
+        wanted = [f"`{key} = {value}`" for key, value in _OF_COMPONENT.items() if key not in part]
+        found += [f"add {', '.join(wanted)} to `[kernel.{label}]`"] if wanted else []
+        found += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
+    return found
+
+
+_OF_COMPONENT = {"backend": '"..."', "depends": "[]", "src": "[]"}
+
+
+def _components(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {label: part for label, part in _table(data, "kernel").items() if isinstance(part, dict)}
 
 
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -122,16 +128,6 @@ KNOWN_EDITIONS = (5, 6)
 CPP = {f"cpp-{backend}": backend for backend in ("cpu", "cuda", "metal", "rocm", "xpu")}
 RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
-
-
-class _Written(Dated, frozen=True):
-    written: int
-
-
-@cache
-def written_edition() -> int:
-    """The edition that kci writes by default: a line of `data/editions.toml`."""
-    return shipped("config/data/editions.toml", _Written)().written
 
 
 def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:

@@ -13,7 +13,7 @@ from functools import cache
 from kci.config.depends_table import depends_table
 from kci.config.document import KeyPath
 from kci.config.model import CudaComponent
-from kci.config.processor_flags import native_flags
+from kci.config.processor_flags import flags_of, native_flags
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, Span, finding, in_file_order
@@ -190,7 +190,7 @@ def license_not_chosen(kernel: Kernel) -> Iterator[Diagnostic]:
         yield kernel.document.at_value(("general", "license"), "KCI166", message, hint)
 
 
-DRAFT = "# draft: "
+DRAFT = "# TODO (kci init): "
 """How a line of build.toml begins that says what is left of a take-over."""
 
 
@@ -276,6 +276,24 @@ def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
         yield kernel.document.at_value(flag.place, "KCI163", message, hint)
 
 
+# What nvcc and hipcc call it. nvcc takes one dash or two; a value may be an element of its own.
+_RELOCATABLE = re.compile(
+    r"(?<![\w-])(?:-rdc[= ]true|--?relocatable-device-code[= ]true|-dc|--?device-c|-dw|--?device-w|-dlto"
+    r"|--?dlink-time-opt|--?gen-opt-lto|-ewp|--?extensible-whole-program|-fgpu-rdc)(?![\w-])|\blto_\d+[af]?\b"
+)
+
+
+def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI168: a flag makes device code that needs a device link, which there is not."""
+    before = ""
+    for flag in flags_of(kernel):
+        text = f"{before} {flag.text}" if flag.text == "true" else flag.text
+        before = flag.text
+        if flag.place[-2] in ("cuda-flags", "hip-flags") and (found := _RELOCATABLE.search(text)):
+            message = f"`{found[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
+            yield kernel.document.at_value(flag.place, "KCI168", message, "leave it out")
+
+
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
     stable = kernel.build.torch.stable_abi if kernel.build.torch else None
     if stable is not None and stable.every is not None:
@@ -319,4 +337,5 @@ FILE_LINTS: tuple[Lint, ...] = (
     components_under_noarch,
     stable_abi_without_minor,
     flag_of_the_builder,
+    relocatable_device_code,
 )

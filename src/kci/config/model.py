@@ -7,12 +7,10 @@ Annotations are values here, not text (no `from __future__ import annotations`):
 at every start.
 """
 
-from collections.abc import Collection
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import Backend, Depend, KernelName, StableAbi, Version
@@ -243,17 +241,6 @@ class Build(Table, frozen=True):
     def components(self, backend: str) -> dict[str, Component]:
         """The components of one backend by label, in file order."""
         return {label: part for label, part in self.kernel.items() if part.backend == backend}
-
-    def only(self, backends: Collection[str]) -> Self:
-        """The same kernel as if it were for these backends alone."""
-        of_others = {name: None for name in ("cuda", "xpu", "neuron", "tpu") if name not in backends}
-        declared = tuple(backend for backend in self.general.backends if backend in backends)
-        torch = self.torch
-        if torch is not None and torch.stable_abi is not None and torch.stable_abi.every is None:
-            stable = {backend: text for backend, text in torch.stable_abi.by_backend.items() if backend in backends}
-            torch = replace(torch, stable_abi=StableAbi(by_backend=stable) if stable else None)
-        parts = {label: part for label, part in self.kernel.items() if part.backend in backends}
-        return replace(self, general=replace(self.general, backends=declared, **of_others), torch=torch, kernel=parts)
 
     def stable_abi(self, backend: str) -> Version | None:
         """The stable ABI version that a backend is built for, None for the full ABI (docs/format.md#stable-abi)."""

@@ -1,8 +1,8 @@
 """build.toml to `Build`: which edition a file is, and the strict reading of it.
 
 The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
-tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
-as v3, which has to be rewritten by `kci update` first. What the others mean in edition 5: `kci.config.editions`.
+tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory; older
+ones are refused. What the others mean in edition 5: `kci.config.editions`.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def interpret(document: Document, directory: str) -> Kernel:
     except FindingsError as error:
         problems += error.diagnostics
     if edition == 4:
-        from kci.config.editions import newer_key_problems, older_version_error
+        from kci.config.editions import newer_key_problems, too_old_error
 
         problems += newer_key_problems(document)
-        older = older_version_error(document, directory) if build is None or problems else None
+        older = too_old_error(document) if build is None or problems else None
         if older is not None:
             raise older
     if problems or build is None:
@@ -101,12 +101,9 @@ def interpret(document: Document, directory: str) -> Kernel:
             )
         )
     if edition > EDITION:
-        from kci.config.editions import written_edition
-
-        if edition > (newest := written_edition()):
-            message = f"edition {edition} is not released: published readers refuse it, and it may still change"
-            hint = f"keep to `edition = {newest}` until they take it"
-            notes.append(document.at_value(("general", "edition"), "KCI117", message, hint))
+        message = f"edition {edition} is not released: published readers refuse it, and it may still change"
+        hint = f"keep to `edition = {EDITION}` until they take it"
+        notes.append(document.at_value(("general", "edition"), "KCI117", message, hint))
     stable = build.torch.stable_abi if build.torch else None
     for backend in stable.by_backend if stable else ():
         if backend not in build.general.backends:

@@ -59,16 +59,6 @@ def document_schema(
     return {"$schema": made.pop("$schema"), "$id": PUBLISHED_AT + file, **made} if file else made
 
 
-def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:
-    """The JSON Schema of a JSON document that kci writes, which unlike TOML can hold null.
-
-    Args:
-        of: the type of the whole document.
-        title: what it is.
-    """
-    return _document(of, title, _definitions(of, None))
-
-
 def _reference(wanted: type) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{wanted.__name__}"}
 

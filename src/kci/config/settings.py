@@ -12,14 +12,12 @@ from msgspec import field
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
-    ApiCheck,
     Backend,
     Forks,
     Grouping,
     Installer,
     LauncherTool,
     LeaveOut,
-    PullRequests,
     System,
     Tier,
 )
@@ -168,14 +166,8 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
-    api: ApiCheck | None = None
-    """Whether the interfaces of kernels are compared with the base, as `kci diff --api` does."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
-    commands: bool = False
-    """Whether comments of people who may write are commands."""
-    staging: str | None = None
-    """The owner on the Hub of the repositories for what pull requests built; the kernel's name is appended."""
 
 
 class Tell(Table, frozen=True):
@@ -207,21 +199,6 @@ class Decisions(Table, frozen=True):
     tell: tuple[Tell, ...] = ()
 
 
-class Moves(Table, frozen=True):
-    """How far the scheduled workflow goes by itself when the range of toolchains moves."""
-
-    pull_requests: PullRequests = PullRequests.NONE
-    """Which pull requests it opens."""
-    migrations: tuple[str, ...] = ()
-    """Only these migrations, by name; without it, all that kci can do."""
-    most: Unsigned = 5
-    """How many pull requests for kernels are open at once."""
-    indexes: tuple[str, ...] = ()
-    """Where the wheels of torch are listed: addresses, or files relative to kci.toml. Without it, where kci knows."""
-    table: str | None = None
-    """The reference's published table: an address or a file."""
-
-
 class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
@@ -230,7 +207,6 @@ class Schedule(Table, frozen=True):
     timezone: str = "UTC"
     tier: str = "compat"
     issues: Decisions = Decisions()
-    moves: Moves = Moves()
 
 
 class Publish(Table, frozen=True):
@@ -254,8 +230,6 @@ class Publish(Table, frozen=True):
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False
     """Whether each tree is signed with the identity of the run, as `kci sign` does."""
-    benchmarks: bool = False
-    """Whether each release is compared with the one before, on the machines under `[test]`, as `kci bench` does."""
 
 
 class Mirrors(Table, frozen=True):
@@ -288,12 +262,6 @@ class Actions(Table, frozen=True):
     """What the comment behind a commit says."""
     install: Installer | None = None
     """What installs the dependencies of the actions; without it, uv where it is there."""
-    wheel: str | None = None
-    """`kci render --without-actions`: kci's wheel, a file relative to the repository's root or an https address."""
-    index: str | None = None
-    """`kci render --without-actions`: the index that has kci, in place of the one that pip takes."""
-    sha256: str | None = None
-    """The digest of the wheel at an address or on an index; that of a file is computed."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 
@@ -325,8 +293,6 @@ class DeclaredInputs(Table, frozen=True):
 class Signing(Table, frozen=True):
     """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
 
-    keys: tuple[str, ...] = ()
-    """Public keys: files relative to kci.toml, or the keys themselves (`ssh-ed25519 AAAA...`)."""
     repository: str | None = None
     """The repository that files must come from, as `owner/name`."""
     workflow: str | None = None

@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
-from kci.config.editions import KNOWN_EDITIONS, convert_or_none, version_3_as_5, written_edition
 from kci.config.file_lints import duplicate_backend, version_spelling, versions
 from kci.config.model import Build, to_data
-from kci.config.reader import BUILD_TOML, EDITION, Kernel, detect_edition, interpret, parse_kernel
+from kci.config.reader import BUILD_TOML, EDITION, Kernel, interpret, parse_kernel
 from kci.config.suppression import apply_comments
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -48,80 +47,28 @@ def _lines(raw: bytes) -> list[str]:
     return [line for line in re.split(r"(?<=\n)", raw.decode("utf-8")) if line]
 
 
-def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *, to: int | None = None) -> Update:
-    """Work out the form of a build.toml in a newer edition; nothing is written.
+def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
+    """Work out the form of a build.toml in edition 5; nothing is written. A file of a later edition stays of it.
 
     Args:
-        raw: the file's bytes, of any edition from version 3 on.
+        raw: the file's bytes.
         directory: the kernel's directory, for messages.
         shown_as: how diagnostics name the file.
-        to: the edition to write; by default the newest that published readers take, and a later file is left alone.
 
     Raises:
-        UsageError: there is no such edition, or the file is of a later one.
-        FindingsError: the file is invalid, or of an older version than 3, or of version 3 without a license (KCI113).
+        FindingsError: the file is invalid, or of an older version than 4.
     """
-    target = require_edition(to)
     document = parse_document(raw, shown_as)
-    edition = detect_edition(document)
-    older = version_3_as_5(document.data) if edition == 4 else None
-    if to is not None and edition > to:
-        raise UsageError(f"{shown_as} is of edition {edition}, later than {to}", hint="kci writes no older edition")
-    target = max(target, edition)
+    kernel = interpret(document, directory)
     edits = Edits(document)
-    try:
-        build = interpret(document, directory).build
-    except FindingsError:
-        if older is None:
-            raise
-        build = _upgrade_3(edits, older, target)
-    else:
-        if edition == 4:
-            edits.add_edition([f"edition = {target}"], after="version")
-            _spread_stable_abi(edits, build)
+    if kernel.edition == 4:
+        edits.add_edition()
+        _spread_stable_abi(edits, kernel.build)
     _respell_noarch(edits)
-    if EDITION <= edition < target:
-        edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
-    if edition <= EDITION < target:
-        for label, part in document.data.get("kernel", {}).items():
-            if "backend" in part:
-                language, change = f"cpp-{part['backend']}", f"`language` of `kernel.{label}`"
-                edits.respell(("kernel", label, "backend"), "language", language, change)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
-        _verify(after, build, shown_as, target)
+        _verify(after, kernel.build, shown_as, max(EDITION, kernel.edition))
     return Update(shown_as, raw, after, tuple(edits.changes))
-
-
-def require_edition(to: int | None) -> int:
-    """The edition to write: the one that was asked for, or the newest that published readers take.
-
-    Raises:
-        UsageError: there is no such edition.
-    """
-    if to is None:
-        return written_edition()
-    if to not in KNOWN_EDITIONS:
-        known = ", ".join(map(str, KNOWN_EDITIONS))
-        raise UsageError(f"there is no edition {to}", hint=f"kci can write the editions {known}")
-    return to
-
-
-def _upgrade_3(edits: Edits, data: dict[str, Any], target: int) -> Build:
-    document = edits.document
-    if "license" not in document.data["general"]:
-        message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
-        hint = 'add `license = "..."` to `[general]`, for example "Apache-2.0", and run `kci update` again'
-        raise refuse(document.at_key(("general",), "KCI113", message, hint))
-    build = convert_or_none(data)
-    assert build is not None  # noqa: S101  - `version_3_as_5` gives nothing else
-    if "version" in document.data["general"]:
-        edits.add_edition([f"edition = {target}"], after="version")
-    else:
-        edits.add_edition(["version = 1", f"edition = {target}"], after="name")
-    if build.torch_noarch is not None:
-        edits.append_table("torch-noarch")
-    return build
 
 
 def _spread_stable_abi(edits: Edits, build: Build) -> None:
@@ -200,47 +147,23 @@ class Edits:
         self.edits.append((*self.offsets(span), text))
         self.changes.append(change)
 
-    def respell(self, path: KeyPath, key: str, value: str, change: str) -> None:
-        """Put another key and text value where a key stands, with the quotes and the alignment that are there."""
-        (key_start, key_end), (value_start, value_end) = map(self.offsets, self.spans(path))
-        text, last = self.document.text, str(path[-1])
-        old_key, old_value = text[key_start:key_end], text[value_start:value_end]
-        new_key = old_key.replace(last, key) if last in old_key else key
-        quote = old_value[0] if old_value[:3] != old_value[0] * 3 else old_value[:3]
-        equals = _aligned(text[key_end:value_start], len(new_key) - len(old_key))
-        self.edits.append((key_start, value_end, f"{new_key}{equals}{quote}{value}{quote}"))
-        self.changes.append(change)
-
-    def add_edition(self, entries: list[str], *, after: str) -> None:
-        """Put keys after a key of `general`, in the way that this one is written: own line, dotted, or inline table."""
-        key, value = self.spans(("general", after))
+    def add_edition(self) -> None:
+        """Put the edition after the version, in the way that this one is written: own line, dotted, or inline table."""
+        key, value = self.spans(("general", "version"))
         text = self.document.text
         line_start, (key_start, key_end) = self.starts[key.line - 1], self.offsets(key)
         value_start, value_end = self.offsets(value)
         line_end = self.starts[value.end_line] - 1
         rest = text[value_end:line_end].strip(" \t\r")
-        self.changes += [f"`{entry}`" for entry in entries]
+        self.changes.append(f"`edition = {EDITION}`")
         if rest and not rest.startswith("#"):
-            self.edits.append((value_end, value_end, "".join(f", {entry}" for entry in entries)))
+            self.edits.append((value_end, value_end, f", edition = {EDITION}"))
             return
         prefix, spelt, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
-        added = ""
-        for name, number in (entry.split(" = ") for entry in entries):
-            new_key = spelt.replace(after, name) if after in spelt else name
-            added += (
-                self.newline(value.end_line) + prefix + new_key + _aligned(equals, len(new_key) - len(spelt)) + number
-            )
+        new_key = spelt.replace("version", "edition") if "version" in spelt else "edition"
+        aligned = _aligned(equals, len(new_key) - len(spelt))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-        self.edits.append((at, at, added))
-
-    def append_table(self, name: str) -> None:
-        text = self.document.text
-        newline = self.newline(max(1, len(self.lines) - 1))
-        ends = text.endswith("\n")
-        self.edits.append(
-            (len(text), len(text), f"{newline if ends else newline * 2}[{name}]{newline if ends else ''}")
-        )
-        self.changes.append(f"`[{name}]`")
+        self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
     def newline(self, number: int) -> str:
         """The line end of a line; for a last line without one, that of the line before it."""

@@ -61,15 +61,6 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
-class ApiCheck(enum.StrEnum):
-    """What becomes of a change's interface, compared with that of the branch it is for."""
-
-    TELL = "tell"
-    """The run's summary says what changes for users, and so does the comment, if there is one."""
-    GATE = "gate"
-    """The run is red besides, if something breaks and the version is the same."""
-
-
 class Installer(enum.StrEnum):
     """What installs the dependencies of kci's actions."""
 
@@ -98,16 +89,6 @@ class LeaveOut(enum.StrEnum):
     """They stay on the branch, beside the new ones."""
     REMOVE = "remove"
     """They are removed from the branch."""
-
-
-class PullRequests(enum.StrEnum):
-    """Which pull requests the scheduled workflow opens when the range of toolchains moves."""
-
-    NONE = "none"
-    EDITION = "edition"
-    """One with the next edition of the catalog."""
-    KERNELS = "kernels"
-    """That one, and one for each kernel whose build.toml has to change."""
 
 
 class Grouping(enum.StrEnum):

@@ -46,6 +46,18 @@ def walk(root: Path) -> list[Entry]:
     return sorted(found, key=lambda item: item.name)
 
 
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether a file is what Git LFS leaves where it did not fetch the content (git-lfs docs/spec.md)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LFS)) == _LFS
+    except OSError:
+        return False
+
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
 def size_of(directory: Path) -> int:
     """The bytes of the files below a directory; 0 for one that is not there. FindingsError as `walk`."""
     return sum(entry.path.stat().st_size for entry in walk(directory) if entry.regular) if directory.is_dir() else 0

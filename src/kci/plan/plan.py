@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from kci.config.discover import FaultyKernel
-from kci.config.schema import answer_schema
 from kci.config.settings import Ignore
 from kci.config.values import LeaveOut
 from kci.matrix.names import Kind
@@ -347,11 +346,6 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
     catalog = CatalogName(plan.catalog_name, plan.catalog_as_of)
     document = PlanDocument(schema=1, catalog=catalog, has_work=bool(plan.legs), estimate=estimate, **same)
     return msgspec.structs.asdict(document)
-
-
-def plan_schema() -> dict[str, Any]:
-    """The JSON Schema of a plan."""
-    return answer_schema(PlanDocument, "The plan of a run: its legs, and what is left out")
 
 
 def promised(plan: Plan | PlanDocument) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
-from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
 
 
@@ -72,22 +71,30 @@ def label_malformed(subject: _Subject) -> Iterator[Found]:
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
 
 
-def label_misspelt(subject: _Subject) -> Iterator[Found]:
-    """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
-    import difflib
+_OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
+"""What GitHub calls the machines that it hosts for everybody."""
 
+
+def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
+    """KCI323: a label that looks like one of GitHub's own, and that it does not have, or has for another system."""
+    hosted = hosted_runners()
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
-        for index, label in enumerate(machine.labels or ()):
-            if label.lower() in hosted_runners().labels or not label.startswith(("ubuntu-", "macos-", "windows-")):
-                continue
-            near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
-            if near and len(label) <= len(near[0]) + 1:
+        system = str(path[2])
+        instead = one_of(label for label, its in hosted.labels.items() if its == system)
+        for index, text in enumerate(machine.labels or ()):
+            label, place = text.lower(), (*path, "labels", index)
+            if label in hosted.retired:
+                yield place, f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever", instead
+            elif label in hosted.labels:
+                if hosted.labels[label] != system:
+                    yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
+            elif _OF_GITHUB.fullmatch(label):
                 message = (
-                    f"GitHub has no hosted runner {quoted(label[:60])}: without a self-hosted one, jobs wait forever"
+                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, jobs wait forever"
                 )
-                yield (*path, "labels", index), message, f"did you mean `{near[0]}`?"
+                yield place, message, instead
 
 
 def price_without_currency(subject: _Subject) -> Iterator[Found]:
@@ -192,8 +199,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     schedule, publish = settings.schedule, settings.publish
     yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
     yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
-    for index, name in enumerate(schedule.moves.migrations):
-        yield ("schedule", "moves", "migrations", index), name, MIGRATIONS.__contains__, one_of(MIGRATIONS)
     for index, system in enumerate(settings.nix.systems):
         runs = "a system on which Nix runs, which is none of Windows"
         yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
@@ -201,14 +206,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
     yield ("actions", "version"), actions.version, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    yield (
-        ("actions", "wheel"),
-        actions.wheel,
-        _WHEEL.fullmatch,
-        "a wheel of kci's: a path below the root, or `https://`",
-    )
-    yield ("actions", "index"), actions.index, re.compile(r"https://[!-~]+").fullmatch, "the https address of an index"
-    yield ("actions", "sha256"), actions.sha256, re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits in lower case"
     for action, pin in actions.pins.items():
         place = ("actions", "pins", action)
         yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
@@ -218,13 +215,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
-    staging = "an owner on the Hub that is not the one of `repo-prefix`: what nobody has merged stands apart"
-    yield (
-        ("pull-request", "staging"),
-        settings.pull_request.staging,
-        lambda owner: _OWNER.fullmatch(owner) and owner != publish.repo_prefix,
-        staging,
-    )
     yield ("publish", "branch"), publish.branch, is_branch, branch
     yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
     yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"
@@ -243,9 +233,6 @@ _MOST = 9999
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_WHEEL = re.compile(
-    r"(?:https://[!-~]+/|(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*)kci-[A-Za-z0-9_.+]+-py3-none-any\.whl", re.ASCII
-)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
@@ -348,7 +335,7 @@ def failures_without_effect(subject: _Subject) -> Iterator[Found]:
 
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
-    "KCI323": label_misspelt,
+    "KCI323": label_of_no_runner,
     "KCI324": price_without_currency,
     "KCI325": currencies_mixed,
     "KCI326": unknown_kernel,

@@ -16,11 +16,11 @@ from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.values import LeaveOut, is_branch
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError, UsageError
+from kci.errors import UsageError
 from kci.files.replace import Log
 from kci.hub.client import find_access, known_access
 from kci.publish.branch_changes import MAIN_VERSION, TakeoverTerms, version_of
-from kci.publish.hub import HubAnswerError, HubKernel
+from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.render.repository import publish_jobs
@@ -46,8 +46,6 @@ class PublishRequest(msgspec.Struct, frozen=True):
     leave_out: LeaveOut | None = None
     """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
     older: bool = False
-    staged: str = ""
-    """The kernel that the tree must be of, to stage it: the branch is made anew, and the front page is left alone."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -104,8 +102,6 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         told = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(told, hint="name the kernel that the tree was made of")
-    if request.staged and name != request.staged:
-        raise FindingsError(f"{request.tree} is {name[:100]!r}, not {request.staged}")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
@@ -113,29 +109,9 @@ def publish_tree(
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    if request.staged and not request.dry_run:
-        log(remove_staged(target.repo_id, target.branch))
-        release = msgspec.structs.replace(release, card=None)
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, terms, mirror=target.mirror and not request.staged)
+    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, done, request.dry_run)
-
-
-def remove_staged(repo_id: str, branch: str) -> str:
-    """Remove the branch of a pull request from a staging repository; returns what was done.
-
-    Raises UsageError for another branch, and FindingsError and MissingToolError as `publish_tree`.
-    """
-    if not re.fullmatch(r"pr-[1-9][0-9]{0,17}", branch) or not _REPOSITORY.fullmatch(repo_id):
-        raise UsageError(f"{branch[:80]!r} of {repo_id[:80]!r} is not the branch of a pull request")
-    hub = HubKernel(repo_id, find_access(repo_id))
-    try:
-        if branch not in hub.heads():
-            return f"{repo_id} has no branch {branch}"
-        hub.remove_branch(branch)
-    except HubAnswerError as answer:
-        raise FindingsError(f"{repo_id} does not remove {branch}: {answer.message}") from answer
-    return f"{repo_id}: removed {branch}"
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:

@@ -69,8 +69,8 @@ class GitlabInputs(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = (".",)
     pr_tier: str = "pr"
     schedule_tier: str = "compat"
-    api: str = ""
-    """Whether merge requests are compared with their base for users: `tell`, `gate`; empty for not."""
+    submodules: bool = False
+    """Whether jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
     publish: PublishJobs | None = None
 
 
@@ -85,7 +85,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
         "kernels": shlex.join(inputs.kernels),
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
-        "api": inputs.api,
+        "submodules": inputs.submodules,
         "publish": inputs.publish,
     }
     text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
@@ -196,7 +196,6 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
     command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
     command += ["--record", f"kci-records/{name}/kci-record.json"]
     tests = [_test(test) for test in own.tests]
-    tested = [word for test in tests for word in ("--tested", test["record"])]
     return {
         "name": name,
         "merge": merge,
@@ -214,7 +213,7 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
         if purpose is Purpose.PUBLISH
         else "",
         "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
-        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path, *tested]),
+        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
 
 

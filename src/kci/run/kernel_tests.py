@@ -14,11 +14,10 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
-from msgspec import Meta
 
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
@@ -36,7 +35,6 @@ from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
-_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
 import json, sys
 from pathlib import Path
@@ -63,17 +61,6 @@ class TestState(enum.StrEnum):
     """It has the full ABI of one torch version, and the test asks for another."""
 
 
-class Workload(msgspec.Struct, frozen=True):
-    """One method of a kernel's benchmarks."""
-
-    name: str
-    mean_ms: Annotated[float, Meta(ge=0)]
-    min_ms: Annotated[float, Meta(ge=0)]
-    iterations: Annotated[int, Meta(ge=1)]
-    verified: bool | None = None
-    """Whether its numbers are torch's, as the benchmark compares them; None if it does not."""
-
-
 class TestReport(msgspec.Struct, frozen=True):
     """One variant, loaded and tested."""
 
@@ -87,7 +74,6 @@ class TestReport(msgspec.Struct, frozen=True):
     skipped: int = 0
     output: str = ""
     """The end of what was said, where something went wrong."""
-    workloads: tuple[Workload, ...] = ()
 
 
 def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
@@ -163,7 +149,7 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
     shown = "\n".join(lines[:5]) + (f"\nand {len(lines) - 5} more" if len(lines) > 5 else "")
     hint = (
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
-        "`kci render --ci snakemake` does it on a cluster, `kci test --pack FILE` where there is no network"
+        "`kci render --ci snakemake` does it on a cluster"
     )
     return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
@@ -266,7 +252,6 @@ def loader_for(
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     declared = [package.package for package in packages if package is not None]
-    declared += _triton(variant_dir, name, torch)
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
     return Loader(python, pip_install(python), declared)
 
@@ -294,14 +279,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         found |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
     return sorted(found)
-
-
-def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str]:
-    """What a user's torch for Linux brings along, for a kernel that imports it."""
-    requirement = toolchains().triton.get(_torch(name, torch))
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(variant_dir.rglob("*.py")))
-    wanted = sys.platform == "linux" and any(_TRITON.search(text) for text in texts)
-    return [requirement] if requirement is not None and wanted else []
 
 
 def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:

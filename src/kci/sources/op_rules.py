@@ -198,11 +198,6 @@ def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
             yield from _registrations(text, shown)
 
 
-def without_comments(text: str) -> str:
-    """C++ with blanks in place of comments and macros; lines and texts stay."""
-    return _NOT_CODE.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\n]", " ", found[0]), text)
-
-
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
     code = _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     line, counted = 1, 0

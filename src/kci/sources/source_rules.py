@@ -13,9 +13,11 @@ from kci.config.suppression import apply_settings, apply_source_comments
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.files.walk import walk
+from kci.files.walk import is_lfs_pointer, walk
 from kci.sources.op_rules import SUFFIXES, check_cpp
 from kci.sources.package_rules import OPS, PackageFacts, check_package, package_of
+
+FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
 
 
 def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
@@ -49,6 +51,10 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
     except FindingsError as error:
         yield finding("KCI700", error.message, path=where)
         return
+    pointers = [(f"{where}/{item.name}", item.path) for item in files if item.regular and not item.link]
+    for path, file in [*pointers, *_listed(kernel_dir, shown, build)]:
+        if is_lfs_pointer(file):
+            yield finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
     yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
     yield from check_cpp(_native_sources(kernel_dir, shown, build))
 
@@ -61,13 +67,16 @@ def listed_sources(build: Build) -> set[str]:
 
 def _native_sources(kernel_dir: Path, shown: str, build: Build) -> list[tuple[Path, str]]:
     """The C++ and CUDA files that build.toml names, with their paths for diagnostics."""
+    return [(path, name) for name, path in _listed(kernel_dir, shown, build) if name.endswith(SUFFIXES)]
+
+
+def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, Path]]:
+    """The files of `src` lists that are inside of the kernel, by their paths for diagnostics."""
     root = kernel_dir.resolve()
-    found = []
     for name in sorted(listed_sources(build)):
         path = kernel_dir / name
-        if name.endswith(SUFFIXES) and path.is_file() and path.resolve().is_relative_to(root):
-            found.append((path, name if shown == "." else f"{shown.rstrip('/')}/{name}"))
-    return found
+        if path.is_file() and path.resolve().is_relative_to(root):
+            yield name if shown == "." else f"{shown.rstrip('/')}/{name}", path
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:

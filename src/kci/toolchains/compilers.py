@@ -139,8 +139,11 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
     """
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
-        hint = "install them, for example: apt-get install g++"
-        raise MissingToolError(f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}", hint=hint)
+        if "cstdlib" in done.output:  # as g++ and clang++ say it of a file that is not there
+            hint = "install them, for example: apt-get install g++"
+            message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
+            raise MissingToolError(message, hint=hint)
+        raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
     found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
     return Version.parse(f"{found['']}.{found.get('_MINOR', 0)}") if "" in found else None
 

@@ -20,7 +20,7 @@ from kci.files.full_disk import program_hint, writing
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
-from kci.processes.process import Log, run
+from kci.processes.process import Finished, Log, run
 from kci.toolchains.downloads import (
     FetchedTool,
     install,
@@ -121,11 +121,7 @@ class Environment(FetchedTool, frozen=True):
         foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
         warn(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
-        made = run(venv)
-        if made.code != 0:
-            hint = program_hint(made.output, place, CACHE_OPTION)
-            hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-            raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+        make_venv(venv, place)
         newer_pip(self.python)
         if self.headers_only:
             _take_headers(self, index if reachable else None, log)
@@ -179,6 +175,28 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
 def base_python() -> str:
     """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
     return getattr(sys, "_base_executable", "") or sys.executable
+
+
+_NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is not available")
+
+
+def make_venv(command: list[str], place: Path) -> None:
+    """Run `python -m venv`, and say what stopped it.
+
+    Raises:
+        MissingToolError: it failed.
+    """
+    made = run(command)
+    if made.code == 0:
+        return
+    python = Path(command[-1]) / "bin" / "python"
+    if "ensurepip" in made.output and python.exists():
+        # venv keeps to itself what its own pip said.
+        made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
+    hint = program_hint(made.output, place, CACHE_OPTION)
+    if not hint and any(said in made.output for said in _NO_VENV):
+        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+    raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
 
 
 def own() -> Environment:

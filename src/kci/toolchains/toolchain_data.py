@@ -74,7 +74,6 @@ class Toolchains(Dated, frozen=True):
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
-    triton: dict[str, str]
     tools: dict[str, str]
     environment: dict[str, tuple[str, ...]]
     defines: dict[str, tuple[str, ...]]

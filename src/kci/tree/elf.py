@@ -1,46 +1,43 @@
-"""What a native library says about itself: an ELF file reduced to the facts that the rules are about."""
+"""What a native library says about itself: an ELF file, read by pyelftools, reduced to the facts that rules are about.
+
+The file may be anything. pyelftools believes what it reads, so it reads through a stream that counts, and what it
+raises is an ElfError here. Tables of symbols have up to a million rows: they are read at once.
+"""
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
-from kci.tree.elf_image import (
-    AUDIT,
-    AUXILIARY,
-    DEPAUDIT,
-    FILTER,
-    FLAGS,
-    NEEDED,
-    PT_GNU_PROPERTY,
-    PT_GNU_STACK,
-    PT_INTERP,
-    PT_NOTE,
-    RPATH,
-    RUNPATH,
-    TEXTREL,
-    VERNEED,
-    VERSYM,
-    ElfError,
-    Image,
-    open_image,
-)
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import Section
 
-__all__ = ["Elf", "ElfError", "Symbol", "read_elf", "read_sections"]
-
-_MAX_STEPS = 65536
+_MAX_READS = 200_000
+_MAX_SYMBOLS = 4 * 1024 * 1024
+_MAX_NAME = 16 * 1024
 _MAX_NAMES = 512 * 1024 * 1024
+_MAX_NOTES = 64 * 1024
+_PAGE = 4096
 _WEAK = 2
 _DF_TEXTREL = 4
 _PF_X = 1
 _GNU_PROPERTY = 5
 _X86_ISA_NEEDED = 0xC0008002
-_NEEDED_SECTIONS = {6, 11}
-"""Those of the dynamic table and of its symbols. A library without section headers can be loaded; its code, and its
-code for GPUs, can only be found by them."""
-_MACHINES = {62: "x86_64", 183: "aarch64"}
+_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+_TABLES = ("SHT_DYNAMIC", "SHT_DYNSYM", "SHT_GNU_verneed", "SHT_GNU_versym")
+# Name, type and binding, visibility, section, value, size.
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+class ElfError(Exception):
+    """The file is no ELF library, or is cut short, or makes no sense."""
 
 
 class Symbol(msgspec.Struct, frozen=True):
@@ -55,7 +52,7 @@ class Elf(msgspec.Struct, frozen=True):
     """The facts about a shared library."""
 
     machine: str
-    """As in variant names; ELF's number where those have none."""
+    """As in variant names; ELF's own word where those have none."""
     needed: tuple[str, ...]
     search_path: tuple[str, ...]
     """RPATH and RUNPATH."""
@@ -67,20 +64,33 @@ class Elf(msgspec.Struct, frozen=True):
     executable_stack: bool = False
     cpu_level: int = 1
     """The level of x86-64 that the library says it needs: 2, 3 or 4 for x86-64-v2 and so on."""
-    audit: tuple[str, ...] = ()
-    """Libraries that it would have watch the dynamic loader."""
-    filters: tuple[str, ...] = ()
-    """Libraries that it would have answer for its own symbols (DT_FILTER, DT_AUXILIARY)."""
-    contradictions: tuple[str, ...] = ()
-    """Where its section headers tell another story than what the system's loader reads."""
     program: bool = False
     """Whether it asks for a dynamic loader of its own, as programs do."""
 
 
+class _Counted:
+    """A file in memory that can be read so many times: a loop without an end reads without an end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._left = data, _MAX_READS
+
+    def read(self, size: int) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise ElfError("its tables have more entries than those of any library")
+        return self._data.read(size)
+
+    def seek(self, offset: int, whence: Literal[0, 1, 2] = 0) -> None:
+        self._data.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._data.tell()
+
+
 def read_elf(path: Path) -> Elf:
     """Read a shared library. Raises ElfError: it is not one that can be checked."""
-    with open_image(path) as image:
-        return _read(image)
+    with _opened(path) as elf:
+        return _read(elf, path.stat().st_size)
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -88,38 +98,88 @@ def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
     Raises ElfError: the file is no ELF file, or a section reaches beyond its end.
     """
-    with open_image(path) as image:
-        return {item.name: image.part(item.offset, item.size) for item in image.sections if item.name in names}
+    with _opened(path) as elf:
+        return {item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names}
 
 
-def _read(image: Image) -> Elf:
-    kinds = {item.kind for item in image.sections}
-    if not kinds >= _NEEDED_SECTIONS:
+@contextmanager
+def _opened(path: Path) -> Iterator[ELFFile]:
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as file:
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise ElfError("it is empty") from None
+        with data:
+            try:
+                elf = ELFFile(cast("IO[bytes]", _Counted(data)))
+                if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
+                    raise ElfError("it is not a 64-bit little-endian shared library")
+                yield elf
+            except (ElfError, OSError):
+                raise
+            except Exception as error:  # pyelftools lets out what its own code raises on bytes that make no sense
+                raise ElfError(f"it is cut short, or makes no sense: {str(error)[:200]}") from error
+
+
+def _read(elf: ELFFile, length: int) -> Elf:
+    segments: list[Any] = list(elf.iter_segments())
+    _check_loads([item for item in segments if item["p_type"] == "PT_LOAD"], length)
+    sections = {item["sh_type"]: item for item in elf.iter_sections() if item["sh_type"] in _TABLES}
+    if not sections.keys() >= {"SHT_DYNAMIC", "SHT_DYNSYM"}:
         raise ElfError("it has no section headers of its dynamic tables, so its code cannot be checked")
-    versions = _versions(image)
-    symbols = _symbols(image, versions)
-    tags = image.dynamic
-
-    def named(*kinds: int) -> tuple[str, ...]:
-        return tuple(image.name(value) for tag, value in tags if tag in kinds)
-
-    segments = {item.kind: item.flags for item in image.segments}
+    tables = [item for item in segments if item["p_type"] == "PT_DYNAMIC"]
+    if len(tables) != 1:
+        raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
+    tags = list(tables[0].iter_tags())
+    values = {tag.entry.d_tag: tag.entry.d_val for tag in tags}
+    if "DT_STRTAB" not in values:
+        raise ElfError("it has no string table")
+    versions = _versions(sections.get("SHT_GNU_verneed"))
+    symbols = _symbols(elf, sections, versions)
+    flags = {item["p_type"]: item["p_flags"] for item in segments}
+    notes = [item.data()[:_MAX_NOTES] for item in segments if item["p_type"] in ("PT_NOTE", "PT_GNU_PROPERTY")]
     return Elf(
-        machine=_MACHINES.get(image.machine, f"machine {image.machine}"),
-        needed=named(NEEDED),
-        search_path=named(RPATH, RUNPATH),
+        machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
+        needed=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
+        search_path=tuple(
+            tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
+            for tag in tags
+            if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")
+        ),
         undefined=tuple(symbol for symbol, defined in symbols if not defined),
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
         required_versions=frozenset(versions.values()),
-        text_relocations=TEXTREL in image.tags or bool(image.tags.get(FLAGS, 0) & _DF_TEXTREL),
+        text_relocations="DT_TEXTREL" in values or bool(values.get("DT_FLAGS", 0) & _DF_TEXTREL),
         # Where nothing is said about the stack, the system's loader makes it executable.
-        executable_stack=bool(segments.get(PT_GNU_STACK, _PF_X) & _PF_X),
-        cpu_level=max(_cpu_level(note) for note in [b"", *_notes(image)]),
-        audit=named(AUDIT, DEPAUDIT),
-        filters=named(AUXILIARY, FILTER),
-        contradictions=tuple(image.contradictions()),
-        program=PT_INTERP in segments,
+        executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
+        cpu_level=max(_cpu_level(note) for note in [b"", *notes]),
+        program="PT_INTERP" in flags,
     )
+
+
+def _check_loads(segments: list[Any], length: int) -> None:
+    """What no loader would map."""
+    end = 0
+    for item in segments:
+        offset, address = item["p_offset"], item["p_vaddr"]
+        if item["p_filesz"] > item["p_memsz"] or offset + item["p_filesz"] > length:
+            raise ElfError("it is cut short: a segment reaches beyond the end of the file")
+        if (address - offset) % _PAGE or address // _PAGE * _PAGE < end:
+            raise ElfError("its segments overlap, or do not lie on pages")
+        end = -(-(address + item["p_memsz"]) // _PAGE) * _PAGE
+
+
+def _content(elf: ELFFile, section: Section) -> bytes:
+    """The bytes of a section; pyelftools would also decompress them, and make up those that are not in the file."""
+    if section.compressed or section["sh_type"] == "SHT_NOBITS":
+        raise ElfError(f"its section {section.name} has no content that can be loaded")
+    elf.stream.seek(section["sh_offset"])
+    data: bytes = elf.stream.read(section["sh_size"])
+    if len(data) != section["sh_size"]:
+        raise ElfError("it is cut short: a section reaches beyond the end of the file")
+    return data
 
 
 def _cpu_level(data: bytes) -> int:
@@ -141,49 +201,31 @@ def _cpu_level(data: bytes) -> int:
     return max(bits & 0xF, 1).bit_length()
 
 
-def _notes(image: Image) -> list[bytes]:
-    return [
-        image.at(item.address, item.in_memory) for item in image.segments if item.kind in (PT_NOTE, PT_GNU_PROPERTY)
-    ]
+def _versions(section: Any) -> dict[int, str]:
+    """Version index to name, from the version requirements."""
+    libraries = section.iter_versions() if section is not None else ()
+    return {entry["vna_other"] & 0x7FFF: entry.name for _, entries in libraries for entry in entries}
 
 
-def _versions(image: Image) -> dict[int, str]:
-    """Version index to name, from the version requirements: a chain of libraries, each with a chain of versions."""
-    found: dict[int, str] = {}
-    library = image.tags.get(VERNEED)
-    steps = 0
-    while library is not None:
-        # Version, number of entries, file name, distances to the first entry and to the next library.
-        _, count, _, first, following = struct.unpack("<HHIII", image.at(library, 16))
-        entry = library + first
-        steps += 1
-        for _ in range(count):
-            # Hash, flags, index, name, distance to the next entry.
-            _, _, index, name, step = struct.unpack("<IHHII", image.at(entry, 16))
-            found[index & 0x7FFF] = image.name(name)
-            steps += 1
-            if steps > _MAX_STEPS:
-                raise ElfError("it requires more versions than any library does")
-            if not step:
-                break
-            entry += step
-        library = library + following if following else None
-    return found
-
-
-def _symbols(image: Image, versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
+def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
     """Every named symbol, and whether it is defined here."""
-    raw = image.symbols
-    table = image.tags.get(VERSYM)
-    numbers = struct.unpack(f"<{len(raw)}H", image.at(table, 2 * len(raw))) if table is not None else (0,) * len(raw)
+    table = sections["SHT_DYNSYM"]
+    if table["sh_size"] > _MAX_SYMBOLS * _SYMBOL.size:
+        raise ElfError("it has more symbols than any library does")
+    raw = list(_SYMBOL.iter_unpack(_content(elf, table)))
+    strings = _content(elf, table.stringtable)
+    numbers = (0,) * len(raw)
+    if "SHT_GNU_versym" in sections:
+        numbers = struct.unpack(f"<{len(raw)}H", _content(elf, sections["SHT_GNU_versym"]))
     found = []
     length = 0
     for (name, info, _, section, _, _), number in zip(raw, numbers, strict=True):
         if name:
+            end = strings.find(b"\0", name, name + _MAX_NAME)
+            length += end - name
+            if end < 0 or length > _MAX_NAMES:
+                raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
+            text = strings[name:end].decode(errors="replace")
             version = versions.get(number & 0x7FFF, "") if section == 0 else ""
-            text = image.name(name)
-            length += len(text)
-            if length > _MAX_NAMES:
-                raise ElfError("the names of its symbols are longer than those of any library")
             found.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
     return found

@@ -60,7 +60,7 @@ def kernel_id(name: str, backend: str, unique: str) -> str:
 def provenance(kernel_dir: Path) -> GitState | None:
     """The commit of the kernel's source, or None outside git."""
     commit = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    return GitState(commit, _dirty(kernel_dir)) if commit else None
+    return GitState(commit, _dirty(kernel_dir, submodules="untracked")) if commit else None
 
 
 def committed(kernel_dir: Path) -> int | None:
@@ -75,9 +75,12 @@ def is_ancestor(directory: Path, first: str, second: str) -> bool:
     return base == first != second
 
 
-def _dirty(kernel_dir: Path) -> bool:
-    """Whether tracked files of the repository changed; untracked files and submodules do not count."""
-    return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"))
+def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
+    """Whether tracked files of the repository changed; untracked ones do not count.
+
+    The id leaves submodules out, as the reference does; the record of the source says if one is at another commit.
+    """
+    return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", f"--ignore-submodules={submodules}"))
 
 
 def _git(directory: Path, *arguments: str) -> str:

@@ -10,11 +10,9 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from kci.config.schema import answer_schema
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json, require_schema
@@ -133,11 +131,6 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
     except ValueError as error:
         message = f"{path} is not a manifest: {error}"
     raise rule_error(rule, message, hint=hint, path=str(path))
-
-
-def manifest_schema() -> dict[str, Any]:
-    """The JSON Schema of a manifest."""
-    return answer_schema(Manifest, f"{FILE_NAME}: the record of a merged tree")
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant], list[Diagnostic]]:

@@ -15,7 +15,7 @@ from kci.files.archive import LIMITS, SUFFIXES, plain_member, written_archive
 from kci.files.full_disk import room_hint
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import replacing
-from kci.files.walk import Entry, is_bytecode, is_executable, walk
+from kci.files.walk import Entry, is_bytecode, is_executable, is_lfs_pointer, walk
 from kci.plurals import count
 from kci.tree.leg_record import LEG_NAME, LegRecord
 
@@ -78,6 +78,8 @@ def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]
             yield item, "KCI706", "it is neither a file nor a directory"
         elif item.path.lstat().st_mode & _SPECIAL:
             yield item, "KCI727", "it has a setuid, setgid or sticky bit"
+        elif is_lfs_pointer(item.path):
+            yield item, "KCI732", "it is a pointer of Git LFS, and not the file"
         elif reason := unsafe_name(item.name):
             yield item, "KCI708", reason
         elif other := collision(item.name, seen):

@@ -1,11 +1,11 @@
 """What a library may ask for: version caps, libraries and symbols of its system, Python's and torch's ABI.
 
-What each torch version exports is recorded too, so that a binary can be held against the torch in its name. Besides
-torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts of libstdc++
-statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
+What each version of torch, CUDA and tvm-ffi exports is recorded too, so that a binary can be held against the versions
+in its name. Besides torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts
+of libstdc++ statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
 
-That data is a list of hashes with one bit for each version: 32 bits of a hash tell a name that torch has from one that
-it has not in all but one of ten thousand cases, in a thirtieth of the space.
+The data of torch and CUDA is a list of hashes with one bit for each version: 32 bits of a hash tell a name that a
+library has from one that it has not in all but one of ten thousand cases, in a thirtieth of the space.
 """
 
 from __future__ import annotations
@@ -27,13 +27,6 @@ from kci.files.dated_data import Dated, shipped
 DATA = Path(__file__).parent / "data"
 
 
-class ForeignTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[macos]` and `[windows]` of `native.toml`."""
-
-    needed: tuple[str, ...]
-    newest: dict[str, str] = {}
-
-
 class NativeTable(Dated, frozen=True):
     """`native.toml`."""
 
@@ -42,8 +35,6 @@ class NativeTable(Dated, frozen=True):
     needed: dict[str, tuple[str, ...]]
     symbols: dict[str, tuple[str, ...]]
     namespaces: dict[str, tuple[str, ...]]
-    macos: ForeignTable
-    windows: ForeignTable
 
 
 class AddedTable(Dated, frozen=True):
@@ -59,10 +50,24 @@ native_table = shipped("verify/data/native.toml", NativeTable)
 """What a library on Linux may rely on."""
 
 
+class TvmFfiTable(AddedTable, frozen=True):
+    """`tvm-ffi-exports.toml`."""
+
+    oldest: str
+    """The release of apache-tvm-ffi that users have at least."""
+
+
+tvm_ffi_table = shipped("verify/data/tvm-ffi-exports.toml", TvmFfiTable)
+"""What libtvm_ffi.so exports."""
+
+
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
     """The symbols of CPython's stable ABI, by the version that added them."""
-    return shipped("verify/data/python-stable-abi.toml", AddedTable)().by_name()
+    import abi3info
+
+    tables = (abi3info.FUNCTIONS, abi3info.DATAS)
+    return {symbol.name: (entry.added.major, entry.added.minor) for table in tables for symbol, entry in table.items()}
 
 
 @cache
@@ -173,13 +178,13 @@ _DEPENDS_ON_BUILD = re.compile(
 
 
 class ExportsTable(Dated, frozen=True):
-    """`torch-exports.toml`."""
+    """`torch-exports.toml` and `cuda-exports.toml`."""
 
     versions: tuple[str, ...]
     sha256: str
 
 
-class TorchExports(msgspec.Struct, frozen=True):
+class Exports(msgspec.Struct, frozen=True):
     """Sorted hashes of names, and for each a bit for every version that has it."""
 
     versions: tuple[str, ...]
@@ -187,17 +192,17 @@ class TorchExports(msgspec.Struct, frozen=True):
     masks: bytes
 
     def missing(self, names: Iterable[str], version: str) -> list[str]:
-        """The names of torch's that the version does not export, sorted. Empty for a version that is not recorded."""
+        """The names that the version does not export, sorted. Empty for a version that is not recorded."""
         if version not in self.versions:
             return []
         bit = 1 << self.versions.index(version)
-        return sorted(name for name in set(names) if is_torch_name(name) and not self._mask(name) & bit)
+        return sorted(name for name in set(names) if not self._mask(name) & bit)
 
     def versions_with(self, names: Iterable[str]) -> list[str]:
         """The recorded versions that export all of the names."""
         mask = (1 << len(self.versions)) - 1
         for name in names:
-            mask &= self._mask(name) if is_torch_name(name) or is_std_name(name) else mask
+            mask &= self._mask(name)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
     def gives(self, name: str, wanted: Iterable[str]) -> bool:
@@ -230,16 +235,42 @@ def is_std_name(name: str) -> bool:
     return _STD.match(name) is not None
 
 
+def is_cuda_name(name: str) -> bool:
+    """Whether a symbol is of the driver, the runtime, or one of the libraries of CUDA."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols["cuda"])
+
+
+def is_tvm_ffi_name(name: str) -> bool:
+    """Whether a symbol can only come from tvm-ffi itself."""
+    return name.startswith("TVMFFI") or cpp_namespace(name) == "tvm"
+
+
+def torch_exports() -> Exports:
+    """What torch's libraries export."""
+    return _exports("torch-exports")
+
+
+def cuda_exports() -> Exports:
+    """What the libraries of CUDA export, and its driver."""
+    return _exports("cuda-exports")
+
+
 @cache
-def torch_exports() -> TorchExports:
-    """The table that ships with kci.
+def tvm_ffi_exports() -> dict[str, tuple[int, ...]]:
+    """What tvm-ffi exports, by the release that added it."""
+    return tvm_ffi_table().by_name()
+
+
+@cache
+def _exports(name: str) -> Exports:
+    """A table that ships with kci.
 
     Raises ValueError: the two files do not belong together (a bug in kci, which a test finds).
     """
-    about = shipped("verify/data/torch-exports.toml", ExportsTable)()
-    packed = (DATA / "torch-exports.bin").read_bytes()
+    about = shipped(f"verify/data/{name}.toml", ExportsTable)()
+    packed = (DATA / f"{name}.bin").read_bytes()
     if hashlib.sha256(packed).hexdigest() != about.sha256:
-        raise ValueError("torch-exports.bin is not the one that torch-exports.toml speaks of")
+        raise ValueError(f"{name}.bin is not the one that {name}.toml speaks of")
     data = zlib.decompress(packed)
     (count,) = struct.unpack_from("<I", data)
     planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
@@ -248,4 +279,4 @@ def torch_exports() -> TorchExports:
     for high, upper, lower, low in zip(*planes[:4], strict=True):
         number += high << 24 | upper << 16 | lower << 8 | low
         hashes.append(number)
-    return TorchExports(about.versions, tuple(hashes), planes[4])
+    return Exports(about.versions, tuple(hashes), planes[4])

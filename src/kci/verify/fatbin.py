@@ -24,6 +24,10 @@ from kci.verify.subject import BinaryKind, VariantDir
 
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
+RELOCATABLE_SECTION = "__nv_relfatbin"
+"""Where nvcc puts relocatable device code. It is registered by a function that only a device link makes."""
+RELOCATABLE_SYMBOL = "__cudaRegisterLinkedBinary"
+RELOCATABLE_HINT = "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
 
 _CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
 # Magic, version, size of this header, size of what follows.
@@ -225,14 +229,16 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     if backend not in ("cuda", "rocm") or not metadata.backend.archs:
         return
     code = DeviceCode()
-    seen = False
+    seen = relocatable = False
     section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
             continue  # reported by the native rules
         where = variant.at(item.name)
         try:
-            data = read_sections(item.path, (section,)).get(section)
+            there = read_sections(item.path, (section, RELOCATABLE_SECTION))
+            data = there.get(section)
+            relocatable |= RELOCATABLE_SECTION in there
             if data:
                 seen = True
                 code |= cuda_code(data) if backend == "cuda" else hip_code(data)
@@ -246,7 +252,10 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
             return  # reported by the native rules
     if not seen:
         listed = ", ".join(metadata.backend.archs)
-        yield finding("KCI761", f"no library has a section {section}; the metadata lists {listed}", path=variant.shown)
+        message = f"no library has a section {section}; the metadata lists {listed}"
+        if relocatable:
+            message = f"no library has device code that was linked; the metadata lists {listed}"
+        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
         return
     expected = expected_code(backend, metadata.backend.archs)
     yield from _compared("machine code", expected.binary, code.binary, variant.shown)

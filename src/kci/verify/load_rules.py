@@ -29,7 +29,7 @@ _PASSED_ON = (
 )  # fmt: skip
 
 _PROBE = """
-import json, platform, sys
+import json, sys
 try:
     import kernels, torch
 except ImportError as error:
@@ -39,35 +39,7 @@ try:
     backend = str(getattr(_backend(), "name", "cpu")).lower()
 except Exception:
     backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
-def asked(*ways):
-    for way in ways:
-        try:
-            return str(way()).strip()
-        except Exception:
-            pass
-    return ""
-def processor():
-    return next(line.partition(":")[2] for line in open("/proc/cpuinfo") if line.startswith("model name"))
-def nvidia():
-    import subprocess
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
-said = {"python": platform.python_version()}
-said["kernels"] = asked(lambda: __import__("importlib.metadata").metadata.version("kernels"))
-if backend in ("cuda", "rocm"):
-    said["device"] = asked(lambda: torch.cuda.get_device_name(0))
-    number = lambda: "%d.%d" % torch.cuda.get_device_capability(0)
-    said["arch"] = asked(lambda: torch.cuda.get_device_properties(0).gcnArchName.split(":")[0], number)
-    said["driver"] = asked(nvidia, lambda: open("/sys/module/amdgpu/version").read())
-elif backend == "xpu":
-    said["device"] = asked(lambda: torch.xpu.get_device_name(0))
-    said["driver"] = asked(lambda: torch.xpu.get_device_properties(0).driver_version)
-elif backend == "metal":
-    said["device"] = asked(lambda: "Apple GPU, " + platform.mac_ver()[0])
-said["cpu"] = asked(processor, platform.processor) or platform.machine()
-said.setdefault("device", said["cpu"])
-said["threads"] = torch.get_num_threads()
-print("MARK" + json.dumps({**said, "torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
+print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
     "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
 """.replace("MARK", _MARK)
 
@@ -97,20 +69,6 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
     rocm: str = ""
     backend: str = "cpu"
     lacks: str = ""
-    system: str = ""
-    """Of another machine; empty for this one."""
-    device: str = ""
-    """What it computes on, by its name; for the CPU the processor."""
-    arch: str = ""
-    """Of a GPU: a capability such as `9.0`, or `gfx942`."""
-    driver: str = ""
-    kernels: str = ""
-    """The version of the loader."""
-    python: str = ""
-    cpu: str = ""
-    """The processor, whatever it computes on."""
-    threads: int = 0
-    """So many does torch compute with on the CPU."""
 
 
 class _LoadAnswer(msgspec.Struct, frozen=True):
@@ -156,7 +114,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
 
 def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
     """Why this machine is no environment for a variant; empty if it is one."""
-    wanted, system = [], environment.system or this_system()
+    wanted, system = [], this_system()
     if name.system is not None and name.system != system:
         wanted.append(f"a {name.system} machine")
     if name.backend not in ("universal", "cpu") and name.backend != environment.backend:

@@ -14,8 +14,11 @@ from kci.tree.elf import Elf, ElfError, read_elf
 from kci.verify.abi import (
     above_cap,
     cpp_scope,
+    cuda_exports,
+    is_cuda_name,
     is_std_name,
     is_torch_name,
+    is_tvm_ffi_name,
     library_allowed,
     numbers,
     old_string,
@@ -23,9 +26,10 @@ from kci.verify.abi import (
     symbol_explained,
     torch_exports,
     torch_shims,
+    tvm_ffi_exports,
+    tvm_ffi_table,
 )
-from kci.verify.foreign_binaries import check_foreign
-from kci.verify.processor_rules import check_processor
+from kci.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
 from kci.verify.subject import BinaryKind, VariantDir, is_static_executable
 from kci.verify.variant_rules import module_file
 
@@ -57,7 +61,7 @@ def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKi
     elif kind is BinaryKind.ELF:
         yield from _elf_library(variant, name, item, where)
     else:
-        yield from check_foreign(name, item.path, kind, where)
+        yield finding("KCI750", f"of a {kind.value} file nothing more is checked", path=where)
 
 
 def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
@@ -80,7 +84,6 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     for path in elf.search_path:
         yield finding("KCI744", f"it has the search path {path!r} built in", path=where)
     yield from _hygiene(elf, where)
-    yield from check_processor(variant, item.path, elf.machine, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
         yield from _stable(elf, numbers(name.framework_version or "0"), where)
@@ -100,12 +103,6 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI754", "it asks for an executable stack", path=where)
     if elf.cpu_level > _CPU_LEVEL:
         yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
-    for what in elf.contradictions[:_SHOWN]:
-        yield finding("KCI764", what, path=where)
-    for library in elf.filters:
-        yield finding("KCI765", f"it has {library!r} answer for its symbols (DT_FILTER, DT_AUXILIARY)", path=where)
-    for library in elf.audit:
-        yield finding("KCI756", f"it has {library!r} watch the dynamic loader (DT_AUDIT)", path=where)
 
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -116,9 +113,11 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI752", message, path=where)
         return
     version = name.framework_version or ""
-    missing = torch_exports().missing(asked, version)
+    missing = torch_exports().missing(filter(is_torch_name, asked), version)
     if missing:
-        fitting = torch_exports().versions_with(asked)
+        fitting = torch_exports().versions_with(
+            symbol for symbol in asked if is_torch_name(symbol) or is_std_name(symbol)
+        )
         hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
         yield finding("KCI751", f"torch {version} does not export {_listed(missing)}", hint=hint, path=where)
 
@@ -154,6 +153,9 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     refused = [library for library in elf.needed if not library_allowed(library, groups, major)]
     for library in refused:
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+    yield from _cuda(elf, name, where)
+    yield from _tvm_ffi(elf, name, where)
+    yield from _by_first_letters(elf, name, where)
     versions = _torch_versions(elf, name)
     unexplained = [
         symbol.name
@@ -162,16 +164,56 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
         and symbol.name not in python_symbols()
         and not symbol_explained(symbol.name, groups)
+        and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
         and not (versions and torch_exports().gives(symbol.name, versions))
     ]
     if unexplained:
         hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
-            if fitting := torch_exports().versions_with(unexplained):
+            if fitting := torch_exports().versions_with(unexplained):  # all of them of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
         message = f"undefined symbols without a version: {_listed(unexplained)}"
         yield finding("KCI746", message, hint=hint, path=where)
+
+
+def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """Names of CUDA's are held against the CUDA in the variant's name, however they were linked."""
+    version = name.compute_version or ""
+    asked = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
+    missing = cuda_exports().missing(asked, version) if name.backend == "cuda" else []
+    if not missing:
+        return
+    fitting = cuda_exports().versions_with(missing)
+    hint = f"CUDA {', '.join(fitting)} does: build it with the CUDA in its name" if fitting else ""
+    if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
+        hint = RELOCATABLE_HINT
+    yield finding("KCI746", f"CUDA {version} does not export {_listed(missing)}", hint=hint, path=where)
+
+
+def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """A name says two parts of tvm-ffi's version; functions are added within them."""
+    if name.kind is not Kind.TVM_FFI:
+        return
+    known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
+    asked = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
+    if unknown := asked - known.keys():
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
+    newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > numbers(oldest)}
+    if newer:
+        listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
+        hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
+        yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
+
+
+def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """What no list says: names of a backend without one, or of a CUDA that is not recorded."""
+    if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
+        return
+    asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
+    if asked:
+        of = f"{name.backend} {name.compute_version or ''}".strip()
+        yield finding("KCI750", f"that {of} exports {_listed(asked)} is not checked: kci has no list", path=where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
@@ -187,6 +229,7 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
 def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:
     unstable = []
     newer = []
+    shown = ".".join(map(str, version))
     for symbol in elf.undefined:
         scope = cpp_scope(symbol.name)
         if scope and scope[0] in _TORCH_CPP and scope[:2] not in _STABLE_CPP:
@@ -194,10 +237,13 @@ def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnost
         added = torch_shims().get(symbol.name)
         if added is not None and added > version:
             newer.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+    c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
+    missing = torch_exports().missing(filter(is_torch_name, c_names), shown)
+    if missing := [symbol for symbol in missing if torch_shims().get(symbol, (0,)) <= version]:
+        yield finding("KCI751", f"torch {shown} does not export {_listed(missing)}", path=where)
     if unstable:
         yield finding("KCI747", f"it uses torch's C++ interface: {_listed(unstable)}", path=where)
     if newer:
-        shown = ".".join(map(str, version))
         yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_listed(newer)}", path=where)
 
 

@@ -152,16 +152,12 @@ BINARIES = ("build", "result")
 """Where the variants of a kernel lie: what kci and the reference make, and the link that nix leaves."""
 
 
-WORKFLOW_ENDINGS = (".yml", ".yaml")
-
-
 class PlaceKind(enum.StrEnum):
     """What is looked at."""
 
     SOURCES = "sources"
     TREE = "tree"
     VARIANT = "variant"
-    WORKFLOWS = "workflows"
     OTHER = "no variants"
     """A kernel's folder for binaries that holds something else, as setuptools' own `build/` does."""
 
@@ -197,8 +193,6 @@ def places_of(shown: str) -> list[VerifiedPlace]:
     Raises UsageError: it is nothing that can be verified.
     """
     root = Path(shown)
-    if _is_workflows(root):
-        return [VerifiedPlace(PlaceKind.WORKFLOWS, shown)]
     _require_not_aside(root, shown)
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
@@ -216,10 +210,8 @@ def places_of(shown: str) -> list[VerifiedPlace]:
     return found
 
 
-def _is_workflows(path: Path) -> bool:
-    if path.is_file():
-        return path.suffix in WORKFLOW_ENDINGS
-    return path.is_dir() and path.resolve().parts[-2:] == (".github", "workflows")
+_UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
+"""How the names of variants end whose libraries no rule reads."""
 
 
 def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
@@ -232,6 +224,9 @@ def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
         elif place.kind is PlaceKind.OTHER:
             where += " (no variants)"
         parts.append(where)
+    names = [Path(path).name for place in places for path in place.variant_paths()]
+    if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
+        parts.append(f"libraries for {' and '.join(unchecked)} not checked")
     if [place.kind for place in places] == [PlaceKind.SOURCES]:
         parts.append(f"no {' or '.join(f'{name}/' for name in BINARIES)}")
     return f"{shown}: {', '.join(parts)}"

@@ -29,9 +29,6 @@ MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
 """Of a run in the name of its file, so that names sort as runs do."""
 
-BENCH_SUFFIX = ".bench.json"
-"""Of a record of benchmarks among the results of a run; see `kci.watch.bench_history`."""
-
 SKEW = timedelta(days=1)
 """How far in the future a result may say that it was made."""
 
@@ -163,7 +160,7 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
     latest = (now or datetime.now(UTC)) + SKEW
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
     for path in (path for some in files for path in some):
-        if path.is_dir() or path.name.endswith(BENCH_SUFFIX):
+        if path.is_dir():
             continue
         try:
             result = read_record(path, LegResult)
@@ -232,22 +229,16 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
 
     OSError if one cannot be written; those before it are there.
     """
-    return add_files(history, map(run_file, runs))
-
-
-def add_files(history: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
-    """Write files with their names and contents into a history; see `append`."""
     written = []
     history.mkdir(parents=True, exist_ok=True)
-    for name, raw in files:
+    for name, raw in map(_run_file, runs):
         if not (history / name).exists():
-            (history / name).parent.mkdir(exist_ok=True)
             write_atomic(history / name, raw)
             written.append(history / name)
     return written
 
 
-def run_file(run: RecordedRun) -> tuple[str, bytes]:
+def _run_file(run: RecordedRun) -> tuple[str, bytes]:
     """The name and content of the file that a run is in a history."""
     raw = msgspec.json.encode(run) + b"\n"
     return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +21,10 @@ from kci.files.replace import replacing
 from kci.files.templates import html_environment, integrity, template_environment, template_folder, tidy
 from kci.plurals import count, first_of
 from kci.version import __version__
-from kci.watch.bench_history import BenchRecord
-from kci.watch.bench_page import bench_page
 from kci.watch.history import RunFacts
 from kci.watch.issue_text import plain, web_link
 from kci.watch.leg_grid import CellState, GridCell, KernelCells, LegGrid, Trend
 
-BENCH_PAGE = "benchmarks.html"
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
 
@@ -64,8 +61,8 @@ _RECENT = str.maketrans({"p": "✓", "f": "✗", "u": "?", "-": "·"})
 _Cells = Iterable[tuple[str, object, str, GridCell]]
 
 
-def whole_page(grid: LegGrid, title: str, *, benchmarks: bool = False) -> str:
-    """One page with every cell; a link leads to the page of benchmarks where there is one."""
+def whole_page(grid: LegGrid, title: str) -> str:
+    """One page with every cell."""
     return _page(
         grid,
         title,
@@ -73,7 +70,6 @@ def whole_page(grid: LegGrid, title: str, *, benchmarks: bool = False) -> str:
         columns=[{"key": column, "backend": column.backend, "lines": column.parts} for column in grid.columns],
         backends=sorted({column.backend for column in grid.columns}),
         caption="Kernels, and what they are tested with",
-        benchmarks=BENCH_PAGE if benchmarks else "",
     )
 
 
@@ -93,9 +89,9 @@ def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
     )
 
 
-def index_page(grid: LegGrid, files: Mapping[str, str], title: str, *, benchmarks: bool = False) -> str:
+def index_page(grid: LegGrid, files: Mapping[str, str], title: str) -> str:
     """The page that leads to the kernels' pages; `files` has their addresses, relative to this one."""
-    return _page(grid, title, (), files=files, benchmarks=BENCH_PAGE if benchmarks else "")
+    return _page(grid, title, (), files=files)
 
 
 def _page(grid: LegGrid, title: str, cells: _Cells, **more: object) -> str:
@@ -128,7 +124,6 @@ def _page(grid: LegGrid, title: str, cells: _Cells, **more: object) -> str:
         "version": __version__,
         "first": "kernel",
         "home": "",
-        "benchmarks": "",
         "caption": "",
         "columns": [],
         "backends": [],
@@ -186,10 +181,8 @@ def _asset(name: str) -> str:
 _MARK = ".kci-report"
 
 
-def write_site(grid: LegGrid, into: Path, title: str, benches: Sequence[BenchRecord] = ()) -> list[Path]:
+def write_site(grid: LegGrid, into: Path, title: str) -> list[Path]:
     """Write the report, in place of an earlier one; returns the pages, relative to the folder.
-
-    Records of benchmarks, sorted by time, make one more page.
 
     Raises:
         UnsafeError: something else than a report is there.
@@ -204,10 +197,7 @@ def write_site(grid: LegGrid, into: Path, title: str, benches: Sequence[BenchRec
         (folder / "badges").mkdir(parents=True)
         for name in (_MARK, ".nojekyll"):
             (folder / name).touch()
-        pages = _write_pages(grid, folder, stems, title, benchmarks=bool(benches))
-        if benches:
-            pages.append(Path(BENCH_PAGE))
-            (folder / BENCH_PAGE).write_text(bench_page(benches, title), encoding="utf-8")
+        pages = _write_pages(grid, folder, stems, title)
         for kernel in grid.kernels:
             badge = folder / "badges" / stems[kernel.kernel]
             badge.with_name(f"{badge.name}.svg").write_text(svg_badge(kernel), encoding="utf-8")
@@ -216,14 +206,14 @@ def write_site(grid: LegGrid, into: Path, title: str, benches: Sequence[BenchRec
     return pages
 
 
-def _write_pages(grid: LegGrid, folder: Path, stems: dict[str, str], title: str, *, benchmarks: bool) -> list[Path]:
-    one = whole_page(grid, title, benchmarks=benchmarks).encode() if grid.size <= MAX_CELLS else b""
+def _write_pages(grid: LegGrid, folder: Path, stems: dict[str, str], title: str) -> list[Path]:
+    one = whole_page(grid, title).encode() if grid.size <= MAX_CELLS else b""
     if one and len(one) <= MAX_BYTES:
         (folder / "index.html").write_bytes(one)
         return [Path("index.html")]
     (folder / "kernels").mkdir()
     files = {name: f"kernels/{stem}.html" for name, stem in stems.items()}
-    (folder / "index.html").write_text(index_page(grid, files, title, benchmarks=benchmarks), encoding="utf-8")
+    (folder / "index.html").write_text(index_page(grid, files, title), encoding="utf-8")
     for kernel in grid.kernels:
         (folder / files[kernel.kernel]).write_text(kernel_page(grid, kernel, title), encoding="utf-8")
     return [Path("index.html"), *(Path(file) for file in files.values())]

@@ -1,12 +1,12 @@
 """All that can be said about the files that people write, and what can be planned in spite of it.
 
-A broken kernel stops only itself, and a broken backend too.
+A broken kernel stops only itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import for_kernel, overlays_of
 from kci.catalog.rows import Catalog, Overlay
-from kci.config.discover import FaultyBackend, FaultyKernel, find_kernels, read_each
+from kci.config.discover import FaultyKernel, find_kernels, read_each
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.reader import Kernel, read_kernel, shown_file
@@ -32,7 +32,9 @@ from kci.inputs.source_lints import (
 )
 from kci.inputs.source_tree import SourceTree, SourceTrees
 from kci.matrix.kernel_lints import lint_matrix
+from kci.matrix.variants import Matrix
 from kci.plan.changes import changes_since
+from kci.plan.plan import LeftOut
 from kci.plan.settings_lints import lint_settings
 from kci.sources.source_rules import source_findings
 from kci.workspace.workspace import Choice, Workspace, tier_errors
@@ -160,108 +162,115 @@ _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml
 
 def without_faulty(
     workspace: Workspace, choice: Choice, trees: SourceTrees
-) -> tuple[Workspace, Workspace, tuple[FaultyKernel, ...]]:
-    """The kernels that can be planned, the same without those of their backends that cannot, and what is at fault.
+) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
+    """The kernels in which `kci check` finds no error, and the others: a leg of those would fail on its machine.
 
-    A kernel is planned where `kci check` finds no error in it, or only errors that one or some of its backends have,
-    and neither does the choice name one of those nor is nothing else chosen. A leg of anything at fault would start a
-    machine only to fail there.
+    A declared backend without a component (KCI130) is no fault of a kernel that has others, unless nothing else is
+    chosen; see `without_components`.
 
     Raises:
         FindingsError: no kernel can be planned.
     """
     sound: list[Kernel] = []
-    reduced: list[Kernel] = []
     faulty = list(workspace.unread)
     for kernel in workspace.kernels:
-        tree = trees.of(kernel.directory)
-        errors = kernel_errors(workspace, kernel, tree)
-        said = source_findings(kernel, workspace.settings, trees.remember)
-        of_sources = [item for item in said if item.severity is Severity.ERROR]  # every backend has the package
-        of_backends = {} if of_sources else _of_backends(workspace, kernel, errors, tree)
-        errors += of_sources
-        if errors and not _can_do_without(of_backends, workspace, kernel, choice):
+        errors = kernel_errors(workspace, kernel, trees.of(kernel.directory))
+        of_sources = source_findings(kernel, workspace.settings, trees.remember)
+        errors += [item for item in of_sources if item.severity is Severity.ERROR]
+        if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
+            sound.append(kernel)
+        else:
+            errors = errors or list(backend_without_component(kernel))
             faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
-            continue
-        found = _without_component(kernel) | of_backends
-        for backend, fault in sorted(found.items()):
-            faulty.append(FaultyBackend(kernel.directory, kernel.build.name, fault.message, (fault,), backend))
-        left = {str(backend) for backend in kernel.build.general.backends} - found.keys()
-        sound.append(kernel)
-        reduced.append(replace(kernel, build=kernel.build.only(left)) if found else kernel)
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        raise FindingsError(f"nothing is planned: {faulty[0].message}", hint=hint, diagnostics=every)
+        raise FindingsError(f"nothing is planned: {_placed(faulty)}", hint=hint, diagnostics=every)
     faulty.sort(key=lambda item: item.path)
-    whole = workspace.of(sound) if len(sound) < len(workspace.kernels) else workspace
-    return whole, (workspace.of(reduced) if reduced != sound else whole), tuple(faulty)
+    return workspace.of(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
 
 
-def _of_backends(
-    workspace: Workspace, kernel: Kernel, errors: Sequence[Diagnostic], tree: SourceTree
-) -> dict[str, Diagnostic]:
-    """The first error of each backend at fault; nothing if an error is not one that a backend has when it is alone."""
+def _placed(faulty: Sequence[FaultyKernel]) -> str:
+    """The first fault, with its file."""
+    first = faulty[0].diagnostics[0]
+    return f"{first.path}: {first.message}" if first.path else first.message
+
+
+def _bare(kernel: Kernel) -> set[str]:
+    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants."""
     build = kernel.build
-    found: dict[str, Diagnostic] = {}
-    explained: set[int] = set()
-    for backend in {*build.general.backends, *(part.backend for part in build.kernel.values())} if errors else ():
-        alone = kernel_errors(workspace, replace(kernel, build=build.only([backend])), tree)
-        told = {(item.rule, item.message) for item in alone}
-        own = [index for index, item in enumerate(errors) if (item.rule, item.message) in told]
-        explained.update(own)
-        if own:
-            found[str(backend)] = errors[own[0]]
-    return found if len(explained) == len(errors) else {}
+    return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 
 
-def _can_do_without(of_backends: Container[str], workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
-    """Whether something is left of a kernel, and of what is chosen of it, without the backends at fault."""
+def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
+    """Whether what is chosen of a kernel, or one of the backends that the choice names, lacks a component."""
+    bare = _bare(kernel)
+    if not bare:
+        return False
     asked = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
     chosen = {variant.backend for variant in workspace.of([kernel]).matrix(choice).kernels[0].variants}
-    wanted = (kernel.build.general.backends, *([chosen] if chosen else []))
-    sound = all(any(backend not in of_backends for backend in backends) for backends in wanted)
-    return bool(of_backends) and sound and not any(backend in of_backends for backend in asked)
+    return bare >= {*kernel.build.general.backends} or bool(bare & asked) or (bool(chosen) and bare >= chosen)
 
 
-def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
-    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants.
+def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[LeftOut]]:
+    """A matrix without the variants that no component makes (KCI130), and these."""
+    bare = {kernel.build.name: (kernel, found) for kernel in workspace.kernels if (found := _bare(kernel))}
+    left: list[LeftOut] = []
+    kernels = []
+    for item in matrix.kernels:
+        kernel, backends = bare.get(item.name, (None, set()))
+        if kernel is not None:
+            faults = {fault.message.partition(" ")[0]: fault for fault in backend_without_component(kernel)}
+            for variant in item.each_once():
+                if variant.backend in backends:
+                    why = faults[variant.backend]
+                    where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
+                    left.append(LeftOut(item.name, variant.name, *where))
+        kept = tuple(variant for variant in item.variants if variant.backend not in backends)
+        kernels.append(replace(item, variants=kept))
+    return replace(matrix, kernels=tuple(kernels)), left
 
-    They have no place: what is suppressed is no fault.
-    """
-    build = kernel.build
-    bare = [str(backend) for backend in dict.fromkeys(build.general.backends) if not build.components(backend)]
-    found = [replace(item, path="", line=0) for item in backend_without_component(kernel)]
-    return dict(zip(bare, found, strict=True)) if build.torch is not None else {}
 
+def require_readable(workspace: Workspace, remember: Path | None = None) -> list[Diagnostic]:
+    """What is wrong with the sources of kernels, as warnings: workflows need names, paths and plans.
 
-def require_sound(workspace: Workspace, remember: Path | None = None) -> Workspace:
-    """The kernels without backends that may lack a component; FindingsError with all errors that `check` finds.
+    The plan of a run sets such a kernel aside, and the gate is red for it. In the folder `remember`, facts about files
+    are kept from run to run; without it every file is read.
 
-    In the folder `remember`, facts about files are kept from run to run; without it every file is read.
+    Raises:
+        FindingsError: `kci check` finds an error in a build.toml.
     """
     trees = SourceTrees(remember)
-    _, reduced, faulty = without_faulty(workspace, Choice(), trees)
+    wrong, told = list(workspace.unread), []
+    for kernel in workspace.kernels:
+        errors = kernel_errors(workspace, kernel, trees.of(kernel.directory))
+        if errors:
+            wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+        of_sources = source_findings(kernel, workspace.settings, remember)
+        told += [replace(item, severity=Severity.WARNING) for item in of_sources if item.severity is Severity.ERROR]
     trees.save()
-    # A finding without a place is a suppressed one.
-    if wrong := [found for item in faulty for found in item.diagnostics if found.path]:
-        raise FindingsError(wrong[0].message, hint="`kci check` lists all findings", diagnostics=wrong)
-    return reduced
+    if wrong:
+        every = [found for item in wrong for found in item.diagnostics]
+        raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)
+    return told
 
 
-def touched_since(faulty: Sequence[FaultyKernel], workspace: Workspace, base: str) -> tuple[FaultyKernel, ...]:
-    """Those that a change since a base may have made faulty; a change elsewhere is not held up."""
-    if not faulty:
-        return ()
-    changes = changes_since(Path(faulty[0].path), base)
+def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
+    """The directories of the kernels that a change since a base touches.
+
+    `kernels` has their names by directory; a name is empty where build.toml cannot be read.
+    """
+    if not kernels:
+        return frozenset()
+    changes = changes_since(Path(next(iter(kernels))), base)
     changed = [changes.root.resolve() / file for file in changes.files]
     catalog = workspace.catalog_file
     if any(_OF_ALL.fullmatch(file) for file in changes.files) or (catalog and catalog.resolve() in changed):
-        return tuple(faulty)
+        return frozenset(kernels)
     root, settings = workspace.settings.root, workspace.settings.settings
-    return tuple(
-        item
-        for item in faulty
-        for places in [[Path(item.path), *(root / entry for entry in settings.inputs_of(item.kernel))]]
+    return frozenset(
+        path
+        for path, name in kernels.items()
+        for places in [[Path(path), *(root / entry for entry in settings.inputs_of(name))]]
         if any(file.is_relative_to(place.resolve()) for place in places for file in changed)
     )

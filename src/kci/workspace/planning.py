@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kci.config.discover import FaultyBackend, FaultyKernel
 from kci.config.find_settings import locate
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
@@ -30,8 +29,8 @@ from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.object_work import Costs, works
-from kci.plan.plan import Estimate, KeptObjects, LeftOut, Plan, Role, as_json
-from kci.workspace.check import touched_since, without_faulty
+from kci.plan.plan import Estimate, KeptObjects, Plan, Role, as_json
+from kci.workspace.check import touched_since, without_components, without_faulty
 from kci.workspace.workspace import Choice, Workspace
 
 
@@ -108,9 +107,8 @@ class PlannedRun(msgspec.Struct, frozen=True):
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
-    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where one backend is
-    at fault and the choice does not name it, only its variants are left out. Where the request is about a change, both
-    are said only of kernels which the change touches.
+    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where the request is
+    about a change, that is said only of kernels which the change touches.
 
     Raises:
         UsageError: the choice names something that does not exist.
@@ -118,19 +116,22 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
             the change cannot be found out, or the plan takes more than it may.
     """
     trees = SourceTrees(request.digests)
-    sound, workspace, faulty = without_faulty(workspace, request.choice, trees)
-    matrix = whole = sound.matrix(request.choice)
+    workspace, faulty = without_faulty(workspace, request.choice, trees)
+    whole = workspace.matrix(request.choice)
     if not request.allow_empty:
-        sound.require_variants(whole, request.choice)
-    if workspace is not sound:
-        matrix = workspace.matrix(request.choice)
+        workspace.require_variants(whole, request.choice)
+    matrix, bare = without_components(workspace, whole)
     roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
     commit = clean_commit(roots.pop()) if len(roots) == 1 else None
     options = msgspec.structs.replace(_options(workspace, matrix, request, trees), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
-        faulty = touched_since(faulty, workspace, request.affected)
+        names = {item.path: item.kernel for item in faulty}
+        names |= {kernel.directory: kernel.build.name for kernel in workspace.kernels if bare}
+        touched = touched_since(names, workspace, request.affected)
+        faulty = tuple(item for item in faulty if item.path in touched)
+        bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request, trees)
     trees.save()
@@ -139,8 +140,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
         _with_suppressions(plan, workspace),
-        faulty=tuple(item for item in faulty if not isinstance(item, FaultyBackend)),
-        left_out=(*plan.left_out, *_left_out(whole, faulty)),
+        faulty=faulty,
+        left_out=(*plan.left_out, *bare),
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
     )
     made = estimate(plan.legs)
@@ -156,8 +157,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
-    """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_sound` lets through."""
-    matrix = workspace.matrix(Choice(tier=tier))
+    """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
+    matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
     return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split), SourceTrees()))
 
 
@@ -183,16 +184,6 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
     kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
     return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
-
-
-def _left_out(whole: Matrix, faulty: Sequence[FaultyKernel]) -> Iterator[LeftOut]:
-    """The variants of backends that are at fault."""
-    found = {(item.path, item.backend): item.diagnostics[0] for item in faulty if isinstance(item, FaultyBackend)}
-    for kernel in whole.kernels if found else ():
-        for variant in kernel.each_once():
-            if fault := found.get((kernel.path, variant.backend)):
-                why = (fault.rule, fault.message, fault.path, fault.line)
-                yield LeftOut(kernel.name, variant.name, variant.backend, variant.system, *why)
 
 
 def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:

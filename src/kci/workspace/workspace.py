@@ -279,22 +279,11 @@ def open_workspace(
     read, unread = read_each(paths)
     if unread and not (set_aside and read):
         raise refuse_faulty(unread, len(read) + len(unread))
-    return msgspec.structs.replace(assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
+    return msgspec.structs.replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
 
 
-def assemble(
-    kernels: Sequence[Kernel],
-    *,
-    catalog: str | None = None,
-    scopes: Mapping[str, Sequence[str]] | None = None,
-    directories: Sequence[str] | None = None,
-) -> Workspace:
-    """A workspace of kernels that were read already, for example those of a git revision; see `open_workspace`.
-
-    Where to look for kci.toml: in the kernels' own directories, or in `directories`.
-    """
-    places = [kernel.directory for kernel in kernels] if directories is None else list(directories)
-    settings = settings_for(places)
+def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping[str, Sequence[str]]) -> Workspace:
+    settings = settings_for([kernel.directory for kernel in kernels])
     if settings.document is not None:
         from kci.plan.settings_lints import lint_settings
 
@@ -303,7 +292,7 @@ def assemble(
             message = f"{settings.document.path} is not valid"
             raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
     rows = load_catalog(catalog or settings.catalog)
-    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes or {}, catalog)
+    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
 
 
 def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:

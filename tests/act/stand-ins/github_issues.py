@@ -1,4 +1,4 @@
-"""Stand-in for `gh api`: issues and pull requests of one repository in the JSON file that KCI_ACT_ISSUES names.
+"""Stand-in for `gh api`: issues of one repository in the JSON file that KCI_ACT_ISSUES names.
 
 It knows what kci asks, refuses the rest as GitHub does, and notes every request.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import github_pulls
 import github_talk
 
 BOT = "github-actions[bot]"
@@ -44,8 +43,6 @@ def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
             answer = github_talk.answered(state, method, below, asked, sent, github_talk.of_job())
         except github_talk.Refused as error:
             sys.exit(str(error))
-    elif below.startswith(("pulls", "git/")):
-        answer = github_pulls.answered(state.setdefault("code", {}), method, below, asked, sent)
     else:
         answer = answered(state["issues"], method, path, asked, sent)
     store.write_text(json.dumps(state, indent=1))

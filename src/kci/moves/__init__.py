@@ -1,1 +1,0 @@
-"""What moves: toolchains, images, upstreams and the catalog; the pull requests that follow."""

@@ -1,0 +1,107 @@
+"""The recipes of docs/recipes.md that can run here, by act: they do what the page says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from act.harness import FIRST_RUN, ROOT, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
+from act.test_workflow import Runner, add_kernel, place, render
+from checkout import copy_checkout
+from publish.fake_hub import TOKEN, FakeHub, serving
+from publish.test_publish import hub_environment
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+FOLDER = ".github/workflows"
+PIPX = """#!/bin/sh
+# Hosted runners have pipx; here uv does the same.
+test "$1" = run && shift
+package=$1 && shift
+exec uv tool run --from "$package" griffe "$@"
+"""
+
+
+def recipe(repository: Path, name: str) -> str:
+    """Copy a recipe to where workflows are."""
+    target = repository / FOLDER / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "examples" / "recipes" / name, target)
+    return f"{FOLDER}/{name}"
+
+
+@pytest.mark.parametrize(("change", "fine"), [("def double(x, y):", False), ("def double(x, y=1):", True)])
+def test_a_call_that_breaks_is_found(change: str, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = place(tmp_path, "tools")
+    (tools / "pipx").write_text(PIPX)
+    (tools / "pipx").chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]))
+    repository = tmp_path / "repository"
+    package = add_kernel(repository, "relu") / "torch-ext" / "relu" / "__init__.py"
+    workflow = recipe(repository, "api.yml")
+    commit_all(repository)
+    base = subprocess.run(["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    package.write_text(package.read_text().replace("def double(x):", change))
+    commit_all(repository)
+    payload = pull_request(repository, base.stdout.strip())
+    scratch, checkout = place(tmp_path, "scratch"), place(tmp_path, "checkout")
+    run = run_workflow(repository, workflow, "pull_request", scratch, checkout=checkout, payload=payload, own="")
+    assert run.jobs == {"api": "success" if fine else "failure"}, run.log
+    assert ("Parameter was added as required" in run.log) is not fine
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub("acme-staging/relu")) as running:
+        yield running
+
+
+def test_what_a_run_built_is_staged_and_packed_for_a_machine_without_a_network(
+    hub: FakeHub, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    add_kernel(repository, "relu", ("cpu",))
+    staging, offline = recipe(repository, "staging.yml"), recipe(repository, "offline.yml")
+    commit_all(repository)
+    render(repository)
+    wheels = place(tmp_path, "own-wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels]
+    subprocess.run([*pip, copy_checkout(tmp_path / "clone")], check=True, capture_output=True)
+    env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home")}
+    runner = Runner(copy_actions(tmp_path / "actions"), {**env, "PIP_FIND_LINKS": str(wheels)})
+    push = runner.run(repository, f"{FOLDER}/kci.yml", "push", place(tmp_path, "push"))
+    assert push.ok, push.log
+
+    def dispatch(workflow: str) -> Run:
+        return run_workflow(
+            repository,
+            workflow,
+            "workflow_dispatch",
+            place(tmp_path, Path(workflow).stem),
+            checkout=runner.checkout,
+            payload={"inputs": {"run": str(FIRST_RUN), "branch": "pr-7"}},
+            env=runner.env,
+            earlier=[push],
+            secrets={"HF_TOKEN": TOKEN},
+        )
+
+    staged = dispatch(staging)
+    assert staged.jobs == {"staging": "success"}, staged.log
+    assert "build/torch-cpu/metadata.json" in hub["acme-staging/relu"].files("pr-7")
+
+    packed = dispatch(offline)
+    assert packed.jobs == {"pack": "success"}, packed.log
+    there = packed.artifacts / "offline"
+    assert (there / "build" / "torch-cpu" / "metadata.json").is_file()
+    names = {file.name.partition("-")[0] for file in (there / "wheels").iterdir()}
+    assert {"kci", "kernels", "pytest"} <= names
