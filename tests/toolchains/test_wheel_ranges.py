@@ -9,7 +9,6 @@ import re
 import threading
 import zipfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,7 +110,7 @@ def index(request: pytest.FixtureRequest) -> Iterator[Index]:
 
 def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, index: Index) -> None:
     found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-    counted = extract(found, partial(below, "include"), tmp_path)
+    counted = extract(found, below, tmp_path)
     made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")}
     assert made == {name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()}
     assert counted == index.sent < 300_000, "of eight megabytes"
@@ -158,7 +157,7 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel(HEADERS)}, ranges=False)):
         found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
         with pytest.raises(MissingToolError, match="cannot be read in parts"):
-            extract(found, partial(below, "include"), tmp_path)
+            extract(found, below, tmp_path)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
 
@@ -167,7 +166,7 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
 def test_a_wheel_that_is_none_leaves_no_file_outside(tmp_path: Path, data: bytes) -> None:
     for index in serving(Index({WHEEL: data})):
         with pytest.raises(MissingToolError, match="cannot take files out of"):
-            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), partial(below, "include"), tmp_path / "a" / "b")
+            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), below, tmp_path / "a" / "b")
     assert not list(tmp_path.rglob("x.h"))
 
 

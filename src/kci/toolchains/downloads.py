@@ -182,7 +182,8 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         )
         if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
-        hint = hint or (f"{away}: {OTHER_INDEX}" if away else "check that this Python has wheels for it")
+        none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
+        hint = hint or (f"{away}: {OTHER_INDEX}" if away else none)
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 
