@@ -31,8 +31,7 @@ from kci.processes.process import Log, silent
 from kci.toolchains.downloads import Transfer, pip_index
 
 _SECONDS = 60
-_TAIL = 1 << 16
-_PART = 1 << 18
+_PART = 1 << 16
 _GAP = 1 << 18  # files that lie closer together are read in one request
 _MOST = 1 << 30  # bytes of headers: more are a mistake or an attack
 _LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"'>]+)["']""", re.IGNORECASE)
@@ -55,7 +54,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
     """
     try:
         with tempfile.TemporaryFile() as file:
-            start = _copy(wheel.url, f"bytes=-{_TAIL}", file)
+            start = _copy(wheel.url, f"bytes=-{_PART}", file)
             file.seek(start)
             (place,) = struct.unpack("<L", file.read().rpartition(b"PK\5\6")[2][12:16])
             if place < start:  # the list of files is longer than the tail
