@@ -32,7 +32,7 @@ from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.compilers import cxx_compiler
 from kci.toolchains.crossing import cross_target, crosses, is_crossed
-from kci.toolchains.downloads import read_transfer
+from kci.toolchains.downloads import TransferLine
 from kci.toolchains.launcher import ObjectUse, find_launcher
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
@@ -286,7 +286,7 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        about = progress or read_transfer(line)
+        about = progress or (line if isinstance(line, TransferLine) else None)
         now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
