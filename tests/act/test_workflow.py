@@ -169,14 +169,8 @@ def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -
         return {name.split("/")[0] for name in archive.getnames()}
 
 
-@pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_push_builds_merges_and_passes(request: pytest.FixtureRequest, mode: str) -> None:
-    if mode == "static":
-        repository: Path = request.getfixturevalue("repository")
-        render(repository, "--mode", "static")
-        run = request.getfixturevalue("runner").run(repository, RELEASE, "push", request.getfixturevalue("scratch"))
-    else:
-        run = request.getfixturevalue("one_kernel").run
+def test_push_builds_merges_and_passes(one_kernel: Pushed) -> None:
+    run = one_kernel.run
     assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
     assert run.ok
     assert "Install what kci depends on" not in run.log
@@ -311,17 +305,13 @@ def test_the_workflow_around_the_actions_does_what_the_page_says(
     assert run.log.count("Install what kci depends on") == len(run.jobs)
 
 
-@pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scratch: Path, mode: str) -> None:
-    render(one_leg, "--mode", mode)
+def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scratch: Path) -> None:
     base = head_commit(one_leg)
     package = one_leg / "some-kernel" / "torch-ext" / "some_kernel"
     (package / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
     commit_all(one_leg)
     run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base, "somebody/kernels"))
-    job = "build" if mode == "runtime" else "build-pr"
-    built = LEGS[0].replace("build ", f"{job} ")
-    assert run.jobs == dict.fromkeys([built, "kci", "merge", "plan"], "success"), run.log
+    assert run.jobs == dict.fromkeys([LEGS[0], "kci", "merge", "plan"], "success"), run.log
 
 
 def head_commit(repository: Path) -> str:

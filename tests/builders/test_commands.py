@@ -19,7 +19,6 @@ from kci.builders.commands import (
     stub_command,
 )
 from kci.builders.definitions import stable_abi_define
-from kci.builders.never_ran.oneapi import SyclCode
 from kci.builders.units import Language, Unit
 from kci.config.values import Depend, LauncherTool
 from kci.errors import BuildFailedError
@@ -28,6 +27,7 @@ from kci.toolchains.cuda import Toolkit, WheelFiles
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
 from kci.toolchains.launcher import Launcher
+from kci.toolchains.oneapi import SyclCode
 
 TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))

@@ -381,6 +381,32 @@ def test_no_unsupported_calls_are_no_reason_to_stop(tmp_path: Path) -> None:
     assert (tmp_path / "work/hip/a.hip").read_text() == "int a;\n"
 
 
+@pytest.mark.parametrize("top", [1, 2, 0])
+def test_a_translation_has_the_name_and_the_lines_of_its_source(tmp_path: Path, top: int) -> None:
+    """hipify puts a comment on top, and for code for devices an include."""
+    write = f"from pathlib import Path; Path(extra_files[0] + '.out').write_text('// top\\n' * {top} + 'int hip;\\n')"
+    done = "Result.hipified_path = extra_files[0] + '.out'"
+    translate(translation(tmp_path, f"{write}\n    {done}"), quiet)
+    assert (tmp_path / "work/hip/a.hip").read_text() == "// top\n" * top + '#line 1 "hip/a.cu"\nint hip;\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("no kernel end found", "<<<...>>>"),
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9", "UTF-8"),
+        ("OSError: [Errno 28] No space left on device", "free space"),
+        ("OSError: [Errno 122] Disk quota exceeded", "free space"),
+        ("PermissionError: [Errno 13] Permission denied", ""),
+    ],
+)
+def test_a_hint_is_about_what_hipify_said(tmp_path: Path, said: str, hint: str) -> None:
+    with pytest.raises(BuildFailedError, match="hipify failed") as caught:
+        translate(translation(tmp_path, f"raise SystemExit({said!r})"), quiet)
+    assert hint in caught.value.hint
+    assert bool(hint) == bool(caught.value.hint)
+
+
 @pytest.mark.parametrize("body", ['raise ValueError("no kernel end found")', 'raise SystemExit("no kernel end found")'])
 def test_a_hipify_that_fails_is_quoted_without_a_traceback(tmp_path: Path, body: str) -> None:
     with pytest.raises(BuildFailedError, match="hipify failed") as caught:

@@ -173,7 +173,7 @@ def test_an_error_names_the_source_and_the_command(asked: Request) -> None:
     with pytest.raises(BuildFailedError, match="NO_FACTOR") as caught:
         built(asked)
     message = str(caught.value)
-    assert "hip/csrc/hip/halve.hip" in message
+    assert "csrc/cuda/halve.cu" in message
     assert "--offload-arch=gfx90a" in message
     assert not asked.output.exists()
 

@@ -87,7 +87,7 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match=r"tvm-ffi 0\.9") as caught:
         tvm_ffi_environment(tmp_path, "0.9")
     assert "0.1" in caught.value.hint
-    with pytest.raises(MissingToolError, match="tvm-ffi kernels for rocm"):
+    with pytest.raises(MissingToolError, match="does not compile tvm-ffi01-rocm72"):
         native.plan(request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path), quiet)
 
 

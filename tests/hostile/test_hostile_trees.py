@@ -186,7 +186,7 @@ TREES: dict[str, tuple[Change, str]] = {
     "a pipe in place of metadata": (special(f"{CPU}/metadata.json", stat.S_IFIFO), "KCI710"),
     "a pipe in place of the checksums": (special("SHA256SUMS", stat.S_IFIFO), "KCI726"),
     "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
-    "a pipe in place of an attestation": (special("kci-attestation.dsse.json", stat.S_IFIFO), "KCI791"),
+    "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO), "KCI791"),
     "a pipe in a variant": (special(f"{CPU}/pipe", stat.S_IFIFO), "KCI706"),
     "a socket in a variant": (special(f"{CPU}/socket", stat.S_IFSOCK), "KCI706"),
     "a hard link to a file outside": (hard_linked, "KCI731"),

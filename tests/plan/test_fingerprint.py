@@ -34,8 +34,6 @@ from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
 from kci.plan.fingerprint import Fingerprints, PublishedVariant, builder, configuration, fingerprints
-from kci.plan.machines import runners_from
-from planning import parse_settings
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -408,20 +406,6 @@ def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Cat
     assert all_of_it() == usual
     write("flake.lock")(norm)
     assert all_of_it() != usual
-
-
-def test_what_is_crossed_without_an_image_is_not_what_its_own_machine_compiles(catalog: Catalog) -> None:
-    from kci.matrix.selection import compute_matrix
-
-    kernels = [read_kernel(REPO / "norm")]
-    matrix = compute_matrix(kernels, catalog)
-    own, crossed = (
-        fingerprints(kernels, matrix, runners_from(parse_settings(text)), container=False)
-        for text in (b"", b"[runners.any.aarch64-linux]\ncross = true\n")
-    )
-    moved = {variant for _, variant in own if own["norm", variant] != crossed["norm", variant]}
-    assert moved
-    assert all(variant.endswith("aarch64-linux") for variant in moved)
 
 
 def test_all_of_a_matrix(catalog: Catalog) -> None:

@@ -105,6 +105,23 @@ def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert info.value.hint.startswith(f"free space in {tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("ERROR: No matching distribution found for torch==2.13.0", "check that this Python has wheels for it"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", ""),
+        ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: '/x'", ""),
+    ],
+)
+def test_other_failures_of_pip_speak_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+) -> None:
+    monkeypatch.setattr(downloads, "run_pip", lambda *_: Finished(1, said))
+    with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
+        install(["pip"], "torch", print, tmp_path)
+    assert info.value.hint == hint
+
+
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, str]] = []
 

@@ -76,7 +76,7 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert first["digest"] == variant_digest(tmp_path / "build" / CPU)
     assert first["origin"] == {
         "artifact": f"kci-gated-norm-{CPU}.tar", "commit": COMMIT, "dirty": False, "attempt": 1, "builder": "native",
-        "committed": None, "carried": False, "built_on": None,
+        "committed": None, "carried": False,
     }  # fmt: skip
     assert read_manifest(tmp_path / "build") == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -180,8 +180,7 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert caught.value.diagnostics[0].rule == "KCI608"
     assert str(one) in caught.value.message
     assert str(two) in caught.value.message
-    assert "__init__.py (1 bytes, sha256 " in caught.value.message
-    assert "from byte 0 on)" in caught.value.message
+    assert "diffoscope" in caught.value.hint
     assert not (tmp_path / "build").exists()
 
 
@@ -485,23 +484,3 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
 def test_a_whole_variant_is(tmp_path: Path) -> None:
     (manifest,) = merge([artifact(tmp_path, CUDA)], tmp_path / "build")
     assert [entry.variant for entry in manifest.present] == [CUDA]
-
-
-def test_a_variant_says_where_it_was_compiled(tmp_path: Path) -> None:
-    """In its metadata, the leg's record and the manifest, and still when it is carried over."""
-    arm = CPU.replace("x86_64", "aarch64")
-    crossed = make_variant(tmp_path / "parts", arm, built_on="x86_64-linux")
-    assert json.loads((crossed / "metadata.json").read_text())["kci"]["built-on"] == "x86_64-linux"
-    assert leg_of(crossed).built_on == "x86_64-linux"
-    artifact = make_artifact(tmp_path / "artifacts", crossed)
-    (made,) = merge([artifact], tmp_path / "tree")
-    assert made.present[0].origin.built_on == "x86_64-linux"
-    native = make_variant(tmp_path / "parts", CPU)
-    assert leg_of(native).built_on == ""
-    (again,) = merge([make_artifact(tmp_path / "more", native)], tmp_path / "tree")
-    assert {item.variant: item.origin.built_on for item in again.present} == {arm: "x86_64-linux", CPU: None}
-    assert [item for item in verify(tmp_path / "tree") if item.rule == "KCI718"] == []
-    manifest = tmp_path / "tree" / "kci-manifest.json"
-    manifest.write_text(manifest.read_text().replace('"built_on": "x86_64-linux"', '"built_on": null'))
-    (found,) = [item for item in verify(tmp_path / "tree") if item.rule == "KCI718"]
-    assert "compiled on its own system, its metadata on x86_64-linux" in found.message

@@ -24,6 +24,8 @@ from kci.builders.units import Language, Unit
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.files.bounded_json import read_json
+from kci.files.cache import CACHE_OPTION
+from kci.files.full_disk import program_hint
 from kci.processes.process import Log, run, shown
 from kci.toolchains.environment import Environment
 
@@ -35,6 +37,11 @@ TORCH_FOLDER = "torch-hip"
 _SCRIPT = Path(__file__).with_name("hipify_script.py")
 _ASKED, _TOLD = "hipify.json", "hipify-result.json"
 _RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
+_MEANT = {
+    "UnicodeDecodeError": "the sources are read as UTF-8",
+    "no kernel end found": "every kernel launch needs its <<<...>>> on both sides",
+}
+"""What hipify says of sources that it does not take, and what that means."""
 # Folders that hold no sources and can be large. One that build.toml names a source or an include directory in is kept.
 _LEFT_OUT = ("__pycache__", "build", "node_modules")
 
@@ -110,6 +117,7 @@ def translate(plan: Translation, log: Log) -> None:
     asked = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
+        "folder": FOLDER,
         "sources": plan.sources,
         "include": [path for path in plan.include if (project / path).is_dir()],
         "endings": [".cu", ".c", *CXX_ENDINGS, *HEADER_ENDINGS],
@@ -124,7 +132,8 @@ def translate(plan: Translation, log: Log) -> None:
     done = run(plan.command())
     told = _told(plan.work / _TOLD)
     if done.code != 0 or told is None:
-        hint = "the sources are read as UTF-8, and every kernel launch needs its <<<...>>> on both sides"
+        hint = program_hint(done.output, plan.work, CACHE_OPTION)
+        hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shown(plan.command())}\n{done.tail()}", hint=hint)
     if told:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"

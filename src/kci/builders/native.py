@@ -17,11 +17,10 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.commands import NVCC_INCLUDES, Toolchain
+from kci.builders.commands import Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, out_of_time, unwritable
 from kci.builders.kernel_files import refused, write_package
-from kci.builders.never_ran.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.ninjafile import ninja_text
 from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
@@ -46,15 +45,12 @@ from kci.toolchains.compilers import (
     glibc_is_newer,
     ninja_version,
     program_of,
-    refuse_backend,
     version_line,
 )
-from kci.toolchains.crossing import crosses, is_crossed, refuse_other_system
 from kci.toolchains.cuda import (
     Toolkit,
     find_library_headers,
     find_toolkit,
-    for_system,
     mentions_libraries,
     nvcc_name,
 )
@@ -63,12 +59,12 @@ from kci.toolchains.environment import (
     Environment,
     isolated,
     own,
-    python_config,
     python_include,
     tvm_ffi_environment,
 )
 from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
+from kci.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import read_torch_version, same_version
@@ -82,8 +78,6 @@ OBJECTS = "objects/1"
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
-_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
-"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -107,23 +101,19 @@ def plan(request: Request, log: Log) -> Recipe:
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     newer_glibc = glibc_is_newer(cxx)
-    cuda, runtime = for_system(cuda, request.options.cache, variant.system) if cuda is not None else (None, None)
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.options.cache, variant.system)
+        cuda_headers=find_library_headers(cuda, request.options.cache)
         if cuda is not None and wants_libraries
         else None,
-        cuda_runtime=runtime,
-        nvcc_flags=NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
-        pyconfig={} if variant.kind is Kind.TVM_FFI else python_config(variant.system),
         ar=program_of(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
-        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
@@ -186,13 +176,13 @@ def build(request: Request, log: Log) -> Built:
 
 
 def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
-    """The objects of a build; one that is to make everything anew finds none and keeps none."""
+    """The objects of a build."""
     options = request.options
-    stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
+    stores = [ObjectStore(options.cache / OBJECTS)]
     given = recipe.work / GIVEN
     shutil.rmtree(given, ignore_errors=True)
     heads: list[PackHead] = []
-    if options.objects_from and not request.fresh:
+    if options.objects_from:
         stores.append(ObjectStore(given))
         heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
         for line in missing_parts(heads, request.variant.name) if options.link else ():
@@ -222,7 +212,7 @@ def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator
 
 def _pack(objects: Objects, request: Request) -> None:
     out_file, packed = request.options.objects_to, objects.packed()
-    if out_file is not None and not request.fresh:
+    if out_file is not None:
         use = objects.use()
         head = PackHead(
             kernel=request.build.name,
@@ -259,7 +249,7 @@ def _compile(
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
-        tools |= share.settings | (_FRESH if request.fresh else {})
+        tools |= share.settings
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else {}
         if found and (line := found.about_to_run(tools, _not_launched(recipe))):
@@ -317,17 +307,15 @@ def _require_buildable(request: Request) -> None:
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         raise refused("KCI507", message, kind=BuildFailedError)
-    if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
-        hint = "build it with --builder nix, or with the reference builder"
-        raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
-    if variant.backend not in BUILDABLE:
-        refuse_backend(variant.backend)
+    compiled = TVM_FFI_BACKENDS if variant.kind is Kind.TVM_FFI else BUILDABLE
+    if variant.backend not in compiled or not variant.system.endswith("-linux"):
+        message = f"the native builder does not compile {variant.name}"
+        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
+        raise MissingToolError(message, hint=hint)
     here = this_system()
-    if here != variant.system and not crosses(variant, here):
-        refuse_other_system(variant)
-    if here != variant.system and not request.options.isolation:
-        message = f"{variant.name} needs a torch for {variant.system}, and this Python's is for {here}"
-        raise MissingToolError(message, hint="leave out --no-isolation")
+    if here != variant.system:
+        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
 
 
 def _environment(request: Request) -> Environment:
@@ -338,14 +326,14 @@ def _environment(request: Request) -> Environment:
     """
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "", variant.system)
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
     if not request.options.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only, system=variant.system)
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

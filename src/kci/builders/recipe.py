@@ -36,7 +36,6 @@ from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
-from kci.toolchains.environment import PYCONFIG
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""
@@ -200,6 +199,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
-        **{f"{PYCONFIG}/{name}": text for name, text in chain.pyconfig.items()},
         **older_systems.files(chain, target),
     }

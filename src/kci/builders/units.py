@@ -11,18 +11,14 @@ import msgspec
 
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.kernel_files import inside, is_plain, refused, source_file
-from kci.builders.never_ran import oneapi
 from kci.builders.request import Request
 from kci.catalog.arch_tables import OLDEST, arch_tables, toolkits
-from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
+from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
 from kci.config.values import (
-    C_ENDINGS,
     CUDA_ENDINGS,
     CXX_ENDINGS,
     HEADER_ENDINGS,
     HIP_ENDINGS,
-    METAL_ENDINGS,
-    OBJC_ENDINGS,
     Backend,
     Depend,
     Version,
@@ -33,13 +29,12 @@ from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
 from kci.processes.process import Log
+from kci.toolchains import oneapi
 from kci.toolchains.compilers import compiler_id, compiler_of
 
 # The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
-_ELSEWHERE = {"darwin": ("Darwin", "AppleClang"), "windows": ("Windows", "MSVC")}
-"""The platform and the C++ compiler of another operating system, as CMake calls them."""
 
 
 class Language(enum.StrEnum):
@@ -48,16 +43,11 @@ class Language(enum.StrEnum):
     CXX = "cxx"
     CUDA = "cuda"
     HIP = "hip"
-    METAL = "metal"
-    """A shader."""
-    OBJCXX = "objcxx"
-    C = "c"
 
 
 _DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
     Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
     Language.HIP: {Language.HIP: HIP_ENDINGS},
-    Language.METAL: {Language.METAL: METAL_ENDINGS, Language.OBJCXX: OBJC_ENDINGS, Language.C: C_ENDINGS},
 }
 """What the components of a backend may have besides C++, by the language of their device code."""
 
@@ -167,8 +157,6 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         code = oneapi.code_for(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
-    if isinstance(component, MetalComponent):
-        return msgspec.structs.replace(origin, device=Language.METAL)
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
@@ -244,9 +232,8 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
     if not any("$<" in flag for flag in given):
         yield from given
         return
-    platform, compiler = _ELSEWHERE.get(variant.system.partition("-")[2], ("Linux", ""))
-    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant)))
-    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"}, platform)
+    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant))
+    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
     for flag in given:
         try:
             yield from expanded(flag, facts)

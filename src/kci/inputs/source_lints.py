@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from kci.config.find_settings import FoundSettings, locate
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
-from kci.config.values import CXX_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import quoted_includes, scan
+from kci.inputs.include_scan import certain_includes, quoted_includes, scan
 from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.names import Kind
@@ -51,7 +51,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, header_not_listed, newer_processor)
+        lints = (include_missing, header_not_listed, newer_processor, pybind_included)
         found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
@@ -173,15 +173,13 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
     extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
     reported: set[str] = set()
-    includes = _Includes(directory)
+    reached = _Reached(directory, quoted_includes)
     for source, path in sources:
-        if not includes.names(path):
-            continue
         seen = {path}
         todo = [path]
         while todo:
             file = todo.pop()
-            for header in includes.of(file, source.include):
+            for header in sorted(reached.own(file, source.include)):
                 if header in seen:
                     continue
                 seen.add(header)
@@ -209,6 +207,66 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         yield kernel.document.at_value(flag.place, "KCI164", message, hint)
 
 
+_PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
+
+
+def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
+    reached = _Reached(directory, certain_includes)
+    if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
+        return
+    for source in _sources(kernel):
+        if source.text.endswith(HEADER_ENDINGS):
+            continue  # what includes it is looked at
+        for file, names in reached.of(source):
+            name = next(filter(_PYBIND.fullmatch, names), "")
+            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
+                through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
+                message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
+                message += "Python's limited API (Py_LIMITED_API), which every native module has"
+                yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
+                break
+
+
+INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+
+
+class _Reached:
+    """The kernel's files that its sources include, each read once."""
+
+    def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
+        self.tree = SourceTree(directory)
+        self._read = read
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
+
+    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+        """A source and what it includes, also through others; each with the names of no such file."""
+        todo = [_normal(source.text)]
+        seen = set(todo)
+        for file in todo:  # which grows
+            own, foreign = self._includes(file, source.include)
+            todo += sorted(own - seen)
+            seen |= own
+            yield file, foreign
+
+    def own(self, file: str, include: tuple[str, ...]) -> set[str]:
+        """The files of the kernel that one of them includes itself. What leads out of it is KCI145's."""
+        return self._includes(file, include)[0]
+
+    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
+        known = self._known.get((file, include))
+        if known is None:
+            own, foreign = known = self._known[file, include] = (set(), [])
+            for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
+                paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
+                path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
+                if path is None:
+                    foreign.append(name)
+                else:
+                    own.add(path)
+        return known
+
+
 def _content(tree: SourceTree, path: str) -> bytes:
     # empty for a file that is missing or cannot be read, which other lints say
     try:
@@ -226,32 +284,6 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
     for label, component in build.kernel.items():
         for index, text in enumerate(component.src):
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
-
-
-class _Includes:
-    def __init__(self, directory: Path) -> None:
-        self.tree = SourceTree(directory)
-        self.known: dict[str, list[str]] = {}
-
-    def names(self, file: str) -> list[str]:
-        # nothing for what is no source inside the kernel
-        names = self.known.get(file)
-        if names is None:
-            text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
-            names = self.known[file] = quoted_includes(text)
-        return names
-
-    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
-        """The files of the kernel that a file includes, sorted. What leads out of it is KCI145's."""
-        headers = set()
-        for name in self.names(file):
-            for base in (posixpath.dirname(file), *include):
-                path = posixpath.join(base, name)
-                header = _normal(path)
-                if not escapes(header) and self.tree.file(path) is not None:
-                    headers.add(header)
-                    break
-        return sorted(headers)
 
 
 @lru_cache(maxsize=65536)
@@ -285,10 +317,8 @@ def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterato
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
-_ASKING = frozenset(
-    {"ATen/ATen.h", "torch/all.h", "torch/extension.h", "torch/script.h", "torch/torch.h", "torch/types.h"}
-)
-"""Headers of torch that stop a compiler with an older standard, and headers that include those."""
+_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+"""Headers of torch, without those that are made for older standards."""
 _NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
 """Sources that another compiler takes, whose flags are others."""
 _OLD_CENTURY = 90
@@ -307,7 +337,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    tree = SourceTree(directory)
+    reached = _Reached(directory, _named)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -317,10 +347,14 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
-        if lacking and any(
-            not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
-        ):
+        sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
+        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
+        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
             yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)
+
+
+def _named(content: bytes) -> tuple[str, ...]:
+    return scan(content).names

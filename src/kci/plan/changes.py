@@ -20,7 +20,7 @@ from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.affected import KernelEnd, Touch, View, affected, changed_keys, narrow
 from kci.plan.fingerprint import Fingerprints
-from kci.plan.legs import compiled_by
+from kci.plan.legs import image_of
 from kci.suggest import suggestion
 
 _DIFFERENCE = re.compile(
@@ -206,7 +206,7 @@ def _at_base(
 
 
 def _toolchains(selected: KernelMatrix, terms: Terms) -> dict[Variant, str]:
-    return {variant: compiled_by(variant, terms.runners, container=terms.container) for variant in selected.each_once()}
+    return {variant: image_of(variant, terms.runners, container=terms.container) for variant in selected.each_once()}
 
 
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:

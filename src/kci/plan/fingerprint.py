@@ -28,7 +28,7 @@ from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.legs import compiled_by
+from kci.plan.legs import image_of
 from kci.plurals import count
 from kci.version import __version__
 
@@ -78,7 +78,7 @@ class Fingerprints:
 
         Args:
             variant: which one.
-            toolchain: what compiles it: for a leg what `compiled_by` says; on this machine what
+            toolchain: what compiles it: for a leg what `image_of` says; on this machine what
                 `toolchain_identity` of `kci.builders` says. Empty for a variant that nothing compiles.
             everything: count every file of the kernel, for a builder that may look at any (nix).
 
@@ -179,7 +179,7 @@ def fingerprints(
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
             found[selected.name, variant.name] = prints.fingerprint(
-                variant, compiled_by(variant, runners, container=container)
+                variant, image_of(variant, runners, container=container)
             )
     return found
 

@@ -34,6 +34,7 @@ from kci.sources.imports import (
     module_name,
     python_span,
     read_module,
+    with_parents,
 )
 from kci.sources.op_rules import check_ops, may_register
 
@@ -47,6 +48,7 @@ class ProvidedTable(Dated, frozen=True):
     """`provided-modules.toml`."""
 
     modules: dict[str, tuple[str, ...]]
+    only: dict[str, tuple[str, ...]]
     backends: dict[str, tuple[str, ...]]
     depends: dict[str, tuple[str, ...]]
 
@@ -62,11 +64,16 @@ class Package(msgspec.Struct, frozen=True):
     """Its Python name; importing that is importing itself."""
     allowed: frozenset[str]
     """Modules, dotted, that may be imported besides the standard library."""
+    lacking: dict[str, tuple[str, ...]] = {}
+    """Those of them that some of the package's backends do not have, and these backends."""
 
     def allows(self, module: str) -> bool:
         """Whether a module is one of the allowed ones, or in one."""
-        parts = module.split(".")
-        return any(".".join(parts[:length]) in self.allowed for length in range(1, len(parts) + 1))
+        return not self.allowed.isdisjoint(with_parents(module))
+
+    def lacks(self, module: str) -> tuple[str, ...]:
+        """The backends on which a module that is allowed cannot be imported."""
+        return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
 
 def package_of(
@@ -78,11 +85,19 @@ def package_of(
     """
     table = provided_table()
     found = {module for modules in table.modules.values() for module in modules}
-    found.update(module for backend in backends for module in table.backends.get(str(backend), ()))
+    found.update({"tvm_ffi"} if tvm_ffi else ())
+    names = tuple(map(str, backends))
+    only = {module: set(having) for module, having in table.only.items()}
+    for backend in names:
+        for module in table.backends.get(backend, ()):
+            only.setdefault(module, set()).add(backend)
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
-        found.update((*package.imports, *table.depends.get(depend, ())) if package else ())
-    return Package(python_name(name), frozenset(found | ({"tvm_ffi"} if tvm_ffi else set())))
+        for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
+            only.setdefault(module, set()).update({backend} if backend else names)
+    lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
+    kept = {module: without for module, without in lacking.items() if without and module not in found}
+    return Package(python_name(name), frozenset(found | only.keys()), kept)
 
 
 def check_package(
@@ -114,6 +129,7 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
+    yield from _absent(graph, modules, package)
 
 
 def _file(
@@ -234,6 +250,22 @@ def _import(
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
     message = f"it imports {site.module}, which the kernel does not declare{_WHEN[reach]}"
     yield finding(rule, message, hint=hint, path=where, span=site.span)
+
+
+def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
+    """The first import of each module that some backends of the package do not have."""
+    told = set(graph.registered)
+    sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
+    for where, module, site in sites:
+        wanted = [f"{site.module}.{name}" for name in site.names] or [site.module]
+        without = ", ".join(sorted({backend for name in wanted for backend in package.lacks(name)}))
+        top = site.module.partition(".")[0]
+        if site.level or not without or top in told or min(graph.reach[module.name], site.reach) is not Reach.LOADED:
+            continue
+        told.add(top)
+        message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+        hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
+        yield finding("KCI771", message, hint=hint, path=where, span=site.span)
 
 
 def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:

@@ -176,7 +176,8 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
             away = f"there is no way to the package index {pip_index()}: {_said(fault)}"
-        hint = hint or (OTHER_INDEX if away else "check that this Python has wheels for it")
+        none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
+        hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 

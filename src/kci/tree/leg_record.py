@@ -47,8 +47,6 @@ class LegRecord(msgspec.Struct, frozen=True):
     """`directory_digest` of its files."""
     kci: Word
     builder: Word
-    built_on: str = ""
-    """The system of the machine that compiled it, where that is another one than `system`."""
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
     run: Word = ""
     """The CI run that built it, empty outside of one."""
@@ -66,9 +64,8 @@ class LegRecord(msgspec.Struct, frozen=True):
         require_schema(self.schema, SCHEMA)
         if parse_variant_name(self.variant).backend != self.backend:
             raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
-        for system in (self.system, self.built_on or self.system):
-            if system not in SYSTEMS:
-                raise ValueError(f"{system!r} is not a system")
+        if self.system not in SYSTEMS:
+            raise ValueError(f"{self.system!r} is not a system")
 
 
 def leg_for(
@@ -107,7 +104,6 @@ def leg_for(
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
-            built_on=(metadata.kci and metadata.kci.built_on) or "",
             attempt=attempt,
             run=run,
             source=kernel or source,

@@ -39,8 +39,6 @@ class Origin(msgspec.Struct, frozen=True):
     """The variant was in the tree before this merge and was not in its artifacts."""
     committed: int | None = None
     """When its commit was made, in seconds since 1970."""
-    built_on: str | None = None
-    """The system that compiled it, where that is another one than its own."""
 
 
 class Present(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -212,9 +212,7 @@ def _build(job: _Job, tree: Path) -> _Made:
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         made = placed.metadata.kci or KciRecord("")
-        origin = Origin(
-            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed, built_on=made.built_on
-        )
+        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed)
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
         made_from, read = job.fingerprint(leg), inputs_key(leg.inputs, records)
         entry = Present(leg.variant, leg.digest, leg.backend, origin, made_from, inputs=read, objects=taken)
@@ -291,8 +289,7 @@ def _carried(
         sealed = read_sealed(directory, _known_hashes(directory, seen))
         digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
-        built_on = sealed.metadata.kci.built_on if sealed.metadata.kci is not None else None
-        origin = msgspec.structs.replace(before.origin, carried=True, built_on=built_on)
+        origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
         same = before.digest == digest
         made_from = before.fingerprint if same else None

@@ -20,7 +20,7 @@ from kci.inputs.source_tree import SourceTrees
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
-from kci.plan.budget import Alternative, both_ways, check_budget, check_time, estimate
+from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
@@ -143,9 +143,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
-        crossed=found.settings.publish.crossed,
     )
-    made = msgspec.structs.replace(estimate(plan.legs), both_ways=both_ways(plan.legs, workspace.runners))
+    made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += (
