@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -484,3 +485,36 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
 def test_a_whole_variant_is(tmp_path: Path) -> None:
     (manifest,) = merge([artifact(tmp_path, CUDA)], tmp_path / "build")
     assert [entry.variant for entry in manifest.present] == [CUDA]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    names = (CPU, CUDA)
+    files = {
+        name: make_artifact(tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",)))
+        for name in names
+    }
+    for pair in range(4):
+        tree = tmp_path / "trees" / str(pair)
+        children = []
+        for name in names:
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    merge([files[name]], tree)
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+        assert verify(tree, ignore=["KCI74"]) == []
+        assert sorted(path.name for path in tree.iterdir()) == [
+            "SHA256SUMS",
+            "kci-manifest.json",
+            CPU,
+            CUDA,
+        ]
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))

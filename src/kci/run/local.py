@@ -29,7 +29,7 @@ from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
-from kci.toolchains.downloads import read_transfer
+from kci.toolchains.downloads import TransferLine
 from kci.toolchains.launcher import ObjectUse, find_launcher
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
@@ -268,7 +268,7 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        about = progress or read_transfer(line)
+        about = progress or (line if isinstance(line, TransferLine) else None)
         now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
