@@ -164,7 +164,7 @@ backend = "cuda"
 cuda-capabilities = ["8.0", "9.0"]
 depends = ["torch", "cutlass_4_0"]
 include = ["csrc"]
-src = ["csrc/heavy.cu", "csrc/light.cu", "csrc/own.cu"]
+src = ["csrc/heavy.cu", "csrc/light.cu", "csrc/own.cu", "csrc/below.h", "csrc/deeper.h"]
 """
 SOURCES = {
     "torch-ext/binding.cpp": "#include <torch/library.h>\n",
