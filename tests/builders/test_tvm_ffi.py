@@ -79,8 +79,8 @@ def test_the_link(tmp_path: Path) -> None:
 
 def test_the_package_is_linked_under_its_own_name(tmp_path: Path) -> None:
     made = chain(tmp_path)
-    assert links(made, tmp_path)["tvm_ffi"] == made.environment.torch
-    assert "torch" not in links(made, tmp_path)
+    assert links(made)["tvm_ffi"] == made.environment.torch
+    assert "torch" not in links(made)
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:

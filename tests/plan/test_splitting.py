@@ -285,18 +285,3 @@ def test_a_pool_is_shared_by_what_runs_at_once() -> None:
     legs = [msgspec.structs.replace(item, pool=Pool("own", 4)) for item in split_leg(7)]
     (shard,) = planned([*legs, *(leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8))]).shards
     assert (shard.max_parallel, shard.parts_parallel) == (2, 2)
-
-
-def test_of_what_is_kept_only_the_rest_counts() -> None:
-    """A large variant of which one object is compiled is one leg, in proportion to what all of it took."""
-    key = ("flash", NAMES[0])
-    whole, rest = made(work(120)), made(work(120), again={key: frozenset({"binding.cpp"})})
-    assert len(whole.legs) > 2
-    assert not rest.splits
-    (only,) = rest.legs
-    assert (only.compiles, only.minutes, only.role) == (1, 5, Role.WHOLE)
-    took = Durations([Duration(*key, 60.0 * 300)])
-    assert (
-        made(work(20), took=took).legs[0].minutes > made(work(20), took=took, again={key: frozenset()}).legs[0].minutes
-    )
-    assert made(work(20)).legs[0].compiles is None

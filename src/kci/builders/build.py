@@ -30,8 +30,7 @@ def build_variant(request: Request, log: Log) -> Built:
         FindingsError: the kernel's files are not as build.toml says.
         UnsafeError: a path leads out of the kernel's directory.
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
-        BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
-            repository that its fingerprint does not cover (KCI510).
+        BuildFailedError: a compiler failed, or the variant cannot be built at all.
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":

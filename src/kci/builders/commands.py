@@ -1,10 +1,10 @@
 """The command lines of a native build: compile, link, and the stub library.
 
 Where a flag is not obvious the reason stands beside it; the rules are those of docs/format.md#flags.
-ninja runs in the work directory, and everything that a command names lies there: the kernel, torch and the rest are
-links (`links`). No path of this machine is on a command line then, so none gets into a binary, and the same C++ sources
-give the same bytes wherever they are compiled (nvcc still makes some names from the directory). nvcc hands its options
-to a shell unquoted, and this way it sees nothing odd.
+ninja runs in the work directory, and everything that a command names lies there: the kernel's files, torch and the rest
+are links (`VisibleFiles`, `links`). No path of this machine is on a command line then, so none gets into a binary, and
+the same C++ sources give the same bytes wherever they are compiled (nvcc still makes some names from the directory).
+nvcc hands its options to a shell unquoted, and this way it sees nothing odd.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kci.toolchains.rocm import Rocm
 from kci.toolchains.toolchain_data import toolchains
 
 KERNEL, TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "kernel", "torch", "tvm_ffi", "python", "cuda", "rocm"
-"""Links in the work directory: to the kernel, the package of the framework, Python's headers, the toolkit."""
+"""Links in the work directory: the kernel's files, the package of the framework, Python's headers, the toolkit."""
 
 GENERATED = "generated/torch-ext"
 """Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
@@ -368,10 +368,10 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
     return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
 
 
-def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
-    """The links of the work directory."""
+def links(chain: Toolchain) -> dict[str, Path]:
+    """The links of the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
-    found = {KERNEL: kernel_dir.resolve(), package: chain.environment.torch, PYTHON: chain.python_include}
+    found = {package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
         found[CUDA] = chain.cuda.root
     if chain.rocm is not None:

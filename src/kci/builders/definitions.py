@@ -2,7 +2,7 @@
 
 Every commit changes the id, and it reaches the sources as a macro. Most of them never mention that macro, and their
 objects stay as they are if the id is not on their command lines. They get `_POISON` instead: it is no C++ token, so
-that a mention which `sources_with_name` did not find stops the compiler, unless it is made a string.
+that a mention which `with_name` did not find stops the compiler, unless it is made a string.
 """
 
 from __future__ import annotations

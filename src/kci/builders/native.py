@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -25,14 +25,12 @@ from kci.builders.ninjafile import ninja_text
 from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
-from kci.builders.units import Language
+from kci.builders.visible_files import VisibleFiles
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.files.lock import locked
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
@@ -133,7 +131,7 @@ def build(request: Request, log: Log) -> Built:
     """
     ends_at = ending(request.options.stop_after)
     recipe = plan(request, log)
-    watch = Watch(request)
+    visible = VisibleFiles(request)
     environment = recipe.chain.environment
     for part in recipe.chain.fetched():
         part.ensure(environment.python, log)
@@ -142,10 +140,10 @@ def build(request: Request, log: Log) -> Built:
     work = recipe.work
     with locked(work, log) as lock:
         try:
-            _prepare(recipe)
+            _prepare(recipe, visible)
             if recipe.translation is not None:
                 hipify.translate(recipe.translation, log)
-            objects = _objects(recipe, request, watch, log)
+            objects = _objects(recipe, request, visible, log)
             missing = objects.restore()
             others = [step for step in recipe.steps if not step.depfile]
             wanted = [step.output for step in missing] if request.part else [recipe.target.module]
@@ -163,7 +161,7 @@ def build(request: Request, log: Log) -> Built:
             objects.complete()
             if request.part is None:
                 objects.linked()
-                inputs = _recorded(recipe, watch, objects.named())
+                visible.require_unchanged()
         made = Built(builder="native", archs=None, cache=use, objects=objects.use())
         if request.part is not None:
             return made
@@ -172,10 +170,10 @@ def build(request: Request, log: Log) -> Built:
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return msgspec.structs.replace(made, archs=archs, inputs=inputs)
+    return msgspec.structs.replace(made, archs=archs)
 
 
-def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
+def _objects(recipe: Recipe, request: Request, visible: VisibleFiles, log: Log) -> Objects:
     """The objects of a build."""
     options = request.options
     stores = [ObjectStore(options.cache / OBJECTS)]
@@ -188,7 +186,7 @@ def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Object
         for line in missing_parts(heads, request.variant.name) if options.link else ():
             log(f"{line}: what is missing is compiled here")
     remembered = StatCache(Path("/"), options.cache / "inputs")
-    return Objects(recipe, watch, stores, remembered, log, [head.run for head in heads])
+    return Objects(recipe, visible, stores, remembered, log, [head.run for head in heads])
 
 
 @contextmanager
@@ -225,15 +223,6 @@ def _pack(objects: Objects, request: Request) -> None:
             run=request.options.run,
         )
         pack_objects(packed, head, out_file)
-
-
-def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:
-    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
-    chain, covered = recipe.chain, watch.covered
-    read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
-    if any(unit.language is Language.HIP for unit in recipe.sources.units):
-        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(chain.versions))
 
 
 def _compile(
@@ -365,9 +354,9 @@ def _versions(
     return tuple(found)
 
 
-def _prepare(recipe: Recipe) -> None:
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
-    recipe.work.mkdir(parents=True, exist_ok=True)
+    visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:

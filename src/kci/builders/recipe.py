@@ -11,6 +11,7 @@ from kci.builders import generate, hipify, older_systems
 from kci.builders.commands import (
     EXPORTS,
     GENERATED,
+    KERNEL,
     Target,
     Toolchain,
     compile_command,
@@ -56,6 +57,8 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     links: dict[str, Path]
     """Links in the work directory."""
+    kernel: str
+    """What the folder of the kernel has links to, in words."""
     files: dict[str, str]
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
@@ -95,11 +98,13 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         work=work,
         target=target,
         chain=chain,
-        links=links(chain, request.kernel_dir),
+        links=links(chain),
         sources=sources,
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
+        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of {request.kernel_dir.resolve()} that"
+        " build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(
             request.options.jobs,
@@ -135,6 +140,7 @@ def commands(recipe: Recipe) -> list[str]:
     lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
         lines += [
@@ -190,7 +196,7 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
+    return hipify.Translation(work / KERNEL, work, chain.environment, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain, target: Target) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kci.config.settings import OBJECTS_GB, Settings
 from kci.config.values import LauncherTool
 from kci.errors import UsageError
 from kci.files.cache import default_cache
-from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
+from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.launcher import CacheUse, ObjectUse
@@ -162,5 +162,3 @@ class Built(msgspec.Struct, frozen=True):
     """What the native builder had to compile of it."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
-    inputs: RecordedInputs | None = None
-    """What it was really made from; None where the builder cannot tell."""

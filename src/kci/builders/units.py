@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -24,8 +24,8 @@ from kci.config.values import (
     Version,
 )
 from kci.errors import BuildFailedError, UsageError
-from kci.inputs.changed_objects import sources_with_name
-from kci.inputs.kernel_inputs import active
+from kci.inputs.includes import included
+from kci.inputs.kernel_inputs import KernelInputs, active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
 from kci.processes.process import Log
@@ -35,6 +35,7 @@ from kci.toolchains.compilers import compiler_id, compiler_of
 # The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
+_NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
 class Language(enum.StrEnum):
@@ -133,12 +134,27 @@ def collect(request: Request, log: Log) -> Sources:
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
-    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    named = with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
         units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
+
+
+def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
+    """Those of the sources that may mention the name of the extension: each by its own text.
+
+    It is all of them where another file mentions it, or one of them that is included by its name.
+    """
+    tree = inputs.tree
+    texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
+    mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
+    compiled = {source: tree.file(inputs.inside(source)) for source in sources}
+    asked = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or asked & {posixpath.basename(real) for real in mention}:
+        return {*sources}
+    return {source for source, real in compiled.items() if real in mention}
 
 
 def _active(request: Request, log: Log) -> dict[str, Component]:

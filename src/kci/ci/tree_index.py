@@ -30,7 +30,7 @@ from kci.ci.run_records import (
 )
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import Log
-from kci.plan.fingerprint import Key, PublishedVariant
+from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.plan.object_work import Costs, ObjectCost
 from kci.plan.plan import KeptObjects
@@ -111,10 +111,10 @@ class TreeIndex(msgspec.Struct, frozen=True):
         """What objects took, as a plan takes it."""
         return {(kernel, backend): each for kernel, found in self.costs.items() for backend, each in found.items()}
 
-    def published(self) -> dict[Key, PublishedVariant]:
-        """The variants of the trees, as `read_published` tells those of files."""
+    def published(self) -> dict[Key, str]:
+        """The fingerprints of the variants of the trees, as `read_published` tells those of files."""
         return {
-            (kernel, entry.variant): PublishedVariant(entry.fingerprint, place.manifest.inputs.get(entry.inputs or ""))
+            (kernel, entry.variant): entry.fingerprint
             for kernel, place in self.trees.items()
             for entry in place.manifest.present
             if entry.fingerprint is not None

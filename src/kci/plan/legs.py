@@ -19,7 +19,7 @@ from kci.plan.machines import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 from kci.plan.object_work import Work, work_data
 from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, Split
 from kci.plan.sharding import assign, shards
-from kci.plan.splitting import Placed, Room, of_minutes, split_kernel, whole_leg
+from kci.plan.splitting import Placed, Room, split_kernel, whole_leg
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
@@ -102,8 +102,6 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and name."""
-    again: Mapping[tuple[str, str], frozenset[str]] = {}
-    """The sources that are compiled of variants (kernel and name) whose other objects are among those."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -163,8 +161,7 @@ def make_plan(
             if reason := options.skip.get((kernel.name, name)):
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
-                again = options.again.get((kernel.name, name))
-                placed.append(found if again is None else _without_kept(found, rooms, kernel.name, again))
+                placed.append(found)
         more, whole = [], placed
         if options.split:
             apart, told = split_kernel(kernel, [item for item in placed if not item.leg.builder], rooms, runners)
@@ -202,18 +199,6 @@ def make_plan(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
         ),
     )
-
-
-def _without_kept(placed: Placed, rooms: dict[tuple[str, str], Room], kernel: str, again: frozenset[str]) -> Placed:
-    """A variant of which only some sources are compiled: its minutes in proportion, and its room for these."""
-    key = kernel, placed.variant.name
-    if key not in rooms:
-        return placed
-    whole = rooms[key]
-    rooms[key] = whole._replace(work=whole.work.of(again))
-    minutes = max(1, math.ceil(placed.leg.minutes * rooms[key].seconds() / whole.seconds()))
-    leg = of_minutes(placed.leg, minutes, compiles=len(rooms[key].work.objects))
-    return placed._replace(leg=leg)
 
 
 _TVM_FFI = (Backend.CPU, Backend.CUDA)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
 from kci.files.dated_data import Dated, shipped
 from kci.inputs.header_names import HeaderNames
-from kci.inputs.kernel_inputs import BINDING, active
+from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
@@ -116,10 +116,6 @@ class Work(msgspec.Struct, frozen=True):
         """The same with what sources took in an earlier run; `usual` are the bytes that a compiler takes anyway."""
         return Work(self.kind, tuple(each.as_recorded(costs, usual) for each in self.objects))
 
-    def of(self, sources: Collection[str]) -> Work:
-        """That part of it that compiles some sources."""
-        return Work(self.kind, tuple(each for each in self.objects if each.source in sources))
-
     def only(self, *, torch: bool) -> Work:
         """That part of it that reads headers of torch, or that does not."""
         return Work(self.kind, tuple(each for each in self.objects if each.torch is torch))
@@ -197,13 +193,13 @@ def work_of(build: Build, variant: Variant, headers: HeaderNames | None = None) 
     if variant.kind is Kind.NOARCH:
         return Work(variant.kind)
     framework = build.torch or build.tvm_ffi
-    found = {} if framework is None else dict(_objects(variant.kind, BINDING, framework.src, 0, "", headers))
-    for label, part in active(build, variant).items():
+    found = {} if framework is None else dict(_objects(variant.kind, framework.src, 0, "", headers))
+    for part in active(build, variant).values():
         archs, heavy = 0, ""
         if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
             archs = len(component_archs(part, Version.parse(variant.compute)))
             heavy = _heavy(part)
-        for source, each in _objects(variant.kind, label, part.src, archs, heavy, headers):
+        for source, each in _objects(variant.kind, part.src, archs, heavy, headers):
             found.setdefault(source, each)
     return Work(variant.kind, tuple(found.values()))
 
@@ -215,14 +211,14 @@ def _heavy(part: Component) -> str:
 
 
 def _objects(
-    kind: Kind, label: str, sources: Iterable[str], archs: int, heavy: str, headers: HeaderNames | None
+    kind: Kind, sources: Iterable[str], archs: int, heavy: str, headers: HeaderNames | None
 ) -> Iterable[tuple[str, ObjectWork]]:
     data = work_data()
     stable = kind is not Kind.FULL  # headers of tvm-ffi are as small
     for source in sources:
         if source.lower().endswith(HEADER_ENDINGS):
             continue
-        names = headers.of(label, source) if headers is not None else None
+        names = headers.of(source) if headers is not None else None
         torch = names is None or any(name.startswith(_TORCH) for name in names)
         device = bool(archs and source.lower().endswith(HIP_ENDINGS))
         large = device and (

@@ -279,7 +279,7 @@ def _build(
             now(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, made_from, log, budget)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0, objects=kept.objects)
+        now(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:

@@ -80,7 +80,6 @@ def make_variant_dir(
             attempt=options.attempt,
             run=options.run,
             seconds=round(built.seconds, 1),
-            inputs=built.inputs,
             cache=built.cache,
             objects=built.objects,
         )

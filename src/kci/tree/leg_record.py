@@ -11,7 +11,6 @@ from msgspec import Meta
 from kci.config.values import SYSTEMS
 from kci.errors import rule_error
 from kci.files.bounded_json import decode_json, require_schema
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import parse_variant_name
 from kci.plan.durations import Seconds
 from kci.toolchains.launcher import CacheUse, ObjectUse
@@ -22,8 +21,6 @@ from kci.version import __version__
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
-_MOST_INPUTS = 768 * 1024
-"""Bytes; a whole `leg.json` may have 1 MiB."""
 
 
 MAX_ATTEMPT = 1000
@@ -53,8 +50,6 @@ class LegRecord(msgspec.Struct, frozen=True):
     source: GitState | None = None
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
-    inputs: RecordedInputs | None = None
-    """What it was really made from; not there if the builder could not tell."""
     cache: CacheUse | None = None
     """How much of it came out of a compiler cache."""
     objects: ObjectUse | None = None
@@ -77,7 +72,6 @@ def leg_for(
     run: str = "",
     source: GitState | None = None,
     seconds: float | None = None,
-    inputs: RecordedInputs | None = None,
     cache: CacheUse | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
@@ -109,8 +103,6 @@ def leg_for(
             source=kernel or source,
             seconds=seconds,
             archs=metadata.backend.archs,
-            # Without a record, the next plan goes by the sources alone.
-            inputs=inputs if inputs is None or len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None,
             cache=cache,
             objects=objects,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from kci.diagnostics import Diagnostic
 from kci.inputs.header_names import HeaderNames
 from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTrees
-from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
+from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
@@ -40,8 +39,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = Choice()
     affected: str | None = None
     """Only what changed since this branch or commit touches."""
-    published: Mapping[Key, PublishedVariant] = {}
-    """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
+    published: Mapping[Key, str] = {}
+    """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
     trees: Mapping[str, CarriedTree] = {}
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
@@ -63,7 +62,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     costs: Mapping[Key, Costs] = {}
     """What objects took in earlier runs, by kernel and backend."""
     digests: Path | None = None
-    """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
+    """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
     """What variants took in earlier runs."""
     max_jobs: int | None = None
@@ -203,7 +202,7 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
     return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
-def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, PublishedVariant]) -> frozenset[Key]:
+def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
     """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
@@ -220,46 +219,19 @@ def _with_fingerprints(
         return made[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
-    found = already(prints, request.published, made.__getitem__)
-    lacking = prints.keys() - found.reasons.keys()
+    found = already(prints, request.published)
+    lacking = prints.keys() - found.keys()
     if lacking and request.published and request.affected is not None:
         # A variant of the tier that users load may be made with another torch than its namesake of this tier.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
         loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
-        also = already({key: others[key] for key in lacking & others.keys()}, request.published, made.__getitem__)
-        known = {key: request.published[key].fingerprint for key in also.reasons}
-        found = Already(found.reasons | also.reasons, found.fingerprints | known)
+        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
+        found, prints = found | also, prints | {key: others[key] for key in also}
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
     return msgspec.structs.replace(
-        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees,
-        whole=request.affected is None, again=_compiled_again(matrix, request, prints, found.reasons, made),
-    )  # fmt: skip
-
-
-def _compiled_again(
-    matrix: Matrix,
-    request: PlanRequest,
-    prints: Mapping[Key, str],
-    skipped: Collection[Key],
-    made: Mapping[str, Fingerprints],
-) -> dict[Key, frozenset[str]]:
-    """What is compiled of the variants whose objects are kept, and are those of the variant that is published."""
-    found = {}
-    for kernel in matrix.kernels:
-        tree = request.trees.get(kernel.name)
-        for variant in kernel.each_once():
-            key = kernel.name, variant.name
-            kept, known = request.objects.get(key), request.published.get(key)
-            if key in skipped or kept is None or known is None or tree is None or variant.kind is Kind.NOARCH:
-                continue
-            # Objects of a later run than the tree's are of one that failed, and may be others.
-            if not (kept.run.isdecimal() and tree.run.isdecimal() and int(kept.run) <= int(tree.run)):
-                continue
-            again = made[kernel.name].compiled_again(variant, prints[key], known)
-            if again is not None:
-                found[key] = again
-    return found
+        options, fingerprints=prints, skip=found, tests=tests, trees=request.trees, whole=request.affected is None
+    )
 
 
 def _other_plans(
