@@ -11,7 +11,7 @@ import click
 from kci.ci.tree_index import TreeIndex, read_index, today
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._tables import legs_table, markdown, plan_tables, splits_table, tests_table, touches_table, unbuilt_tables
+from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
@@ -125,7 +125,7 @@ def command(
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
-            tables += [legs_table(plan, planned.estimate), *([splits_table(plan)] if plan.splits else [])]
+            tables += [legs_table(plan, planned.estimate)]
             tables += [tests_table(plan)] if plan.tests else []
             click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))

@@ -188,11 +188,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
     for index, limit in enumerate(settings.limits):
-        for key in ("max-jobs", "cores", "timeout-minutes"):
+        for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-        parts = limit.parts if isinstance(limit.parts, int) else None
-        yield ("limits", index, "parts"), parts, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
     for path, machine in subject.machines():
         image = machine.cross if isinstance(machine.cross, str) else None
         yield (*path, "cross"), image, _IMAGE.fullmatch, "true, or a container image with a cross compiler"
