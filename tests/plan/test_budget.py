@@ -254,6 +254,7 @@ def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> N
     assert "is estimated to take 30 to 300 min on" in late.message
 
 
+@pytest.mark.rule("KCI311", triggers=False)
 def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
