@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from kci.ci.tree_index import TreeIndex, read_index, today
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import print_diagnostics, print_json
 from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
@@ -18,6 +17,7 @@ from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.plan.github import FINISH
+from kci.plan.hardware_tests import CarriedTree
 from kci.plan.plan import Role
 from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
@@ -91,12 +91,17 @@ def command(
         raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
     known, problems = read_published(published)
     print_diagnostics(problems)
-    index = read_index(trees, partial(click.echo, err=True)).still(today()) if trees is not None else TreeIndex()
+    carried: dict[str, CarriedTree] = {}
+    if trees is not None:
+        from kci.ci.tree_index import read_index, today  # it loads half of kci
+
+        index = read_index(trees, partial(click.echo, err=True)).still(today())
+        known, carried = known | index.published(), index.carried()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
-        published=known | index.published(),
-        trees=index.carried(),
+        published=known,
+        trees=carried,
         fingerprints=fingerprints or bool(published) or trees is not None,
         digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
