@@ -77,9 +77,11 @@ def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, s
         real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
         place = f"{real}/{base}"
         with suppress(OSError, ValueError):
-            if stat.S_ISLNK(os.lstat(place).st_mode):
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode):
                 place = os.path.realpath(place)
-            if place.startswith(f"{root}/") and stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116
+                mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
