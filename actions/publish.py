@@ -40,7 +40,6 @@ def main() -> None:
         dry_run=dry_run,
         create_pr=flag_input("create-pr", default="false"),
         older=flag_input("older", default="false"),
-        tested=None,  # the gate has judged that
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):

@@ -167,9 +167,6 @@ def load_script(name: str) -> ModuleType:
     return module
 
 
-# What a run builds does not depend on this machine's cross compilers; tests of these ask for them.
-for _name in ("CXX_aarch64_linux_gnu", "CXX_x86_64_linux_gnu"):
-    os.environ.setdefault(_name, "no-cross-compiler")
 os.environ.setdefault("KCI_COMPILER_CACHE", "off")
 """Builds of tests compile, whatever compiler cache this machine has; the tests of one ask for it."""
 
@@ -282,13 +279,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call":
         item.stash[PASSED] = report.passed
     return report
-
-
-@pytest.fixture
-def cross_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this machine's cross compilers be found."""
-    for name in ("CXX_aarch64_linux_gnu", "CXX_x86_64_linux_gnu"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from buildkit import STABLE_CPU, quiet, request, with_changes, write_tree
 from kci.builders import native
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch
 from kci.builders.request import Request
+from kci.builders.visible_files import VisibleFiles
 from kci.files.cache import work_dir
 from kci.processes.running_commands import EndedCommand
 
@@ -32,12 +32,13 @@ BUILD = """
 
     [kernel.cpu]
     backend = "cpu"
-    src = ["csrc/a.cpp", "csrc/c.cpp"]
+    src = ["csrc/a.cpp", "csrc/c.cpp", "include/a.h", "way/linked.h"]
     include = ["include"]
     depends = ["torch"]
 """
 FILES = {
     "build.toml": BUILD,
+    "kci.toml": '[[inputs]]\npaths = ["table.bin"]\n',
     "torch-ext/three/__init__.py": "",
     "csrc/a.cpp": """
         #include "a.h"
@@ -90,8 +91,9 @@ class Kernel:
     def begin(self) -> tuple[Objects, native.Recipe]:
         what = self.request()
         recipe = native.plan(what, quiet)
-        native._prepare(recipe)
-        return native._objects(recipe, what, Watch(what), self.said.append), recipe
+        visible = VisibleFiles(what)
+        native._prepare(recipe, visible)
+        return native._objects(recipe, what, visible, self.said.append), recipe
 
     def compile(self, during: Callable[[str], None] = quiet, *, finish: bool = True) -> set[str]:
         """Build, and say which sources were compiled; `during` is called while a compiler runs."""

@@ -202,11 +202,15 @@ AGAIN = "correct that, and give the same command again: what compiled is kept"
     ("said", "hint"),
     [
         ("kernel/csrc/plus.cpp:1:10: fatal error: deep/x.h: No such file or directory",
-         'deep/x.h is in lib: add `include = ["lib"]` to the component in build.toml'),
+         'deep/x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib" to `include` of [torch] in build.toml'),
+        ("kernel/csrc/plus_one.cpp:1:10: fatal error: near.h: No such file or directory",
+         'near.h is csrc/near.h: add "csrc/near.h" to `src` of [kernel.plus_one_cpu] in build.toml'),
+        ("kernel/torch-ext/torch_binding.cpp:1:10: fatal error: plus_one.h: No such file or directory",
+         'plus_one.h is csrc/plus_one.h: add "csrc" to `include` of [torch] in build.toml'),
         ('kernel/csrc/a.cu(1): catastrophic error: cannot open source file "x.h"',
-         'x.h is in lib/deep: add `include = ["lib/deep"]` to the component in build.toml'),
+         'x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib/deep" to `include` of [torch] in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: 'top.h' file not found",
-         'top.h is in .: add `include = ["."]` to the component in build.toml'),
+         'top.h is top.h: add "top.h" to `src` and "." to `include` of [torch] in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: old.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: fatal error: gone.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: error: x.h", AGAIN),
@@ -214,7 +218,7 @@ AGAIN = "correct that, and give the same command again: what compiled is kept"
 )  # fmt: skip
 def test_a_header_that_lies_elsewhere_in_the_kernel(planned: tuple[Recipe, Request], said: str, hint: str) -> None:
     recipe, what = planned
-    for name in ("lib/deep/x.h", "top.h", "build/old.h", ".git/gone.h"):
+    for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
         (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (what.kernel_dir / name).touch()
     assert failed_build(recipe, what, Finished(1, NINJA.format(said=said))).hint == hint

@@ -125,11 +125,14 @@ class World:
         self.monkeypatch.setenv("CXX", str(self.root / "compiler"))
 
     def build(self, *, fresh: bool) -> tuple[bytes, Built]:
+        cache = self.caches[fresh]
+        for name in ("objects", "work") if fresh else ():
+            shutil.rmtree(cache / name, ignore_errors=True)
         what = request(self.root / "kernel", self.name, self.root)
         output = self.root / f"output-{fresh}"
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
-        made = native.build(with_changes(what, cache=self.caches[fresh], output=output, fresh=fresh), quiet)
+        made = native.build(with_changes(what, cache=cache, output=output), quiet)
         (module,) = output.glob("*.so")
         return module.read_bytes(), made
 

@@ -56,7 +56,6 @@ class World:
         run = {
             "id": 41, "event": "pull_request", "path": ".github/workflows/kci.yml", "head_sha": SHA,
             "head_branch": "topic", "head_repository": repo, "run_attempt": 1, "conclusion": "failure",
-            "created_at": "2026-11-23T07:00:00Z",
         }  # fmt: skip
         pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
         self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}

@@ -9,7 +9,7 @@ import pytest
 from buildkit import write_tree
 from conftest import torch_kernel
 from kci.builders.failures import failure_hint
-from kci.inputs.include_scan import certain_includes
+from kci.inputs.includes import certain_includes
 from kci.inputs.source_lints import pybind_included
 from kci.processes.process import Finished
 

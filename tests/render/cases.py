@@ -107,7 +107,6 @@ CASES = [
             names=("relu", "rms-norm"),
             callers=1,
             tested=True,
-            crossed=True,
             publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),

@@ -14,7 +14,6 @@ import pytest
 
 from cli.runner import kci
 from conftest import read_yaml
-from kci.catalog.runners import default_runners
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
 from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
@@ -308,27 +307,6 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
         next(i for i, line in enumerate(publisher["script"]) if word in line) for word in ("kci gate", "kci publish")
     )
     assert judged < sent
-
-
-def crossed_jobs() -> dict[str, Any]:
-    name, system = "torch213-cxx11-cpu-aarch64-linux", "aarch64-linux"
-    crossed = leg(name, system=system, built_on="x86_64-linux", cross=default_runners().cross[system].package)
-    emulated = TestLeg("k", "k", f"cpu-{system}", "cpu", system, (name,), ("ubuntu-24.04",), 30, host="x86_64-linux")
-    return jobs(child_pipeline(document([crossed, leg()], tests=(emulated,)), HUB, Purpose.PUBLISH))
-
-
-def test_what_is_crossed_gets_its_compiler_is_emulated_and_published_with_the_record_of_that() -> None:
-    found = crossed_jobs()
-    built, native = found["k: torch213-cxx11-cpu-aarch64-linux"], found[f"k: {leg().name}"]
-    (install,) = (line for line in built["script"] if "apt-get" in line)
-    assert install.endswith(" g++-aarch64-linux-gnu")
-    assert not any("apt-get" in line for line in native["script"])
-    assert built.get("tags") == native.get("tags"), "GitLab's own runners for x86-64"
-    tested = found["k: test cpu-aarch64-linux"]
-    assert tested.get("tags") == native.get("tags")
-    assert tested["script"][0].endswith(" qemu-user-static debian-archive-keyring")
-    record = "kci-records/k/cpu-aarch64-linux/kci-test.json"
-    assert tested["script"][-1].endswith(f" --record {record} --emulate")
 
 
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])

@@ -1,4 +1,4 @@
-"""Which issues a history leads to: rule by rule, and over a made-up year."""
+"""Which issues a history leads to: rule by rule."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     def read_again(*_: object, **__: object) -> None:
         raise AssertionError("a source is read again")
 
-    monkeypatch.setattr(SourceTree, "_take", read_again)
+    monkeypatch.setattr(hashlib, "file_digest", read_again)
     monkeypatch.setattr(SourceTree, "content", read_again)
     monkeypatch.setattr(package_rules, "_judged", read_again)
     assert plan_run(open_workspace([place]), request) == first

@@ -22,6 +22,7 @@ from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
+from kci.inputs.kernel_inputs import active
 from kci.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.plurals import count
 from kci.processes.ninja_run import failed_commands, was_killed
@@ -156,7 +157,7 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
     failed, more = found[0], len(found) - 1
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = named_error(failed.said) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system) or _AGAIN
+    hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in found if len(failed.said) > _SHOWN else found[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
             log(as_written(line, request.kernel_dir))
@@ -170,18 +171,36 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
     return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
 
 
-def _header_hint(text: str, kernel_dir: Path) -> str:
-    """What to do about a header that is not found, and that lies elsewhere in the kernel."""
-    if (missing := _MISSING_HEADER.search(text)) is None:
+def _header_hint(spot: ErrorSpot, request: Request) -> str:
+    """What to add to build.toml for a header that is not found, and that lies in the kernel."""
+    if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     wanted = next(name for name in missing.groups() if name)
+    kernel_dir, inputs = request.kernel_dir, request.files()
+    seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), wanted))
     for folder, folders, files in os.walk(kernel_dir):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
-        place = os.path.relpath(folder, kernel_dir)
-        if Path(wanted).name in files and f"{place}/{Path(wanted).name}".endswith(f"/{wanted}"):
-            include = (Path(place) / Path(wanted).name).as_posix().removesuffix(wanted).rstrip("/") or "."
-            return f'{wanted} is in {include}: add `include = ["{include}"]` to the component in build.toml'
+        for name in files:
+            path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
+            if path != beside and not f"/{path}".endswith(f"/{wanted}"):
+                continue
+            table, searched = _table_of(spot.path, request)
+            include = path.removesuffix(wanted).rstrip("/") or "."
+            add = [] if path in seen else [f'"{path}" to `src`']
+            add += [] if path == beside or include in searched else [f'"{include}" to `include`']
+            if add:
+                return f"{wanted} is {path}: add {' and '.join(add)} of {table} in build.toml"
     return ""
+
+
+def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+    """The table of build.toml that lists a source, else that of the binding, and where its headers are looked for."""
+    for label, part in active(request.build, request.variant).items():
+        if source in part.src:
+            return f"[kernel.{label}]", (*(part.include or ()), "csrc")
+    framework = request.build.torch or request.build.tvm_ffi
+    return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
 
 
 def failure_hint(done: Finished, work: Path, system: str) -> str:

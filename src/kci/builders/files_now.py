@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
-from kci.inputs.include_scan import Scan, asked_names, scan
+from kci.inputs.include_scan import asked_names, scan
 from kci.inputs.stat_cache import StatCache
 
 OWN = (f"{KERNEL}/", f"{FOLDER}/")
@@ -98,11 +98,11 @@ class FilesNow:
         try:
             before = os.stat(place)  # noqa: PTH116  - a Path for each file costs more than all the rest
             remembered = self._remembered.get(place, before)
-            if remembered is None or remembered[1] is None:
-                raw = Path(place).read_bytes()
-                remembered = (hashlib.sha256(raw).hexdigest(), Scan(asked_names(raw)))
-                self._remembered.put(place, before, os.stat(place), *remembered)  # noqa: PTH116
-            found = (_seen(before), remembered[0], remembered[1].names if remembered[1] else ())
+            raw = Path(place).read_bytes()
+            if remembered is None:
+                remembered = hashlib.sha256(raw).hexdigest()
+                self._remembered.put(place, before, os.stat(place), remembered)  # noqa: PTH116
+            found = (_seen(before), remembered, asked_names(raw))
         except OSError:
             found = (_MISSING, "", ())
         self._known[path] = found

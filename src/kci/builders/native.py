@@ -10,30 +10,27 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.commands import NVCC_INCLUDES, Toolchain
+from kci.builders.commands import Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, out_of_time, unwritable
 from kci.builders.kernel_files import refused, write_package
-from kci.builders.never_ran.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.ninjafile import ninja_text
 from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
 from kci.builders.object_store import ObjectStore
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
-from kci.builders.units import Language
+from kci.builders.visible_files import VisibleFiles
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.files.lock import locked
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
@@ -46,15 +43,12 @@ from kci.toolchains.compilers import (
     glibc_is_newer,
     ninja_version,
     program_of,
-    refuse_backend,
     version_line,
 )
-from kci.toolchains.crossing import crosses, is_crossed, refuse_other_system
 from kci.toolchains.cuda import (
     Toolkit,
     find_library_headers,
     find_toolkit,
-    for_system,
     mentions_libraries,
     nvcc_name,
 )
@@ -63,12 +57,12 @@ from kci.toolchains.environment import (
     Environment,
     isolated,
     own,
-    python_config,
     python_include,
     tvm_ffi_environment,
 )
 from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
+from kci.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import read_torch_version, same_version
@@ -82,8 +76,6 @@ OBJECTS = "objects/1"
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
 """A compiler cache that remembers what was included does not see a header that would be found before it now."""
-_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
-"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -107,23 +99,19 @@ def plan(request: Request, log: Log) -> Recipe:
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     newer_glibc = glibc_is_newer(cxx)
-    cuda, runtime = for_system(cuda, request.options.cache, variant.system) if cuda is not None else (None, None)
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.options.cache, variant.system)
+        cuda_headers=find_library_headers(cuda, request.options.cache)
         if cuda is not None and wants_libraries
         else None,
-        cuda_runtime=runtime,
-        nvcc_flags=NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
-        pyconfig={} if variant.kind is Kind.TVM_FFI else python_config(variant.system),
         ar=program_of(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
-        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
@@ -143,7 +131,7 @@ def build(request: Request, log: Log) -> Built:
     """
     ends_at = ending(request.options.stop_after)
     recipe = plan(request, log)
-    watch = Watch(request)
+    visible = VisibleFiles(request)
     environment = recipe.chain.environment
     for part in recipe.chain.fetched():
         part.ensure(environment.python, log)
@@ -152,10 +140,10 @@ def build(request: Request, log: Log) -> Built:
     work = recipe.work
     with locked(work, log) as lock:
         try:
-            _prepare(recipe)
+            _prepare(recipe, visible)
             if recipe.translation is not None:
                 hipify.translate(recipe.translation, log)
-            objects = _objects(recipe, request, watch, log)
+            objects = _objects(recipe, request, visible, log)
             missing = objects.restore()
             others = [step for step in recipe.steps if not step.depfile]
             wanted = [step.output for step in missing] if request.part else [recipe.target.module]
@@ -173,7 +161,7 @@ def build(request: Request, log: Log) -> Built:
             objects.complete()
             if request.part is None:
                 objects.linked()
-                inputs = _recorded(recipe, watch, objects.named())
+                visible.require_unchanged()
         made = Built(builder="native", archs=None, cache=use, objects=objects.use())
         if request.part is not None:
             return made
@@ -182,23 +170,23 @@ def build(request: Request, log: Log) -> Built:
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return msgspec.structs.replace(made, archs=archs, inputs=inputs)
+    return msgspec.structs.replace(made, archs=archs)
 
 
-def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
-    """The objects of a build; one that is to make everything anew finds none and keeps none."""
+def _objects(recipe: Recipe, request: Request, visible: VisibleFiles, log: Log) -> Objects:
+    """The objects of a build."""
     options = request.options
-    stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
+    stores = [ObjectStore(options.cache / OBJECTS)]
     given = recipe.work / GIVEN
     shutil.rmtree(given, ignore_errors=True)
     heads: list[PackHead] = []
-    if options.objects_from and not request.fresh:
+    if options.objects_from:
         stores.append(ObjectStore(given))
         heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
         for line in missing_parts(heads, request.variant.name) if options.link else ():
             log(f"{line}: what is missing is compiled here")
     remembered = StatCache(Path("/"), options.cache / "inputs")
-    return Objects(recipe, watch, stores, remembered, log, [head.run for head in heads])
+    return Objects(recipe, visible, stores, remembered, log, [head.run for head in heads])
 
 
 @contextmanager
@@ -222,7 +210,7 @@ def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator
 
 def _pack(objects: Objects, request: Request) -> None:
     out_file, packed = request.options.objects_to, objects.packed()
-    if out_file is not None and not request.fresh:
+    if out_file is not None:
         use = objects.use()
         head = PackHead(
             kernel=request.build.name,
@@ -235,15 +223,6 @@ def _pack(objects: Objects, request: Request) -> None:
             run=request.options.run,
         )
         pack_objects(packed, head, out_file)
-
-
-def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:
-    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
-    chain, covered = recipe.chain, watch.covered
-    read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
-    if any(unit.language is Language.HIP for unit in recipe.sources.units):
-        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(chain.versions))
 
 
 def _compile(
@@ -259,7 +238,7 @@ def _compile(
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
-        tools |= share.settings | (_FRESH if request.fresh else {})
+        tools |= share.settings
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else {}
         if found and (line := found.about_to_run(tools, _not_launched(recipe))):
@@ -317,17 +296,15 @@ def _require_buildable(request: Request) -> None:
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         raise refused("KCI507", message, kind=BuildFailedError)
-    if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
-        hint = "build it with --builder nix, or with the reference builder"
-        raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
-    if variant.backend not in BUILDABLE:
-        refuse_backend(variant.backend)
+    compiled = TVM_FFI_BACKENDS if variant.kind is Kind.TVM_FFI else BUILDABLE
+    if variant.backend not in compiled or not variant.system.endswith("-linux"):
+        message = f"the native builder does not compile {variant.name}"
+        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
+        raise MissingToolError(message, hint=hint)
     here = this_system()
-    if here != variant.system and not crosses(variant, here):
-        refuse_other_system(variant)
-    if here != variant.system and not request.options.isolation:
-        message = f"{variant.name} needs a torch for {variant.system}, and this Python's is for {here}"
-        raise MissingToolError(message, hint="leave out --no-isolation")
+    if here != variant.system:
+        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
 
 
 def _environment(request: Request) -> Environment:
@@ -338,14 +315,14 @@ def _environment(request: Request) -> Environment:
     """
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "", variant.system)
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
     if not request.options.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only, system=variant.system)
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -377,9 +354,9 @@ def _versions(
     return tuple(found)
 
 
-def _prepare(recipe: Recipe) -> None:
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
-    recipe.work.mkdir(parents=True, exist_ok=True)
+    visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import tarfile
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,6 @@ from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.files.archive import (
     SUFFIXES,
     DamagedError,
-    Member,
     RefusedError,
     TarStream,
     opened_archive,
@@ -205,9 +205,9 @@ class _Taken:
         self._names: set[str] = set()
         self._next: tuple[str, ObjectRecord] | None = None
 
-    def member(self, archive: TarStream, member: Member) -> None:
+    def member(self, archive: TarStream, member: tarfile.TarInfo) -> None:
         found = _MEMBER.fullmatch(member.name)
-        if member.directory or (found is None and member.name != HEAD):
+        if member.isdir() or (found is None and member.name != HEAD):
             raise RefusedError(member.name, "no pack has one of this name")
         if (found is None) is not (self.head is None):
             raise RefusedError(member.name, f"{HEAD} is the first, and there is one")
@@ -234,7 +234,7 @@ class _Taken:
                 raise RefusedError(member.name, str(error)) from error
             self._next = None
 
-    def _object(self, archive: TarStream, member: Member, name: str) -> None:
+    def _object(self, archive: TarStream, member: tarfile.TarInfo, name: str) -> None:
         following, self._next = self._next, None
         # Of two with one name the first is taken: side by side it would be a matter of luck which.
         if following is None or following[0] != name or following[1].headers not in self._lists or name in self._names:

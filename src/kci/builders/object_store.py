@@ -276,9 +276,9 @@ class ObjectStore:
             return self._settled[inside]
         now = path.stat()
         if (known := self._known.get(inside, now)) is not None:
-            return known[0]
+            return known
         digest = file_digest(path)
-        self._known.put(inside, now, path.stat(), digest, None)
+        self._known.put(inside, now, path.stat(), digest)
         return digest
 
     def _prune(self, limit: int) -> None:

@@ -28,9 +28,10 @@ from kci.builders.object_store import (
     header_list,
     object_name,
 )
-from kci.builders.read_files import Watch, dependencies
+from kci.builders.read_files import dependencies
 from kci.builders.recipe import Recipe
 from kci.builders.units import Language
+from kci.builders.visible_files import VisibleFiles
 from kci.inputs.stat_cache import StatCache
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log
@@ -50,7 +51,7 @@ class Objects:
     def __init__(
         self,
         recipe: Recipe,
-        watch: Watch,
+        visible: VisibleFiles,
         stores: Sequence[ObjectStore],
         remembered: StatCache,
         log: Log,
@@ -60,7 +61,7 @@ class Objects:
 
         Args:
             recipe: the build; everything but objects is in its work directory.
-            watch: the kernel's files.
+            visible: the kernel's files.
             stores: where objects are looked for; the first takes those that are made. None of them: nothing is found
                 or kept.
             remembered: digests of files.
@@ -86,20 +87,11 @@ class Objects:
         self._log = log
         self._files = FilesNow(recipe.work, remembered)
         self._compilers = ObjectCompilers(recipe.chain, self._files)
-        self._watch = watch
-        inputs = watch.inputs
-        self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(watch.variant)}
+        self._visible = visible
+        inputs = visible.inputs
+        self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(visible.variant)}
         # What hipcc lists is not known to be all.
-        self._may_read = {
-            unit.object: {
-                f"{OWN[0]}{inputs.shown(path)}"
-                for path, _ in inputs.of_source(watch.variant, str(unit.source), map(str, unit.include), unit.flags)
-            }
-            for unit in recipe.sources.units
-            if unit.language is Language.HIP
-        }
-        # What assembler includes has a name that is wanted; here it is about files that a flag names.
-        self._unlisted = {f"{OWN[0]}{inputs.shown(path)}" for path in inputs.unlisted(watch.variant)}
+        self._may_read = {unit.object: self._own for unit in recipe.sources.units if unit.language is Language.HIP}
         self._links = _as_links(recipe.links)
         self._in_the_way: dict[tuple[str, ...], InTheWay] = {}
         self._reads: dict[str, Iterable[str]] = {}
@@ -287,7 +279,7 @@ class Objects:
         """What a compiler says that it read, by names that are the same on every machine."""
         found = {self._link_name(path) for path in dependencies(self._work / f"{step.output}.d")}
         words = " ".join(step.command)
-        found |= {path for path in self._unlisted if posixpath.basename(path) in words}
+        found |= {path for path in self._own if posixpath.basename(path) in words}
         found |= {path for own in found if own.startswith(OWN) for path in self._files.assembled(own)}
         found |= self._may_read.get(step.output, set())
         self._reads[step.output] = found
@@ -328,7 +320,7 @@ class Objects:
     def _is_same_again(self, path: str, digest: str) -> bool:
         """Whether a file is what it was when the build began, also where a folder was renamed, and is so tomorrow."""
         if path not in self._same:
-            before = self._watch.before(os.path.realpath(self._work / path)) or digest
+            before = self._visible.before(os.path.realpath(self._work / path)) or digest
             text = self._files.text(path)
             timed = b"__TIMESTAMP__" in text or (
                 (b"__DATE__" in text or b"__TIME__" in text) and "SOURCE_DATE_EPOCH" not in os.environ

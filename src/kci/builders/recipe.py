@@ -11,6 +11,7 @@ from kci.builders import generate, hipify, older_systems
 from kci.builders.commands import (
     EXPORTS,
     GENERATED,
+    KERNEL,
     Target,
     Toolchain,
     compile_command,
@@ -34,7 +35,6 @@ from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
 from kci.processes.memory_gate import Need
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
-from kci.toolchains.environment import PYCONFIG
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""
@@ -55,6 +55,8 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     links: dict[str, Path]
     """Links in the work directory."""
+    kernel: str
+    """What the folder of the kernel has links to, in words."""
     files: dict[str, str]
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
@@ -94,11 +96,13 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         work=work,
         target=target,
         chain=chain,
-        links=links(chain, request.kernel_dir),
+        links=links(chain),
         sources=sources,
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
+        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of {request.kernel_dir.resolve()} that"
+        " build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(
             request.options.jobs,
@@ -132,6 +136,7 @@ def commands(recipe: Recipe) -> list[str]:
     lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
         lines += [
@@ -187,7 +192,7 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
+    return hipify.Translation(work / KERNEL, work, chain.environment, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
@@ -196,6 +201,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
-        **{f"{PYCONFIG}/{name}": text for name, text in chain.pyconfig.items()},
         **older_systems.files(chain, target),
     }

@@ -14,7 +14,7 @@ from kci.config.settings import OBJECTS_GB, Settings
 from kci.config.values import LauncherTool
 from kci.errors import UsageError
 from kci.files.cache import default_cache
-from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
+from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.launcher import CacheUse, ObjectUse
@@ -66,8 +66,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """The commit of the sources, where they came without their repository."""
     archs: tuple[str, ...] = ()
     """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
-    check_reproducible: bool = False
-    """Build it a second time elsewhere, and refuse it if the two differ."""
     part: str | None = None
     """Compile only this share of the objects, such as `3/16`, and make no variant."""
     torch_only: bool = False
@@ -80,8 +78,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Packs of objects, and folders of them, to look in besides the cache."""
     objects_to: Path | None = None
     """Write a pack of all objects that were found or made, however the build ends."""
-    module: Path | None = None
-    """The native module, made by hand with the commands that never ran; see `made_by_hand`."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name."""
     launcher: LauncherTool | None = None
@@ -136,8 +132,6 @@ class Request(msgspec.Struct, frozen=True):
     """How; the cache as an absolute path."""
     budget: JobBudget | None = None
     """What it shares with other builds, in place of `options.jobs`."""
-    fresh: bool = False
-    """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
 
@@ -168,5 +162,3 @@ class Built(msgspec.Struct, frozen=True):
     """What the native builder had to compile of it."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
-    inputs: RecordedInputs | None = None
-    """What it was really made from; None where the builder cannot tell."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.discover import FaultyKernel
-from kci.config.values import Crossed, LeaveOut
+from kci.config.values import LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
@@ -137,8 +137,6 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    emulated: Text = ""
-    """What ran the variants in place of a machine of their system."""
     variants: tuple[TestedVariant, ...] = ()
 
 
@@ -154,7 +152,6 @@ class RunPlan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
     leave_out: LeaveOut | None = None
-    crossed: Crossed = Crossed.TESTED
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:

@@ -28,15 +28,12 @@ from kci.ci.run_records import (
     newest,
     read_uploaded,
 )
-from kci.config.values import Crossed
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import Log
-from kci.matrix.names import parse_variant_name
-from kci.plan.fingerprint import Key, PublishedVariant
+from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.plan import KeptObjects, TestLeg
-from kci.run.kernel_tests import TestState
-from kci.tree.manifest import Manifest, Present
+from kci.plan.plan import KeptObjects
+from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
 INDEX_FILE = "kci-trees.json"
@@ -107,10 +104,10 @@ class TreeIndex(msgspec.Struct, frozen=True):
         """The objects as a plan takes them."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
-    def published(self) -> dict[Key, PublishedVariant]:
-        """The variants of the trees, as `read_published` tells those of files."""
+    def published(self) -> dict[Key, str]:
+        """The fingerprints of the variants of the trees, as `read_published` tells those of files."""
         return {
-            (kernel, entry.variant): PublishedVariant(entry.fingerprint, place.manifest.inputs.get(entry.inputs or ""))
+            (kernel, entry.variant): entry.fingerprint
             for kernel, place in self.trees.items()
             for entry in place.manifest.present
             if entry.fingerprint is not None
@@ -160,39 +157,6 @@ class RunUploads(msgspec.Struct, frozen=True):
             elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
                 found[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
         return found
-
-    def unproven(self) -> dict[str, list[str]]:
-        """By kernel, the variants that another system compiled and no test has passed on, unless that is allowed."""
-        if self.plan.crossed is Crossed.UNTESTED:
-            return {}
-        # Of a kernel that was not merged, tests neither passed nor failed.
-        passing, built = self.tests.keys() - self.untested().keys(), {leg.kernel for leg in self.plan.legs}
-        found = {}
-        for kernel in self.plan.kernels:
-            name, record, place = kernel.name, self.records.get(kernel.name), self.index.trees.get(kernel.name)
-            manifest = (record and record.manifest) if name in built else (place and place.manifest)
-            here = [test for test in self.plan.tests if test.kernel == name and (name, test.name) in passing]
-            passed = {variant for test in here for variant in self._passed(test)}
-            before = place.passed if place is not None and name not in built else {}
-            lacking = [
-                entry.variant
-                for entry in (manifest.present if manifest else ())
-                if entry.origin.built_on and entry.variant not in passed and _machine_of(entry) not in before
-            ]
-            if lacking:
-                found[name] = lacking
-        return found
-
-    def _passed(self, test: TestLeg) -> set[str]:
-        """A record that passed may name variants without any test."""
-        record = self.tests[test.kernel, test.name]
-        empty = {item.variant for item in record.variants if item.state is not TestState.PASSED}
-        return {*test.variants} & {*record.tested} - empty
-
-
-def _machine_of(entry: Present) -> str:
-    """The test leg that a variant is tested by."""
-    return f"{entry.backend}-{parse_variant_name(entry.variant).system}"
 
 
 def read_uploads(folder: Path) -> RunUploads:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.cli import options
 from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
@@ -55,7 +54,7 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
         (
             leg.kernel,
             leg.name,
-            f"{leg.runner_text} (crossed)" if leg.built_on else leg.runner_text,
+            leg.runner_text,
             leg.image or "-",
             f"{leg.timeout} min",
             leg.takes_text,
@@ -72,17 +71,10 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
-    ways = [
-        f"; of {count(way.legs, 'leg')} for {way.system} {way.now} crossed: {money(way.native)} on machines of that "
-        f"system, {money(way.crossed)} on {way.host}"
-        for way in made.both_ways
-        if way.now or options().verbose
-    ]
     minutes = between(made.at_least, made.at_most, "runner minute")
     wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
     return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in "
-        f"{count(made.waves, 'wave')}{''.join(ways)}"
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in {count(made.waves, 'wave')}"
     )
 
 

@@ -103,13 +103,6 @@ from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part,
     metavar="DIR",
     help="Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
 )
-@click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
-@click.option(
-    "--module",
-    type=PATH,
-    metavar="FILE",
-    help="For macOS and Windows: make the variant of this module, which the commands of --dry-run have made.",
-)
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(
     kernel: str,

@@ -23,7 +23,7 @@ from kci.plurals import count
 from kci.tree.manifest import read_published
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, each_run, gather, read_results
+from kci.watch.history import RecordedRun, append, each_run, gather, read_results
 from kci.watch.history_branch import HistoryBranch, address_of
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
@@ -106,7 +106,8 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
 @click.option("--branch", metavar="NAME", default="kci-history", show_default=True, help="The branch with the history.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
-def record(results: tuple[Path, ...], branch: str, remote: str) -> int:
+@click.option("--history", type=PATH, help="A checkout of the branch, or another directory, to append to instead.")
+def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | None) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
     The history is a branch of git. It only grows, and each call writes new files: concurrent calls do not conflict.
@@ -117,10 +118,15 @@ def record(results: tuple[Path, ...], branch: str, remote: str) -> int:
     """
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    new = HistoryBranch(address_of(Path(), remote), branch).record(runs) if runs else 0
+    new = 0
+    if history is not None:
+        with writing(history):
+            new = len(append(history, runs))
+    elif runs:
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch}")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or branch}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 

@@ -19,7 +19,6 @@ from kci.files.cache import default_cache
 from kci.plan.github import FINISH
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.plan import Role
-from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -59,7 +58,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option(
     "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
 )
-@answer_forms("table", "json", "github", "html", "mermaid", "markdown")
+@answer_forms("table", "json", "github", "markdown")
 def command(
     kernels: tuple[str, ...],
     affected: str | None,
@@ -115,10 +114,6 @@ def command(
     print_diagnostics(planned.diagnostics)
     print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
     match output:
-        case "html":
-            click.echo(plan_page(planned.plan, planned.estimate), nl=False)
-        case "mermaid":
-            click.echo(mermaid(planned.plan), nl=False)
         case "markdown":
             click.echo(markdown(plan_tables(planned.plan, planned.estimate)))
         case "json":

@@ -13,7 +13,6 @@ from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
     Backend,
-    Crossed,
     Forks,
     Grouping,
     Installer,
@@ -40,8 +39,6 @@ class Machine(Table, frozen=True):
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
     """How many such runners there are; no more jobs than that run in parallel."""
-    cross: bool | str | None = None
-    """Under `runners`: what is for this system is compiled on runners of the other CPU; in an image if it names one."""
 
 
 class Machines(Table, frozen=True):
@@ -229,8 +226,6 @@ class Publish(Table, frozen=True):
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
     attest: bool = True
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False

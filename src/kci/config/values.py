@@ -80,13 +80,6 @@ class LauncherTool(enum.StrEnum):
     """Nothing."""
 
 
-class Crossed(enum.StrEnum):
-    """What of the variants that were compiled on another system is published."""
-
-    TESTED = "tested"
-    UNTESTED = "untested"
-
-
 class LeaveOut(enum.StrEnum):
     """What becomes of variants that are published from other sources and that a release leaves out."""
 

@@ -61,7 +61,7 @@ def place_digest(directory: Path) -> str:
 
 PARTS = {
     "builds": ("run", "work", "objects", "trees", "inputs"),
-    "toolchains": ("envs", "roots", "cuda", "headers", "wheels", "test-packages", "test-tools"),
+    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),
 }
 """Folders of the cache by what they are for: builds, what builds are made with, and objects."""

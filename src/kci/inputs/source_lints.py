@@ -19,14 +19,13 @@ from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
 from kci.config.find_settings import FoundSettings, locate
-from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import certain_includes, quoted_includes, scan
-from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
+from kci.inputs.includes import certain_includes, included, quoted_includes
+from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
@@ -51,7 +50,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, header_not_listed, newer_processor, pybind_included)
+        lints = (include_missing, newer_processor, pybind_included)
         found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
@@ -162,37 +161,39 @@ def _is_there(tree: SourceTree, path: str) -> bool:
         return False
 
 
-def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI138: a listed file includes a header that is in the kernel, but in no `src` list.
+def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
 
-    Only includes in quotes count, and only files that are there: an include of anything else is the compiler's matter.
-    Headers of headers are followed. Each header is reported once, at the first source that needs it.
+    An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
     """
-    sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
-    listed = {path for _, path in sources}
-    below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
-    extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
+    try:
+        inputs = KernelInputs(
+            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
+        )
+        visible = inputs.visible()
+    except KciError:
+        return  # said where the input is declared
     reported: set[str] = set()
-    reached = _Reached(directory, quoted_includes)
-    for source, path in sources:
-        seen = {path}
-        todo = [path]
-        while todo:
-            file = todo.pop()
-            for header in sorted(reached.own(file, source.include)):
-                if header in seen:
-                    continue
-                seen.add(header)
-                if header in listed or header.startswith(below or ("\0",)):
-                    continue  # its own entry follows what it includes
-                todo.append(header)
-                packaged = header.startswith(("torch-ext/", "tvm-ffi-ext/")) and header.endswith(extensions)
-                if header in reported or header in GENERATED or packaged:
-                    continue
-                reported.add(header)
-                named = f"{quoted(file)} includes {quoted(header)}"
-                message = f"{named}, which is in no `src` list: a sandboxed build will not see it"
-                yield kernel.document.at_value(source.place, "KCI138", message, f'add "{header}" to this `src`')
+    for source in _sources(kernel):
+        path = _normal(inputs.inside(source.text))
+        if escapes(source.text) or not path.endswith(SOURCE_ENDINGS):
+            continue
+        folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
+        for name in quoted_includes(_content(tree, path)):
+            places = (_normal(posixpath.join(folder, name)) for folder in folders)
+            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not found or not visible.isdisjoint(found) or found[0] in reported:
+                continue
+            shown = inputs.shown(found[0])
+            if shown in GENERATED:
+                continue
+            reported.add(found[0])
+            message = f"{quoted(source.text)} includes {quoted(shown)}, which is in no `src` list: no build sees it"
+            hint = f'add "{shown}" to this `src`' if not escapes(shown) else _DECLARE
+            yield kernel.document.at_value(source.place, "KCI138", message, hint)
+
+
+_DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
 
 
 def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -249,10 +250,6 @@ class _Reached:
             seen |= own
             yield file, foreign
 
-    def own(self, file: str, include: tuple[str, ...]) -> set[str]:
-        """The files of the kernel that one of them includes itself. What leads out of it is KCI145's."""
-        return self._includes(file, include)[0]
-
     def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
         known = self._known.get((file, include))
         if known is None:
@@ -291,19 +288,6 @@ def _normal(path: str) -> str:
     return posixpath.normpath(path) if path else ""
 
 
-def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component."""
-    try:
-        declared = settings.settings.inputs_of(kernel.build.name)
-        found = KernelInputs(kernel.build, Path(kernel.directory), tree, declared).escapes()
-    except KciError:
-        return  # said where the input is declared, or by the lint of sources
-    for label, message in found:
-        name = "torch" if kernel.build.torch is not None else "tvm-ffi"
-        place: KeyPath = (name, "src") if label == BINDING else ("kernel", label, "src")
-        yield kernel.document.at_value(place, "KCI145", message, ESCAPE_HINT)
-
-
 def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI333: `[[inputs]]` names what is not in the repository."""
     if settings.document is None:
@@ -337,7 +321,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    reached = _Reached(directory, _named)
+    reached = _Reached(directory, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -354,7 +338,3 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
             yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)
-
-
-def _named(content: bytes) -> tuple[str, ...]:
-    return scan(content).names

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.catalog.runners import Runner, Runners, default_prices, quotas
+from kci.catalog.runners import Runners, default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
 from kci.matrix.names import Kind
-from kci.plan.machines import OWN_MINUTES, price_of
-from kci.plan.plan import BothWays, Estimate, Leg, Part, Plan, Role
+from kci.plan.machines import OWN_MINUTES
+from kci.plan.plan import Estimate, Leg, Part, Plan, Role
 from kci.plurals import count
 
 
@@ -47,27 +47,6 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         wall_at_most=most,
         parts=tuple(parts),
     )
-
-
-def both_ways(legs: Sequence[Leg], runners: Runners) -> tuple[BothWays, ...]:
-    """What the legs that can be crossed cost on either kind of machine; each takes as long on both, roughly."""
-    found = []
-    for system, target in sorted(runners.cross.items()):
-        for host, backends in sorted(target.hosts.items()):
-            compiled = [leg for leg in legs if leg.kind is not Kind.NOARCH]
-            here = [leg for leg in compiled if leg.system == system and leg.backend in backends]
-            if not here:
-                continue
-            native = _costs(_priced(leg, runners.native(leg.backend, system)) for leg in here)
-            crossed = _costs(_priced(leg, runners.machine(leg.backend, host)) for leg in here)
-            minutes, now = sum(leg.minutes for leg in here), sum(bool(leg.built_on) for leg in here)
-            found.append(BothWays(system, host, len(here), minutes, native, crossed, now))
-    return tuple(found)
-
-
-def _priced(leg: Leg, runner: Runner | None) -> Leg:
-    rate, currency = (price_of(runner) if runner is not None else None) or (None, "")
-    return msgspec.structs.replace(leg, rate=rate, currency=currency)
 
 
 def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:

@@ -40,7 +40,7 @@ LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
 """What a job that tests gets to know."""
 
-LIMIT_KEYS = ("max_jobs", "cores", "disk", "cross", "builder")
+LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
 """Keys that a job has only where there is such a limit or need."""
 
 OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
@@ -139,9 +139,7 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
 
 def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
     """The jobs that test as a workflow's matrix."""
-    emulated = {"emulate": True}
-    entries = [{key: getattr(test, key) for key in TEST_KEYS} | (emulated if test.host else {}) for test in tests]
-    return {"include": entries}
+    return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
 def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:

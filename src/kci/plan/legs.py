@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kci.catalog.runners import Runner, Runners, default_runners
+from kci.catalog.runners import Runners, default_runners
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
@@ -214,19 +214,12 @@ def place(
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
         return Unplaced("KCI301", f"no runner is known for {system}")
-    if runner.host and not crossed_by(variant, runner, runners, container=container):
-        runner = runners.native(variant.backend, system)
-        if runner is None:
-            return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
         return Unplaced("KCI303", _not_compiled(variant.backend, system))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
-    if runner.host:
-        version = ".".join((variant.compute or "").split(".")[:2])
-        image = runner.cross_image.replace("{compute}", version) if container else ""
     limit = runners.limit(kernel, variant.backend)
     if recorded is not None or noarch:
         minutes = Minutes(*[recorded or build.minutes] * 3)
@@ -257,22 +250,11 @@ def place(
         cores=limit.cores if variant.backend == "cuda" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
-        built_on=runner.host,
-        cross=runners.cross[system].package if runner.host and not image else None,
         builder=None if compiled else "nix",
     )
     splits = compiled and not noarch and size is not None
     parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
     return Placed(variant, leg, build.setup, most_minutes(runner), parts)
-
-
-def crossed_by(variant: Variant, runner: Runner, runners: Runners, *, container: bool) -> bool:
-    """Whether a runner of another system compiles a variant: in an image of its own, or with what packages have."""
-    target = runners.cross.get(variant.system)
-    versions = target.hosts.get(runner.host, {}).get(variant.backend) if target is not None else None
-    if variant.kind is Kind.NOARCH or versions is None:
-        return False
-    return bool(runner.cross_image and container) or not versions or variant.compute in versions
 
 
 def _not_compiled(backend: str, system: str) -> str:
@@ -290,15 +272,6 @@ def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> s
     """The image that a variant's leg builds in; empty for none."""
     placed = place(variant, runners, container=container)
     return "" if isinstance(placed, Unplaced) else placed.leg.image
-
-
-def compiled_by(variant: Variant, runners: Runners, *, container: bool = True) -> str:
-    """What compiles a variant, as far as a plan knows: its image; for another CPU also on which, by what package."""
-    placed = place(variant, runners, container=container)
-    if isinstance(placed, Unplaced):
-        return ""
-    leg = placed.leg
-    return f"{leg.image or leg.cross} on {leg.built_on}" if leg.built_on else leg.image
 
 
 def _refuse_twins(matrix: Matrix) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from kci.config.discover import FaultyKernel
 from kci.config.settings import Ignore
-from kci.config.values import Crossed, LeaveOut
+from kci.config.values import LeaveOut
 from kci.matrix.names import Kind
 from kci.plan.machines import Pool
 
@@ -101,10 +101,6 @@ class Leg(msgspec.Struct, frozen=True):
     """The earlier run whose objects it starts with; empty for none."""
     objects_from: str = ""
     """The artifact of that run that has them."""
-    built_on: str = ""
-    """The system of its runner, where that is another one than its variants'."""
-    cross: str | None = None
-    """The package with the cross compiler that its runner needs; None where an image has one, or none is needed."""
     builder: str | None = None
     """`nix` where the nix builder makes it; None for the builder that fits."""
     at_least: int | None = None
@@ -159,8 +155,6 @@ class TestLeg(msgspec.Struct, frozen=True):
     """A hash of what it runs and where: the kernel's tests, and the labels; empty if the plan was made without."""
     run: str = ""
     """The earlier run whose tree it tests; empty for the tree that this run merges."""
-    host: str = ""
-    """The system of its runner, if that is another one: then qemu runs the tests."""
 
     @property
     def runner_text(self) -> str:
@@ -240,8 +234,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -253,20 +245,6 @@ class Part(msgspec.Struct, frozen=True):
     legs: int
     minutes: int
     costs: dict[str, float]
-
-
-class BothWays(msgspec.Struct, frozen=True):
-    """What the legs for one system cost on machines of that system, and compiled on those of another CPU."""
-
-    system: str
-    host: str
-    legs: int
-    minutes: int
-    native: dict[str, float]
-    crossed: dict[str, float]
-    """By currency, as far as the runners have prices."""
-    now: int
-    """How many of them are crossed as it is."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -296,8 +274,6 @@ class Estimate(msgspec.Struct, frozen=True):
     """The same for `at_least` and `at_most`."""
     parts: tuple[Part, ...]
     """The largest first."""
-    both_ways: tuple[BothWays, ...] = ()
-    """For each system that machines of another CPU compile for."""
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -330,8 +306,6 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; null where none is published."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
     estimate: Estimate | None = None
 
 

@@ -81,15 +81,14 @@ def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
-        system, shared = str(path[2]), _of_any(subject, path)
-        crossed = machine.cross or (machine.cross is None and shared and shared.cross)
+        system = str(path[2])
         instead = one_of(label for label, its in hosted.labels.items() if its == system)
         for index, text in enumerate(machine.labels or ()):
             label, place = text.lower(), (*path, "labels", index)
             if label in hosted.retired:
                 yield place, f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever", instead
             elif label in hosted.labels:
-                if hosted.labels[label] != system and not crossed:
+                if hosted.labels[label] != system:
                     yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
             elif _OF_GITHUB.fullmatch(label):
                 message = (
@@ -191,9 +190,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-    for path, machine in subject.machines():
-        image = machine.cross if isinstance(machine.cross, str) else None
-        yield (*path, "cross"), image, _IMAGE.fullmatch, "true, or a container image with a cross compiler"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None
@@ -335,17 +331,6 @@ def failures_without_effect(subject: _Subject) -> Iterator[Found]:
         yield ("schedule", "issues", "failures"), message, "remove it; docs/compat.md has the rules"
 
 
-def cross_without_effect(subject: _Subject) -> Iterator[Found]:
-    """KCI350: `cross` where nothing compiles for another system."""
-    for path, machine in subject.machines():
-        target = default_runners().cross.get(str(path[2]))
-        backends = {backend for host in (target.hosts.values() if target else ()) for backend in host}
-        if machine.cross and (path[0] != "runners" or not backends or path[1] not in ("any", *backends)):
-            known = ", ".join(sorted(default_runners().cross))
-            message = f"`cross` has no effect here: kci compiles for {known} on the other CPU, and for few backends"
-            yield (*path, "cross"), message, "`[runners.cpu.aarch64-linux]`, `cuda` or `any` in place of `cpu`"
-
-
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
     "KCI323": label_of_no_runner,
@@ -360,9 +345,8 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI334": digest_of_several,
     "KCI336": cores_without_effect,
     "KCI338": branch_of_one_version,
-    "KCI350": cross_without_effect,
     "KCI816": failures_without_effect,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI350", "KCI816")
+_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI816")
 """The rules that are about a key, not about its value."""

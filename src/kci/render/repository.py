@@ -215,7 +215,6 @@ def render_workflows(
         timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
-        crossed=any(runner.host for runner in workspace.runners.own.values()),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),

@@ -82,8 +82,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
     """Whether there are machines that test."""
-    crossed: bool = False
-    """Whether machines of another CPU compile, or test."""
     compiled: bool = False
     """Whether a kernel is compiled, so that there are objects to keep from run to run."""
     nix: bool = False
@@ -122,7 +120,7 @@ def render(
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
-        "limit_keys": [key for key in LIMIT_KEYS if inputs.crossed or key != "cross"],
+        "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),

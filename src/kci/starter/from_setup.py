@@ -20,7 +20,7 @@ from kci.config.values import python_name
 from kci.diagnostics import printable
 from kci.errors import FindingsError
 from kci.files.walk import walk
-from kci.inputs.include_scan import scan
+from kci.inputs.includes import included
 from kci.plurals import count
 from kci.processes.process import Log
 from kci.sources.package_rules import OPS, check_package, package_of
@@ -271,7 +271,7 @@ def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequen
     waiting, seen = list(sources), set(sources)
     while waiting:
         file = waiting.pop()
-        for name in scan(found[file]).names:
+        for name in included(found[file]):
             for folder in (posixpath.dirname(file), *include):
                 path = posixpath.normpath(posixpath.join(folder, name))
                 if path in found:

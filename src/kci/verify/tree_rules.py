@@ -144,10 +144,6 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
         known = metadata.kci.committed if metadata.kci is not None else None
         if origin.committed not in (None, known):
             yield f"the manifest says when the commit of {name} was made, its metadata says otherwise"
-        built_on = metadata.kci.built_on if metadata.kci is not None else None
-        if origin.built_on != built_on:
-            where = [f"on {place}" if place else "on its own system" for place in (origin.built_on, built_on)]
-            yield f"the manifest says that {name} was compiled {where[0]}, its metadata {where[1]}"
     if variant.hashes is not None and variant.digest != entry.digest:
         yield f"{name} changed after it was merged"
 

@@ -17,11 +17,11 @@ from kci.diagnostics import Diagnostic
 from kci.inputs.source_tree import SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
-from kci.plan.budget import Alternative, both_ways, check_budget, check_time, estimate
+from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
 from kci.plan.durations import Duration, read_durations
 from kci.plan.estimates import sizes
-from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
+from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
@@ -37,8 +37,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = Choice()
     affected: str | None = None
     """Only what changed since this branch or commit touches."""
-    published: Mapping[Key, PublishedVariant] = {}
-    """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
+    published: Mapping[Key, str] = {}
+    """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
     trees: Mapping[str, CarriedTree] = {}
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
@@ -58,7 +58,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     objects: Mapping[Key, KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     digests: Path | None = None
-    """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
+    """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
     """What variants took in earlier runs."""
     max_jobs: int | None = None
@@ -138,9 +138,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
-        crossed=found.settings.publish.crossed,
     )
-    made = msgspec.structs.replace(estimate(plan.legs), both_ways=both_ways(plan.legs, workspace.runners))
+    made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += (
@@ -195,7 +194,7 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
     return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
-def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, PublishedVariant]) -> frozenset[Key]:
+def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
     """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
@@ -212,21 +211,19 @@ def _with_fingerprints(
         return made[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
-    found = already(prints, request.published, made.__getitem__)
-    lacking = prints.keys() - found.reasons.keys()
+    found = already(prints, request.published)
+    lacking = prints.keys() - found.keys()
     if lacking and request.published and request.affected is not None:
         # A variant of the tier that users load may be made with another torch than its namesake of this tier.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
         loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
-        also = already({key: others[key] for key in lacking & others.keys()}, request.published, made.__getitem__)
-        known = {key: request.published[key].fingerprint for key in also.reasons}
-        found = Already(found.reasons | also.reasons, found.fingerprints | known)
+        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
+        found, prints = found | also, prints | {key: others[key] for key in also}
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
     return msgspec.structs.replace(
-        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees,
-        whole=request.affected is None,
-    )  # fmt: skip
+        options, fingerprints=prints, skip=found, tests=tests, trees=request.trees, whole=request.affected is None
+    )
 
 
 def _other_plans(

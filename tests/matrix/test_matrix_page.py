@@ -1,4 +1,4 @@
-"""`--format html` and `mermaid`: what is on the pages, that nothing in them is believed, and how they behave."""
+"""`kci matrix --format html`: what is on the page, that nothing in it is believed, and how it behaves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.matrix.grid_page import matrix_page
 from kci.matrix.selection import compute_matrix
-from kci.matrix.table_page import PageRow, PageSection, table_page
-from kci.plan.budget import estimate, simulate, starts
-from kci.plan.legs import make_plan
-from kci.plan.plan_page import mermaid, plan_page
+from kci.matrix.table_page import Chip, PageSection, table_page
 from watch.browser import Browser
 
 EXAMPLES = ROOT / "examples"
@@ -90,56 +87,25 @@ def test_three_hundred_kernels_are_a_page_that_opens(catalog: Catalog) -> None:
 
 def test_what_a_file_says_is_text_on_the_page() -> None:
     bad = "<script>alert(1)</script>"
-    page = table_page(bad, bad, [PageSection(bad, (bad,), (PageRow((bad,), {"backend": f'"{bad}'}, span=(0, 1)),))], {})
+    chip = Chip(bad, bad, 0, {"backend": f'"{bad}'})
+    page = table_page(bad, bad, [PageSection(bad, (bad,), (bad,), ((bad, ((chip,),)),))], {})
     assert bad not in page
     assert page.count("<script>") == 1
     assert "default-src 'none'" in page
 
 
-def test_the_bars_begin_when_the_machines_are_free(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog))
-    ends = [start + leg.minutes for start, leg in zip(starts(plan.legs), plan.legs, strict=True)]
-    assert max(ends) == simulate(plan.legs)[1]
-    page = Rows(plan_page(plan, estimate(plan.legs)))
-    assert {leg.name for leg in plan.legs} <= {row[0] for row in page.rows}
-    assert {item.variant for item in plan.left_out} <= {row[0] for row in page.rows}
-
-
-def test_the_graph_has_every_leg_and_one_merge(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda"])], catalog))
-    graph = mermaid(plan)
-    assert graph.startswith("flowchart LR\n")
-    assert graph.count("[[merge]]") == 1
-    assert all(leg.name in graph for leg in plan.legs)
-
-
-def test_a_graph_of_many_legs_counts_them() -> None:
-    graph = kci("plan", EXAMPLES, "--tier", "all", *EDITION, "--format", "mermaid").stdout
-    assert re.search(r"cuda<br>\d+ legs, \d+ to \d+ minutes", graph)
-    assert len(graph.splitlines()) < 60
-
-
-def test_a_name_cannot_become_markup() -> None:
-    from kci.plan.plan_page import _quoted
-
-    assert _quoted('a"]<b>&') == '"a#quot;]#lt;b>#amp;"'
-
-
-@pytest.mark.parametrize("command", ["matrix", "plan"])
-def test_a_page_ends_where_it_ends(command: str) -> None:
-    assert kci(command, EXAMPLES / "relu", *EDITION, "--format", "html").stdout.endswith("</html>")
+def test_a_page_ends_where_it_ends() -> None:
+    assert kci("matrix", EXAMPLES / "relu", *EDITION, "--format", "html").stdout.endswith("</html>")
 
 
 @pytest.mark.programs
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["matrix", "plan"])
-def test_the_page_in_a_browser(command: str, tmp_path: Path) -> None:
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(kci(command, EXAMPLES / "relu", EXAMPLES / "rms-norm", *EDITION, "--format", "html").stdout)
+    file.write_text(kci("matrix", EXAMPLES / "relu", EXAMPLES / "rms-norm", *EDITION, "--format", "html").stdout)
     with Browser(tmp_path / "profile") as browser:
         browser.open(file)
-        what = "li" if command == "matrix" else "tr"
-        rows = f"[...document.querySelectorAll('tbody {what}')].filter((row) => row.offsetParent !== null)"
+        rows = "[...document.querySelectorAll('tbody li')].filter((row) => row.offsetParent !== null)"
         everything = browser.do(f"{rows}.length")
         assert everything > 20
         choose = "const one = document.querySelector('select[data-key=backend]'); one.value = 'cuda';"
@@ -157,9 +123,8 @@ def test_the_page_in_a_browser(command: str, tmp_path: Path) -> None:
             assert browser.axe() == []
         assert browser.do("[...document.querySelectorAll('input, select')].every((one) => one.labels.length === 1)")
         browser.open(file, script=False)
-        if command == "matrix":
-            assert browser.do("document.querySelector('article').offsetParent") is None
-            browser.click("tbody li a")
-            browser.until("document.querySelector('article:target')")
+        assert browser.do("document.querySelector('article').offsetParent") is None
+        browser.click("tbody li a")
+        browser.until("document.querySelector('article:target')")
         assert browser.console == []
         assert [url for url in browser.requests if not url.startswith(("file:", "about:"))] == []

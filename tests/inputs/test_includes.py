@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from growth import assert_in_proportion
-from kci.inputs.include_scan import quoted_includes
+from kci.inputs.includes import quoted_includes
 from kci.sources.op_rules import check_cpp
 
 
@@ -17,6 +17,7 @@ from kci.sources.op_rules import check_cpp
         ('#include "a.h"\n// #include "b.h"\n  # include "c.h"', ["a.h", "c.h"]),
         ('if (c == \'"\') {} /*\n#include "no.h"\n*/\n#include "a.h"', ["a.h"]),
         ('x = "\\"/*";\n#include "a.h"\n', ["a.h"]),
+        ('int x;\r#include "../x.h"\rint y;', ["../x.h"]),
         ('#error "not closed\n#include "a.h"\n', ["a.h"]),
     ],
 )

@@ -17,8 +17,6 @@ from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import same_version
 
 ICPX = "icpx"
-ASKED_OF_ICPX = "<those of icpx -###>"
-"""In the commands of a machine that has no icpx to ask."""
 
 # in the line for llvm-spirv: the extensions without the `-all` that comes first
 _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
@@ -34,7 +32,7 @@ def find_icpx(compute: str) -> tuple[str, ...]:
         MissingToolError: it is not here, or of another version.
     """
     version = Version.parse(compute).minor_text
-    hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh; --dry-run shows the commands"
+    hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     found = shutil.which(ICPX)
     if found is None:
         message = f"building for xpu needs icpx {version}, which is not installed on this machine"
@@ -97,7 +95,7 @@ def compile_flags(code: SyclCode) -> list[str]:
     return ["-fPIC", "-fsycl", *strict, *_PRECISE, *rest]
 
 
-def link_flags(code: SyclCode, extensions: str = ASKED_OF_ICPX) -> list[str]:
+def link_flags(code: SyclCode, extensions: str) -> list[str]:
     """What the link gets: it is there that code for the devices is made ahead of time.
 
     `extensions` are those of SPIR-V that icpx has by default (`default_extensions`).
