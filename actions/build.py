@@ -27,8 +27,7 @@ from common import (
     text_input,
     warn,
 )
-from kci.builders.object_packs import PackHead, pack_name, read_costs, read_head
-from kci.builders.parts import Seconds
+from kci.builders.object_packs import PackHead, pack_name, read_head
 from kci.builders.request import read_part
 from kci.ci.run_records import (
     OBJECTS_FILE,
@@ -117,7 +116,6 @@ class Leg:
             attempt=self.run.attempt or 1,
             run=self.run.id,
             part=self.part or ("1/1" if self.slice else None),
-            balance=balance() if self.part else None,
             torch_only=flag_input("torch-only", "false"),
             link=bool(text_input("takes") and packs(runner_temp() / "kci-objects") and not self.slice),
             objects_from=packs(runner_temp() / "kci-objects"),
@@ -185,15 +183,6 @@ class Leg:
     def upload_name(self) -> str:
         """What it uploads is called, without what tells attempts apart."""
         return upload_name(self.kernel.build.name, self.name)
-
-
-def balance() -> Path | None:
-    """What sources took in the earlier run, for parts: all of them are given the same pack of it."""
-    packed = packs(runner_temp() / "kci-objects" / "earlier")
-    seconds = {source: cost.seconds for pack in packed for source, cost in read_costs(pack).items()}
-    place = runner_temp() / "kci-seconds.json"
-    write_record(place, Seconds(seconds))
-    return place if seconds else None
 
 
 def packs(folder: Path) -> tuple[Path, ...]:
@@ -340,8 +329,7 @@ def keep_objects(leg: Leg) -> list[AnswerTable]:
     set_output("objects-name", name)
     set_output("objects-folder", str(leg.kept))
     if not leg.part and not leg.slice:  # those of a part are with the leg that links, too
-        costs = {source: cost for pack in packed for source, cost in read_costs(pack).items()}
-        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds, costs)
+        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds)
         write_record(leg.packed / OBJECTS_FILE, kept)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 

@@ -71,7 +71,6 @@ def main() -> None:
         published=known | index.published(),
         trees=index.carried(),
         objects=index.kept_objects(),
-        costs=index.object_costs(),
         fingerprints=True,
         callers=callers or None,
         split=jobs > 0,

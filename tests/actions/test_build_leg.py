@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
 from actions.test_common import load
@@ -17,7 +16,6 @@ from conftest import ROOT
 from kci.builders.object_packs import PackHead, pack_objects
 from kci.builders.request import read_part
 from kci.errors import UnfinishedBuildError
-from kci.plan.object_work import ObjectCost
 from kci.run.build_leg import LegRequest
 from kci.toolchains.launcher import ObjectUse
 
@@ -76,11 +74,6 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
     script.main()
     (options,) = [request.options for request in asked]
     assert (options.part, options.torch_only, options.objects_from) == ("2/3", True, (earlier,))
-    assert options.balance is None, "nothing is known of the seconds"
-    monkeypatch.setattr(script, "read_costs", lambda _pack: {"csrc/a.cu": ObjectCost(7.0)})
-    script.main()
-    assert asked[-1].options.balance is not None
-    assert msgspec.json.decode(asked[-1].options.balance.read_bytes())["seconds"] == {"csrc/a.cu": 7.0}
 
 
 @pytest.mark.parametrize(

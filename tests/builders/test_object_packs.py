@@ -19,12 +19,11 @@ import pytest
 from buildkit import with_changes
 from kci.builders import recipe
 from kci.builders.build import plan_commands
-from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_costs, read_head
+from kci.builders.object_packs import HEAD, PackHead, missing_parts, pack_name, packs_in, read_head
 from kci.builders.object_store import ObjectRecord
 from kci.builders.request import PartOf
 from kci.errors import KciError, UnsafeError, UsageError
 from kci.files.archive import plain_member
-from kci.plan.object_work import ObjectCost
 from kci.processes.memory_gate import Need
 from kci.processes.running_commands import EndedCommand
 from objectkit import ALL, Kernel, put
@@ -78,15 +77,6 @@ def test_the_same_objects_are_the_same_pack(here: Kernel, tmp_path: Path) -> Non
     here.compile()  # from here on, each build finds all of them
     one, two = (here.pack(tmp_path / f"{name}.tar.zst") for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
-
-
-def test_a_pack_says_what_its_objects_took(here: Kernel, tmp_path: Path) -> None:
-    pack = here.pack(tmp_path / "one.tar")
-    assert read_costs(pack) == {f"csrc/{name}.cpp": ObjectCost(1.5, 10**6) for name in "abc"}
-    pack.write_bytes(pack.read_bytes()[:-20_000])
-    assert read_costs(pack).keys() <= {f"csrc/{name}.cpp" for name in "abc"}
-    pack.write_bytes(b"no pack")
-    assert read_costs(pack) == {}
 
 
 def test_what_was_taken_from_a_pack_is_packed_again(here: Kernel, there: Kernel, tmp_path: Path) -> None:

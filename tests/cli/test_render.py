@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -166,22 +165,12 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
     assert not (repository / ".gitlab").exists()
 
 
-def test_a_leg_that_takes_longer_than_its_job_may_is_said(repository: Path, tmp_path: Path) -> None:
+def test_a_leg_that_may_take_longer_than_its_job_is_said(repository: Path) -> None:
     (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
-    planned, rendered = kci("plan"), kci("render")
-    assert (planned.code, rendered.code) == (1, 1)
-    for said in (planned, rendered):
-        assert said.stderr.count("error[KCI335]") == 1
-        assert "is estimated to take 2 min on ubuntu-24.04, and its job ends after 1" in said.stderr
-    assert not (repository / ".github" / "workflows" / "kci.yml").exists()
-    refused = kci("plan", "--format", "github")
-    assert (refused.code, refused.stdout) == (1, ""), "a matrix that is refused is not printed"
-    legs = json.loads(kci("plan", "--format", "json").stdout)["legs"]
-    took = [{"kernel": leg["kernel"], "variant": name, "seconds": 600} for leg in legs for name in leg["variants"]]
-    (tmp_path / "durations.json").write_text(json.dumps({"schema": 1, "durations": took}))
-    measured = kci("plan", "--durations", tmp_path / "durations.json")
-    assert measured.code == 1, "that is no estimate"
-    assert "error[KCI337]" in measured.stderr
+    for said in (kci("plan"), kci("render")):
+        assert said.code == 0
+        assert said.stderr.count("warning[KCI335]") == 1
+        assert "on ubuntu-24.04, and its job ends after 1" in said.stderr
 
 
 def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,10 @@ import tarfile
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from kci.builders.files_now import OWN
 from kci.builders.object_store import Digest, ObjectRecord, ObjectStore, Seconds, read_header_list
 from kci.builders.request import PartOf
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
@@ -34,7 +32,6 @@ from kci.files.archive import (
 from kci.files.bounded_json import MAX_BYTES, decode_json, require_schema
 from kci.files.replace import replacing
 from kci.matrix.names import objects_name
-from kci.plan.object_work import ObjectCost
 from kci.plurals import count
 from kci.processes.process import Log
 from kci.toolchains.launcher import ObjectUse, RunId
@@ -161,21 +158,6 @@ def read_head(pack: Path) -> PackHead:
     except (OSError, RefusedError, DamagedError, ValueError) as error:
         raise FindingsError(f"cannot read {pack}: {error}") from error
     raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
-
-
-def read_costs(pack: Path) -> dict[str, ObjectCost]:
-    """What the objects of a pack took to compile, by the source as build.toml names it, as far as that can be read."""
-    found: dict[str, ObjectCost] = {}
-    with suppress(OSError, RefusedError, DamagedError, ValueError), opened_archive(pack) as archive:
-        for member in archive.members():
-            named = _MEMBER.fullmatch(member.name)
-            if named is None or named[2] != "json" or member.size > MAX_BYTES:
-                continue
-            record = decode_json(b"".join(iter(lambda: archive.read(_CHUNK), b"")), ObjectRecord)
-            if record.seconds is not None and record.source.startswith(OWN[0]):
-                source = record.source.removeprefix(OWN[0])
-                found[source] = ObjectCost(round(record.seconds, 1), record.memory or 0)
-    return found
 
 
 def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:

@@ -24,14 +24,12 @@ from kci.builders.commands import (
 )
 from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
-from kci.builders.parts import read_seconds, share_of
+from kci.builders.parts import share_of
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.catalog.runners import default_runners
 from kci.files.cache import work_dir
-from kci.inputs.header_names import HeaderNames
 from kci.matrix.names import Kind
-from kci.plan.object_work import work_of
 from kci.plurals import count
 from kci.processes.job_budget import job_count, jobs_are_chosen, nvcc_threads
 from kci.processes.memory_gate import Need
@@ -120,9 +118,7 @@ def _share(request: Request, sources: Sources) -> frozenset[str] | None:
     """The objects of the part that is asked for; None for all there is to do."""
     if (part := request.part) is None:
         return None
-    work = work_of(request.build, request.variant, HeaderNames(request.files()))
-    told = read_seconds(request.options.balance) if request.options.balance else {}
-    return share_of(sources.units, part, work, told, torch_only=request.options.torch_only)
+    return share_of(sources.units, part)
 
 
 def _limits(request: Request, share: frozenset[str] | None, needs: Mapping[str, Need]) -> Iterator[str]:

@@ -32,7 +32,6 @@ from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import Log
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.object_work import Costs, ObjectCost
 from kci.plan.plan import KeptObjects
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
@@ -82,8 +81,6 @@ class TreeIndex(msgspec.Struct, frozen=True):
     """The attempt of that run; each plans anew, and the newest counts."""
     objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
     """The newest objects of each kernel's legs, by the leg's name: of pushes to the branch only, as the trees are."""
-    costs: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, dict[Text, ObjectCost]]] = {}
-    """What compiling each kernel's sources took, by backend and source: of the latest that was recorded."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -106,10 +103,6 @@ class TreeIndex(msgspec.Struct, frozen=True):
     def kept_objects(self) -> dict[Key, KeptObjects]:
         """The objects as a plan takes them."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
-
-    def object_costs(self) -> dict[Key, Costs]:
-        """What objects took, as a plan takes it."""
-        return {(kernel, backend): each for kernel, found in self.costs.items() for backend, each in found.items()}
 
     def published(self) -> dict[Key, str]:
         """The fingerprints of the variants of the trees, as `read_published` tells those of files."""
@@ -193,14 +186,9 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     """The index that a run leaves: the one that it began with, and what became of its kernels."""
     trees, lacking = dict(before.index.trees), before.untested()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
-    costs = {kernel: dict(found) for kernel, found in before.index.costs.items()}
-    backends = {(leg.kernel, leg.name): leg.backend for leg in before.plan.legs}
     for kernel, record in before.records.items():
         for leg in record.objects:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
-            if leg.costs and (backend := backends.get((kernel, leg.leg))):
-                of_kernel = costs.setdefault(kernel, {})
-                of_kernel[backend] = of_kernel.get(backend, {}) | leg.costs
         if _lost(before.plan, record):
             trees.pop(kernel, None)  # so the next run builds all of it
         elif record.manifest is not None and record.complete and not _only_carried(before.plan, kernel):
@@ -220,7 +208,7 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
         for kernel, legs in sorted(objects.items())
     }
     objects = {kernel: legs for kernel, legs in still.items() if legs}
-    return TreeIndex(trees, day, objects=objects, costs=costs).still(day)
+    return TreeIndex(trees, day, objects=objects).still(day)
 
 
 def _only_carried(plan: RunPlan, kernel: str) -> bool:

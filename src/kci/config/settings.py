@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import field
@@ -115,8 +115,8 @@ class Limit(Table, frozen=True):
     """How many threads each of them may use, where it has threads: nvcc."""
     timeout_minutes: Unsigned | None = None
     """When a leg is given up."""
-    parts: Unsigned | Literal["auto"] | None = None
-    """How many legs share the objects of a variant; "auto", the default, for as many as fit their time."""
+    parts: Unsigned | None = None
+    """How many legs share the objects of a variant; without it, one builds all of it."""
 
 
 class UserTier(Table, frozen=True):

@@ -1,8 +1,4 @@
-"""What a C, C++, CUDA or HIP source includes: the one reading of `#include` in kci.
-
-Two questions are asked of a text. What may a compiler read because of it? That errs on the side of too much: comments
-and strings are searched as well (`scan`). And what does it surely include by a name in quotes? That errs on the side of
-too little, and is what a finding can be based on (`quoted_includes`).
+"""What a C, C++, CUDA or HIP source may make a compiler read, for the store of objects: rather too much than too little.
 
 A text is taken as compilers take it: a byte order mark is skipped; lines end with LF, CR LF or CR; a backslash at the
 end joins two; form feeds and the like are blanks; comments may stand between the words of a directive; `%:` is `#`.
@@ -37,16 +33,6 @@ _SPLICE = re.compile(rb"\\[ \t\v\f]*\n")
 _DIGRAPH = re.compile(rb"%(?=:):")
 _TRIGRAPH = re.compile(rb"\?(?=\?=)\?=")
 _LOOK_BACK = 256
-# A string without an end goes to that of its line: looking for the end from each quote anew might take for ever.
-_COMMENT_OR_STRING = re.compile(
-    rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
-)
-_QUOTED = re.compile(rb'^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*"([^"\n]{1,400})"', re.MULTILINE)
-_CONDITIONAL = re.compile(
-    rb"""^[ \t\v\f]*\#[ \t\v\f]*(include|define|endif|ifdef|ifndef|if)\b"""
-    rb"""[ \t\v\f]*(?:[<"]([^">\n]{1,400})[>"]|(\w+))?""",
-    re.MULTILINE,
-)
 
 
 class Scan(msgspec.Struct, frozen=True, array_like=True):
@@ -118,36 +104,6 @@ def asked_names(raw: bytes) -> tuple[str, ...]:
     if any(match[3] for match in asked):
         names |= {name for match in _DIRECTIVE.finditer(text) if (name := match[5] or match[6])}
     return _texts(names)
-
-
-def quoted_includes(raw: bytes) -> list[str]:
-    """The names that a source includes in quotes, outside of comments and strings, in order."""
-    if b"include" not in raw or b'"' not in raw:
-        return []
-    text = _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], _joined(raw))
-    return [name.decode("utf-8", "replace") for name in _QUOTED.findall(text)]
-
-
-def certain_includes(raw: bytes) -> list[str]:
-    """The names that a source includes on no condition but that of an include guard, in order."""
-    if b"include" not in raw:
-        return []
-    text = _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], _joined(raw))
-    found = []
-    certain: list[bool] = []
-    guard = b""
-    for word, name, macro in _CONDITIONAL.findall(text):
-        match word:
-            case b"include" if name and all(certain):
-                found.append(name.decode("utf-8", "replace"))
-            case b"endif" if certain:
-                certain.pop()
-            case b"define" if macro == guard and certain:
-                certain[-1] = True  # right behind its #ifndef
-            case b"if" | b"ifdef" | b"ifndef":
-                certain.append(False)
-        guard = macro if word == b"ifndef" else b""
-    return found
 
 
 def _joined(raw: bytes) -> bytes:

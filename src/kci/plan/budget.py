@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.catalog.runners import default_prices, quotas
+from kci.catalog.runners import Runners, default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
+from kci.matrix.names import Kind
 from kci.plan.machines import OWN_MINUTES
 from kci.plan.plan import Estimate, Leg, Part, Plan, Role
 from kci.plurals import count
@@ -148,16 +149,18 @@ def check_budget(
     return []
 
 
-def check_time(legs: Iterable[Leg]) -> list[Diagnostic]:
-    """Legs that take longer than their jobs may: by an estimate (KCI335), or as recorded (KCI337). One for each kernel.
+def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
+    """Kernels whose legs may take longer than their jobs, and the parts that would fit: KCI335.
 
-    An estimate is above the limit if the middle of its range is.
+    A record has to fit into the job. An estimate can be wrong, so its middle has to fit into half of it, unless
+    kci.toml says how many parts there are.
     """
-    late: dict[tuple[str, bool], list[Leg]] = {}
+    late: dict[str, list[Leg]] = {}
     for leg in legs:
-        if leg.minutes > leg.timeout:
-            late.setdefault((leg.kernel, leg.measured), []).append(leg)
-    return [_late(kernel, same) for (kernel, _), same in sorted(late.items())]
+        chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
+        if leg.minutes > (leg.timeout if chosen else leg.timeout // 2):
+            late.setdefault(leg.kernel, []).append(leg)
+    return [_late(kernel, same) for kernel, same in sorted(late.items())]
 
 
 def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
@@ -165,13 +168,22 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
     took = f"took {worst.minutes} minutes" if worst.measured else f"is estimated to take {worst.takes_text}"
     message = f"{kernel} {worst.name} {took} on {worst.runner_text}, and its job ends after {worst.timeout}{more}"
-    ways = ["name a machine with more cores under [runners] in kci.toml"]
+    ways = []
+    if worst.kind is not Kind.NOARCH and len(worst.variants) < 2:
+        room = max(1, worst.timeout // 2 - _BESIDE)
+        needed = math.ceil(worst.minutes * (worst.parts or 1) / room)
+        ways.append(f'compile it in parts: `parts = {needed}` in a [[limits]] of kci.toml with `kernel = "{kernel}"`')
     ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
+    ways += ["name a machine with more cores under [runners] in kci.toml"]
     ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
     if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
         ways += ["raise `timeout-minutes` in [[limits]]"]
     ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
-    return finding("KCI337" if worst.measured else "KCI335", message, hint="; ".join(ways))
+    return finding("KCI335", message, hint="; ".join(ways))
+
+
+_BESIDE = 10
+"""Minutes of a part leg that setting up takes, at most, and what rounding adds."""
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:

@@ -19,7 +19,6 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
 from kci.matrix.names import Kind, objects_name
-from kci.plan.object_work import work_data
 from kci.plan.plan import LeftOut, Leg, Plan, Role, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
@@ -44,18 +43,22 @@ TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout
 LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
 """Keys that a job has only where there is such a limit or need."""
 
-OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "objects_from", "memory")
-"""What a job gets to know about objects, each where there is something to know; `parts` of a link leg may be 0."""
+OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
+"""What a job gets to know about objects, each where there is something to know."""
 
 FINISH = "finish"
 """The matrix of the legs that go on in a second job where they end themselves; an entry that is in it has this key."""
+
+
+_LONG = 0.25
+"""A leg that is estimated to take more than this share of its time may not end in it."""
 
 
 def may_go_on(leg: Leg) -> bool:
     """Whether a leg could end itself before it is done: a part, or a variant that takes long. A link is run again."""
     if leg.kind is Kind.NOARCH or leg.role is Role.LINK or leg.builder:
         return False
-    return leg.role is Role.PART or leg.minutes > leg.timeout * work_data().parts.long
+    return leg.role is Role.PART or leg.minutes > leg.timeout * _LONG
 
 
 def github_matrix(plan: Plan, shard: int | None = None, role: str = Role.WHOLE) -> str:
@@ -334,6 +337,4 @@ def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tupl
         LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
     ]
     kept = tuple(leg for leg in plan.legs if leg not in refused)
-    made = {(leg.kernel, name) for leg in kept for name in leg.variants}
-    splits = tuple(item for item in plan.splits if (item.kernel, item.variant) in made)
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests, splits=splits)
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

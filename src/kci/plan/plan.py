@@ -94,9 +94,7 @@ class Leg(msgspec.Struct, frozen=True):
     part: int | None = None
     """The share of its variant's objects that it compiles, from 1 on; None for a leg that makes variants."""
     parts: int | None = None
-    """How many shares there are. With 0, a link leg compiles itself what it takes from no other."""
-    torch_only: bool = False
-    """Whether the shares are of those objects alone that read torch's headers: parts of another variant have others."""
+    """How many shares there are."""
     takes: tuple[str, ...] = ()
     """The part legs of the kernel whose objects a link leg takes, by name."""
     objects_run: str = ""
@@ -105,16 +103,10 @@ class Leg(msgspec.Struct, frozen=True):
     """The artifact of that run that has them."""
     builder: str | None = None
     """`nix` where the nix builder makes it; None for the builder that fits."""
-    memory: int | None = None
-    """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
-    recorded: bool = False
-    """Whether `minutes` comes from the seconds that all its objects took in an earlier run."""
     at_least: int | None = None
     """The minutes that it takes in the best case; None if `minutes` was recorded."""
     at_most: int | None = None
     """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
-    compiles: int | None = None
-    """How many of its objects `minutes` counts, where the others are those of `objects_run`; None if it counts all."""
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -195,25 +187,6 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Split(msgspec.Struct, frozen=True):
-    """A variant that is compiled in parts, or of whose objects those of another are some; and why."""
-
-    kernel: str
-    variant: str
-    parts: int
-    """Its own; 0 if its link compiles what it takes from no other."""
-    objects: int
-    minutes: int
-    """What it would take in one job, roughly."""
-    reason: str
-    takes: str = ""
-    """The variant of the same kernel whose parts compile objects for it too."""
-    shared: int = 0
-    """How many objects these are."""
-    saves: int = 0
-    """Minutes of machines, roughly, against compiling it alone."""
-
-
 class KernelPlan(msgspec.Struct, frozen=True):
     """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
 
@@ -261,8 +234,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
-    splits: tuple[Split, ...] = ()
-    """The variants that are compiled in parts, and why."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -335,8 +306,6 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; null where none is published."""
-    splits: tuple[Split, ...] = ()
-    """The variants that are compiled in parts, and why."""
     estimate: Estimate | None = None
 
 

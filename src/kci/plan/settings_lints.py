@@ -187,11 +187,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
     for index, limit in enumerate(settings.limits):
-        for key in ("max-jobs", "cores", "timeout-minutes"):
+        for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-        parts = limit.parts if isinstance(limit.parts, int) else None
-        yield ("limits", index, "parts"), parts, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None

@@ -150,8 +150,8 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        tree, nodes = _tree(text, python_span().loader)
-        ops = check_ops(tree, nodes, package.name) if may_register(text) else ()
+        tree = _tree(text, python_span().loader)
+        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_register(text) else ()
         return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"
@@ -160,18 +160,22 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
 
 
-def _tree(text: bytes, version: tuple[int, ...]) -> tuple[ast.Module, list[ast.AST]]:
+def _tree(text: bytes, version: tuple[int, ...]) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
         tree = ast.parse(text, feature_version=(version[0], version[1]))
-    nodes = list(ast.walk(tree))
-    if version < _UNPACKING and (place := next(filter(_unpacks, nodes), None)) is not None:
-        raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
-    return tree, nodes
+    if version < _UNPACKING and _STARRED.search(text):
+        place = next(filter(_unpacks, ast.walk(tree)), None)
+        if place is not None:
+            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+    return tree
 
 
 _UNPACKING = (3, 11)
 """Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+
+_STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
+"""What every file with either of them has; in the many without, no node is looked at."""
 
 
 def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,18 @@ from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.inputs.header_names import HeaderNames
-from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
-from kci.plan.durations import NO_DURATIONS, Durations, read_durations
+from kci.plan.durations import Duration, read_durations
+from kci.plan.estimates import sizes
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.object_work import Costs, works
 from kci.plan.plan import Estimate, KeptObjects, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_components, without_faulty
 from kci.workspace.workspace import Choice, Workspace
@@ -54,13 +52,11 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     container: bool = True
     """Whether legs build in images."""
     split: bool = False
-    """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
     part_jobs: int | None = None
     """How many jobs with a matrix it has for parts; None for as many as are needed."""
     objects: Mapping[Key, KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
-    costs: Mapping[Key, Costs] = {}
-    """What objects took in earlier runs, by kernel and backend."""
     digests: Path | None = None
     """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
@@ -122,7 +118,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     matrix, bare = without_components(workspace, whole)
     roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
     commit = clean_commit(roots.pop()) if len(roots) == 1 else None
-    options = msgspec.structs.replace(_options(workspace, matrix, request, trees), commit=commit)
+    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
@@ -134,7 +130,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request, trees)
     trees.save()
-    took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
+    took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, options, durations=took)
     found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
@@ -151,28 +147,24 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         if request.callers is None
         else check_callers(plan, request.callers, request.part_jobs)
     )
-    said += check_time(plan.legs)
+    said += check_time(plan.legs, workspace.runners)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
     matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
-    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split), SourceTrees()))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
 
 
-def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees) -> PlanOptions:
-    def headers(kernel: Kernel) -> HeaderNames:
-        extra = workspace.settings.settings.inputs_of(kernel.build.name)
-        return HeaderNames(KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory), extra))
-
+def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
     return PlanOptions(
         container=request.container,
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         split=request.split,
         objects=request.objects,
-        works=works(workspace.kernels, matrix, headers if request.split else None, request.costs, workspace.runners),
+        sizes=sizes(workspace.kernels, matrix),
     )
 
 
@@ -235,7 +227,7 @@ def _with_fingerprints(
 
 
 def _other_plans(
-    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Durations
+    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Sequence[Duration]
 ) -> Iterator[Alternative]:
     """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:
