@@ -1,4 +1,4 @@
-"""What a C, C++, CUDA or HIP source may make a compiler read, for the store of objects: rather too much."""
+"""What a C, C++, CUDA or HIP source may make a compiler read, for the store of objects: rather too much.
 
 A text is taken as compilers take it: a byte order mark is skipped; lines end with LF, CR LF or CR; a backslash at the
 end joins two; form feeds and the like are blanks; comments may stand between the words of a directive; `%:` is `#`.
