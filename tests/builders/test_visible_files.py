@@ -112,3 +112,8 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, change: Callab
     change(tmp_path / "k/csrc/a.cpp")
     with pytest.raises(BuildFailedError, match="changed while"):
         visible.require_unchanged()
+
+
+@pytest.mark.rule("KCI511", triggers=False)
+def test_files_that_nobody_touches_are_no_change(tmp_path: Path) -> None:
+    VisibleFiles(asked(tmp_path)).require_unchanged()
