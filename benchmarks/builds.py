@@ -6,8 +6,8 @@
 
 The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone: one compiler leaves a
 core idle, while two at once take 1.6 of two cores already. A torch is installed into kci's cache if it is not there.
-The script fails when a bound is passed; with --smallest there is one source, everything is built once, and no bound is
-judged.
+The script fails when a bound is passed; with --smallest there is the binding alone, everything is built once, and no
+bound is judged.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smallest", action="store_true", help="one source, built once; no bound is judged")
+    parser.add_argument("--smallest", action="store_true", help="the binding alone, built once; no bound is judged")
     parser.add_argument("--rounds", type=int, default=3, help="how often what is short runs; the fastest counts")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kci-benchmark-") as folder:
         place = Path(folder).resolve()
         if asked.smallest:
-            one_kernel(place, 1, sources=1)
+            one_kernel(place, 1, sources=0)
             return 0
         ratios = one_kernel(place, asked.rounds, SOURCES)
         ratios["run"] = three_at_once(place)

@@ -13,7 +13,6 @@ FILES = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
 NEEDS = {
     "action_start.py": [pytest.mark.network],
     "builds.py": [pytest.mark.torch, pytest.mark.slow],
-    "matrix_startup.py": [pytest.mark.network],
 }
 
 

@@ -68,7 +68,6 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
         "present",
         "missing",
         "replaced",
-        "inputs",
     ]
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]

@@ -188,8 +188,10 @@ def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree
             if shown in GENERATED:
                 continue
             reported.add(found[0])
-            message = f"{quoted(source.text)} includes {quoted(shown)}, which is in no `src` list: no build sees it"
-            hint = f'add "{shown}" to this `src`' if not escapes(shown) else _DECLARE
+            outside = escapes(shown)
+            where = "lies outside of the kernel" if outside else "is in no `src` list"
+            message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
+            hint = _DECLARE if outside else f'add "{shown}" to this `src`'
             yield kernel.document.at_value(source.place, "KCI138", message, hint)
 
 
