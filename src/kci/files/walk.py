@@ -52,12 +52,13 @@ def is_lfs_pointer(path: str | Path) -> bool:
         if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
             return False
         with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
-            return file.read(len(_LFS)) == _LFS
+            return file.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError:
         return False
 
 
-_LFS = b"version https://git-lfs.github.com/spec/"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How such a file begins."""
 _LARGEST_POINTER = 1024
 """Bytes; the specification allows no more."""
 

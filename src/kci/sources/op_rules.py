@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from kci.diagnostics import Diagnostic, Span, finding
+from kci.files.walk import LFS_POINTER
 from kci.sources.imports import last_name, span_of
 
 PREFIX = "add_op_namespace_prefix"
@@ -186,6 +187,14 @@ _EXPANDING = frozenset(f"{stable}TORCH_LIBRARY_{kind}" for stable in ("", "STABL
 """Macros of torch that expand their argument by themselves, because they pass it on to another."""
 
 
+FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
+
+
+def lfs_pointer(path: str) -> Diagnostic:
+    """What is said of a file that Git LFS has not fetched."""
+    return finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
+
+
 def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
     """The rules about source files, each with its path for diagnostics."""
     for path, shown in files:
@@ -195,7 +204,9 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
         except OSError as error:
             yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
             continue
-        if b"TORCH_LIBRARY" in text:
+        if text.startswith(LFS_POINTER):
+            yield lfs_pointer(shown)
+        elif b"TORCH_LIBRARY" in text:
             yield from _registrations(text.decode("utf-8", "replace"), shown)
 
 

@@ -16,10 +16,8 @@ from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import is_lfs_pointer, walk
-from kci.sources.op_rules import SUFFIXES, check_cpp
+from kci.sources.op_rules import SUFFIXES, check_cpp, lfs_pointer
 from kci.sources.package_rules import OPS, PackageFacts, check_package, package_of
-
-FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
 
 
 def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
@@ -55,11 +53,13 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
         return
     listed = list(_listed(kernel_dir, shown, build))
     packaged = [(f"{where}/{item.name}", str(item.path)) for item in files if item.regular and not item.link]
-    for path, file in [*packaged, *listed]:
+    native = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
+    # A file of C++ is read anyway, for its rules.
+    for path, file in [*packaged, *(item for item in listed if not item[0].endswith(SUFFIXES))]:
         if is_lfs_pointer(file):
-            yield finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
+            yield lfs_pointer(path)
     yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
-    yield from check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES))
+    yield from check_cpp(native)
 
 
 def listed_sources(build: Build) -> set[str]:
