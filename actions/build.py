@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,15 +26,13 @@ from common import (
     text_input,
     warn,
 )
-from kci.builders.object_packs import PackHead, pack_name, read_costs, read_head
-from kci.builders.parts import Seconds
+from kci.builders.object_packs import pack_name, read_head
 from kci.builders.request import read_part
 from kci.ci.run_records import (
     OBJECTS_FILE,
     LegObjects,
     VariantFailure,
     ci_run,
-    read_failures,
     write_failure,
     write_record,
 )
@@ -44,7 +41,6 @@ from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
-from kci.files.bounded_json import read_record
 from kci.matrix.names import artifact_name, upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
@@ -52,47 +48,14 @@ from kci.plurals import count
 from kci.run.build_leg import build_part
 from kci.run.disk_room import make_room
 from kci.toolchains.downloads import SeldomTransfers
-from kci.toolchains.launcher import ObjectUse
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
 
 SETUP_MINUTES = 4
 """What the steps around a build need of a job's time."""
 
-SLICES = 4
-"""How often a leg that may not end in time uploads its objects: action.yml has a step for each."""
-
 MOST_BYTES = 4 * 10**9
 """Objects of a leg, packed; larger ones would cost more to carry than to compile."""
-
-
-class Begun(msgspec.Struct):
-    """How a leg began, for its later steps: they find what the first one has compiled."""
-
-    at: float
-    place: str = ""
-    """A file; empty where there is one step."""
-    use: dict[str, ObjectUse] = {}
-    """What there was of each variant before."""
-
-    @classmethod
-    def of(cls, place: Path | None) -> Begun:
-        """What an earlier step has noted, or a beginning now."""
-        begun = cls(time.time(), str(place or ""))
-        try:
-            return read_record(place, cls) if place and place.exists() else begun
-        except (OSError, ValueError):
-            return begun
-
-    @property
-    def minutes(self) -> float:
-        return (time.time() - self.at) / 60
-
-    def note(self, heads: Iterable[PackHead]) -> None:
-        """Note what was found of variants, where it is for the first time."""
-        self.use = {head.variant: head.use for head in heads if head.use is not None} | self.use
-        if self.place:
-            write_record(Path(self.place), self)
 
 
 class Leg:
@@ -106,9 +69,6 @@ class Leg:
         flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
         self.part = text_input("part")
         self.threads, self.disk, self.run = count_input("threads"), count_input("disk"), ci_run()
-        if (finish := text_input("finish")) not in ("", "later", "now"):
-            fail(f"the input `finish` must be empty, later or now, not {finish[:40]!r}", 2)
-        self.finish, self.slice = finish, count_input("slice")
         self.options = kci.BuildOptions(
             builder=text_input("builder", "auto"),
             container=text_input("container", "auto"),
@@ -116,10 +76,8 @@ class Leg:
             jobs=count_input("jobs"),
             attempt=self.run.attempt or 1,
             run=self.run.id,
-            part=self.part or ("1/1" if self.slice else None),
-            balance=balance() if self.part else None,
-            torch_only=flag_input("torch-only", "false"),
-            link=bool(text_input("takes") and packs(runner_temp() / "kci-objects") and not self.slice),
+            part=self.part or None,
+            link=bool(text_input("takes") and packs(runner_temp() / "kci-objects")),
             objects_from=packs(runner_temp() / "kci-objects"),
         )
         self.objects = text_input("objects")
@@ -128,7 +86,7 @@ class Leg:
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
-        self.begun = Begun.of(runner_temp() / f"kci-begun.{self.upload_name}" if self.finish else None)
+        self.begun = time.time()
         # All of them are looked up before the first is built: a misspelt name is known at once.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
         if not self.name:
@@ -139,19 +97,15 @@ class Leg:
         """The minutes after which a build ends itself, so that the job uploads its objects before GitHub ends it."""
         if self.timeout is None:
             return None
-        most = float(stop_after(self.timeout - SETUP_MINUTES))
-        return max(0.0, most * (self.slice or SLICES) / SLICES - self.begun.minutes)
+        return max(0.0, stop_after(self.timeout - SETUP_MINUTES) - self.minutes)
 
-    def goes_on(self) -> bool:
-        """Whether the job that this one goes on from ended itself."""
-        here = runner_temp() / "kci-objects" / "here"
-        found = read_failures([here], self.kernel.build.name) if here.is_dir() else []
-        return any(failure.unfinished and failure.leg == self.name for failure in found)
+    @property
+    def minutes(self) -> float:
+        """How long it has run."""
+        return (time.time() - self.begun) / 60
 
     def replay(self, variant: str) -> str:
-        here = msgspec.structs.replace(
-            self.options, part=None, torch_only=False, balance=None, link=False, objects_from=()
-        )
+        here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
         options = [f"--variant={variant}", *here.words()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
@@ -187,15 +141,6 @@ class Leg:
         return upload_name(self.kernel.build.name, self.name)
 
 
-def balance() -> Path | None:
-    """What sources took in the earlier run, for parts: all of them are given the same pack of it."""
-    packed = packs(runner_temp() / "kci-objects" / "earlier")
-    seconds = {source: cost.seconds for pack in packed for source, cost in read_costs(pack).items()}
-    place = runner_temp() / "kci-seconds.json"
-    write_record(place, Seconds(seconds))
-    return place if seconds else None
-
-
 def packs(folder: Path) -> tuple[Path, ...]:
     """The objects of earlier runs, of earlier attempts, and of the parts of a link."""
     return tuple(sorted(folder.rglob("objects.*.tar")))
@@ -208,17 +153,12 @@ def main() -> None:
     """Build every variant of the leg, one after the other; one that fails does not stop the others."""
     signal.signal(signal.SIGTERM, terminated)
     leg = Leg()
-    leg.begun.note([])
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
     if leg.disk and leg.options.container != "none":
         make_room(leg.disk, show)
     if flag_input("results", "false"):
         watch(leg)
-    elif leg.finish == "now" and not leg.goes_on():
-        show(f"{leg.name} did not end itself: there is nothing to go on with")
-    elif leg.slice:
-        compile_slice(leg)
     else:
         build(leg)
 
@@ -227,22 +167,6 @@ def terminated(_number: int, _frame: object) -> None:
     """End as one whose time is over does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the packing
     raise KeyboardInterrupt
-
-
-def compile_slice(leg: Leg) -> None:
-    """Compile for a part of the leg's time. The last step of the leg makes the variants, and says what is wrong."""
-    try:
-        for variant in leg.variants:
-            leg.build(variant)
-        ended = False
-    except UnfinishedBuildError as error:
-        show(error.message)
-        ended = True
-    except kci.KciError as error:
-        show(f"the next step says more: {first_error(error)}")
-        ended = False
-    if keep_objects(leg) and ended:
-        set_output("again", "true")
 
 
 def build(leg: Leg) -> None:
@@ -276,12 +200,7 @@ def build(leg: Leg) -> None:
     headers = ("kernel", "variant", "state", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
     add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
-    if ends_itself and objects:  # with them, for the job that goes on, and for that job when it is run again
-        write_failure(leg.kept, failure_of(leg, failed[0][0], failed[0][1]))
-    if ends_itself and leg.finish == "later" and progress:
-        set_output("unfinished", "true")
-        warn(f"{unfinished[0].message}; the job `finish` goes on from there")
-    elif ends_itself and leg.part:
+    if ends_itself and leg.part:
         warn(f"{unfinished[0].message}; the link compiles the rest")
     elif ends_itself:
         fail(unfinished[0].message, unfinished[0].exit_code, GO_ON if progress else STUCK)
@@ -299,24 +218,17 @@ STUCK = (
 )
 
 
-def heads(leg: Leg) -> list[PackHead]:
-    """What the packs say that this leg has made."""
-    return [read_head(path) for path in packs(leg.kept)]
-
-
 def progress_of(leg: Leg) -> tuple[int, int, int]:
-    """How many objects were found when the leg began, how many its steps have compiled, and how many are missing."""
-    known = heads(leg)
-    leg.begun.note(known)
-    there, wanted = sum(head.objects for head in known), sum(head.wanted for head in known)
-    found = sum(use.found for use in leg.begun.use.values())
-    return found, there - found, wanted - there
+    """How many objects were found, how many were compiled, and how many are missing, by the packs that were made."""
+    heads = [read_head(path) for path in packs(leg.kept)]
+    found, made = (sum(getattr(head.use, name) for head in heads if head.use) for name in ("found", "made"))
+    return found, made, sum(head.wanted - head.objects for head in heads)
 
 
 def minutes_left(leg: Leg) -> float | None:
     """What the objects that are missing take, by those that were compiled here; None if none are, or none were."""
     _, made, missing = progress_of(leg)
-    return leg.begun.minutes * missing / made if made and missing else None
+    return leg.minutes * missing / made if made and missing else None
 
 
 def keep_objects(leg: Leg) -> list[AnswerTable]:
@@ -325,23 +237,22 @@ def keep_objects(leg: Leg) -> list[AnswerTable]:
     if not packed:
         return []
     found, made, missing = progress_of(leg)
-    uses, attempt = leg.begun.use.values(), leg.run.attempt or 1
-    seconds = sum(use.seconds for use in uses)
-    name = f"{leg.objects}-{attempt}" + (f".{leg.slice}" if leg.slice else "")
+    attempt = leg.run.attempt or 1
+    name = f"{leg.objects}-{attempt}"
     rate = f"{100 * found // max(1, found + made)} %"
-    runs = ", ".join(sorted({run for use in uses for run in use.runs})) or "no earlier run"
+    given = sorted({run for path in packs(leg.kept) if (use := read_head(path).use) for run in use.runs})
+    runs = ", ".join(given) or "no earlier run"
     left = minutes_left(leg)
-    row = (leg.name, f"{found + made} of {found + made + missing}", found, rate, runs, made, f"{seconds / 60:.0f}",
+    row = (leg.name, f"{found + made} of {found + made + missing}", found, rate, runs, made,
            "none" if not missing else "not known" if left is None else f"{left:.0f}")  # fmt: skip
-    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes saved", "minutes left, about")
+    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes left, about")
     if (size := sum(path.stat().st_size for path in packed)) > MOST_BYTES:
         warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MOST_BYTES / 1e9:.0f} are the most")
         return []
     set_output("objects-name", name)
     set_output("objects-folder", str(leg.kept))
-    if not leg.part and not leg.slice:  # those of a part are with the leg that links, too
-        costs = {source: cost for pack in packed for source, cost in read_costs(pack).items()}
-        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made, seconds, costs)
+    if not leg.part:  # those of a part are with the leg that links, too
+        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made)
         write_record(leg.packed / OBJECTS_FILE, kept)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 

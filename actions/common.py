@@ -109,11 +109,6 @@ def lines_input(name: str) -> list[str]:
     return [value for value in values if value]
 
 
-def raw_input(name: str) -> str:
-    """An input as it is: anybody's text, of any length and any characters."""
-    return os.environ.get(_variable(name), "")
-
-
 def words_input(name: str) -> list[str]:
     """An input with values separated by commas or blanks."""
     return [word for line in lines_input(name) for word in line.replace(",", " ").split()]

@@ -19,8 +19,7 @@ import venv
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().with_name("requirements.txt")
-SOURCES = next(place for place in (LOCK.parents[1] / "src", LOCK.parents[2]) if (place / "kci").is_dir())
-"""Where the package is: in a checkout, or in an unpacked wheel, which has this file inside of the package."""
+SOURCES = LOCK.parents[1] / "src"
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+==[^\s\\]+(?: *;[^\\]+)?)", re.MULTILINE)
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)

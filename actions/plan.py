@@ -34,7 +34,6 @@ from kci.errors import rule_error
 from kci.files.replace import write_atomic
 from kci.plan.changes import merged_into
 from kci.plan.github import (
-    FINISH,
     MAX_OUTPUT_UNITS,
     NO_JOBS,
     only_hosted,
@@ -71,7 +70,6 @@ def main() -> None:
         published=known | index.published(),
         trees=index.carried(),
         objects=index.kept_objects(),
-        costs=index.object_costs(),
         fingerprints=True,
         callers=callers or None,
         split=jobs > 0,
@@ -104,7 +102,6 @@ def main() -> None:
         "parts": "" if callers else matrix_of(planned, Role.PART),
         "more-parts": "" if callers or jobs < 2 else f"[{','.join(further_parts(planned, jobs))}]",
         "links": "" if callers else matrix_of(planned, Role.LINK),
-        "finish": "" if callers else planned.github_matrix(role=FINISH),
         "callers": planned.github_callers(callers, runs, jobs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),

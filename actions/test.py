@@ -31,7 +31,6 @@ from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.toolchains.downloads import SeldomTransfers
-from kci.toolchains.emulation import require_emulated
 from kci.tree.manifest import read_manifest
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
@@ -46,8 +45,7 @@ def main() -> None:
         if python:
             watch(kernel, names, Path(python), leg)
         return
-    emulate = flag_input("emulate", default="false")
-    how = ["--emulate"] if emulate else ["--python", python] if python else []
+    how = ["--python", python] if python else []
     replay = shlex.join(["kci", "test", str(kernel), *how])
     name = kci.open_workspace([str(kernel)]).only_kernel().build.name
     reports: list[TestReport] = []
@@ -56,25 +54,21 @@ def main() -> None:
         tree = unpacked(fetched(Path(required_input("tree"))))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
-        reports = tested(tree, kernel, names, Path(python) if python else None, require_emulated() if emulate else "")
+        reports = tested(tree, kernel, names, Path(python) if python else None)
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
     error = error or why_not(reports)
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
-    by = next((report.emulated for report in reports if report.emulated), "")
-    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at, emulated=by)
+    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at)
     place = runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
     set_output("record", str(place))
     set_output("record-name", f"run-test.{name}.{leg}.{attempt}")
     set_output("passed", "false" if error else "true")
     set_output("report", str(place))
-    rows = [
-        (item.variant, item.state + (", emulated" if item.emulated else ""), item.passed, item.failed, item.skipped)
-        for item in reports
-    ]
+    rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
     add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
     if error:
         fail(error, 1, f"to do the same on your machine: {replay}")
@@ -108,10 +102,10 @@ def fetched(place: Path) -> Path:
     return place
 
 
-def tested(tree: Path, kernel: Path, names: list[str], python: Path | None, emulated: str) -> list[TestReport]:
+def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
     there = [name for name in names if (tree / name).is_dir()]
-    variants = variants_of(tree, there, isolation=python is None, emulated=emulated)
+    variants = variants_of(tree, there, isolation=python is None)
     if python is not None:
         variants = fitting(variants, python)
     reports = []
@@ -119,10 +113,9 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None, emul
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
                 directory, kernel, SeldomTransfers(show), cache=default_cache(),
-                isolation=python is None, python=python, emulated=emulated,
+                isolation=python is None, python=python,
             )  # fmt: skip
-            by = f", emulated by {report.emulated}" if report.emulated else ""
-            print(f"{report.state}{by}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+            print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
             if report.state is not TestState.PASSED:
                 print(report.output)
         reports.append(report)

@@ -2,6 +2,7 @@
 
     python benchmarks/compat_scale.py [KERNELSxDAYS...]    history, decisions and report
     python benchmarks/compat_scale.py KERNELS...           coverage
+    python benchmarks/compat_scale.py --smallest           two kernels of each
 
 For the first, every kernel has 30 variants; one leg in a thousand fails, one in a hundred is unknown. For the second,
 kernels are made for cpu, cuda, rocm and xpu, which is 24 variants, one in fifty of which is not published; the sizes of
@@ -79,6 +80,8 @@ def measure(kernels: int, days: int) -> None:
         started = time.process_time()
         grid = grid_of(each_run(history, lambda _: None), Decisions())
         folding = time.process_time() - started
+        if grid.size != len(legs):
+            sys.exit(f"the grid has {grid.size} cells for {len(legs)} legs")
         started = time.process_time()
         pages = write_site(grid, Path(place) / "site", "scale")
         drawing = time.process_time() - started
@@ -128,6 +131,8 @@ def measure_hub(kernels: int, *, real: bool) -> None:
             found = coverage(kernel, Holding("hub", held))
             missing, expected = missing + len(found.names(CoverageState.MISSING)), expected + len(found.variants)
         marks.append(time.process_time())
+    if expected < kernels:
+        sys.exit(f"{kernels} kernels have {expected} variants")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     reading, selecting, covering = (after - before for before, after in pairwise(marks))
     print(
@@ -158,4 +163,4 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--one"]:
         measure_hub(int(sys.argv[2].rstrip("r")), real=sys.argv[2].endswith("r"))
     else:
-        main(sys.argv[1:] or [*SIZES, *HUBS])
+        main(["2x3", "2"] if sys.argv[1:] == ["--smallest"] else sys.argv[1:] or [*SIZES, *HUBS])

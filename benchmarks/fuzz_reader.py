@@ -1,6 +1,7 @@
 """Read very many random, mutated and hostile build.toml files; count what came of them, watch time and memory.
 
     python benchmarks/fuzz_reader.py [COUNT] [SEED]
+    python benchmarks/fuzz_reader.py --smallest        every shape at 12 KB, and 200 inputs, in one process
 
 Every hostile shape is read once at the full size that is read at all, each in a process of its own, then COUNT (default
 100,000) random inputs in one process. Anything but a kernel or diagnostics, an input that takes more than 2 seconds
@@ -49,10 +50,10 @@ def megabytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def main(count: int, seed: int) -> int:
+def main(count: int, seed: int, shapes: list[str]) -> int:
     """Run everything; 1 if a limit was broken. A traceback is a failure as well."""
     wrong = False
-    for name in [*fuzzing.HOSTILE, "50 MB string"]:
+    for name in shapes:
         line = subprocess.run(
             [sys.executable, __file__, "--one", name], check=True, capture_output=True, text=True
         ).stdout
@@ -82,5 +83,12 @@ if __name__ == "__main__":
         text = 'x = "' + "a" * 50_000_000 if shape == "50 MB string" else fuzzing.HOSTILE[shape](size)
         came, seconds = read(text.encode())
         print(came, f"{seconds:.2f}", megabytes())
+    elif sys.argv[1:2] == ["--smallest"]:
+        for name, made in fuzzing.HOSTILE.items():
+            came, seconds = read(made(12_000).encode())
+            if seconds > SECONDS:
+                sys.exit(f"{name} of 12 KB takes {seconds:.2f} s")
+        sys.exit(main(200, 0, []))
     else:
-        sys.exit(main(int((sys.argv[1:2] or ["100000"])[0]), int((sys.argv[2:3] or ["0"])[0])))
+        every = [*fuzzing.HOSTILE, "50 MB string"]
+        sys.exit(main(int((sys.argv[1:2] or ["100000"])[0]), int((sys.argv[2:3] or ["0"])[0]), every))

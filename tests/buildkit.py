@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from functools import cache
@@ -140,17 +139,6 @@ def only_these(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *programs: str) 
     for name in ("CC", "CXX", "NVCC", "CUDA_HOME", "CUDA_PATH", "MAX_JOBS", "NVCC_THREADS"):
         monkeypatch.delenv(name, raising=False)
     return folder
-
-
-def no_cross_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A PATH with all of this machine's programs but compilers for other systems, as a newcomer's."""
-    folder = tmp_path / "no-cross-compilers"
-    folder.mkdir()
-    for place in map(Path, os.environ["PATH"].split(os.pathsep)):
-        for found in place.iterdir() if place.is_dir() else ():
-            if "-linux-gnu" not in found.name and not (folder / found.name).is_symlink():
-                (folder / found.name).symlink_to(found)
-    monkeypatch.setenv("PATH", str(folder))
 
 
 def program(folder: Path, name: str, text: str) -> Path:

@@ -99,10 +99,9 @@ def pytest_configure() -> None:
     A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start.
     """
     os.umask(0o022)
-    if memory_has_room():
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY) if memory_has_room() else tempfile.gettempdir())
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        _cache_of_this_run()
+        _folder_of_this_run()
     for ignored, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (getattr(signal, "SIGQUIT", None), signal.SIG_DFL),
@@ -114,26 +113,30 @@ def pytest_configure() -> None:
 OF_THE_MACHINE = ("cuda", "envs", "headers", "roots", "wheels", "test-tools")
 """Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
 
-RUN_CACHE = "kci-tests-"
+OF_THIS_RUN = "kci-tests-"
 
 
-def _cache_of_this_run() -> None:
-    """A cache for this run of the tests, with the user's toolchains and nothing that an earlier run has built.
+def _folder_of_this_run() -> None:
+    """A folder for the temporary files of this run of the tests and of all that it starts, and for a cache.
 
-    Folders of tests can have the same paths in two runs, and `kci run` takes a build again that it made at a path.
+    The cache has the user's toolchains and nothing that an earlier run has built: folders of tests can have the same
+    paths in two runs, and `kci run` takes a build again that it made at a path. The names are short, as a socket's is.
     """
     usual = default_cache()
-    made = Path(tempfile.mkdtemp(prefix=RUN_CACHE))
+    made = Path(tempfile.mkdtemp(prefix=OF_THIS_RUN))
     for part in OF_THE_MACHINE:
         (usual / part).mkdir(parents=True, exist_ok=True)
-        (made / part).symlink_to(usual / part)
-    os.environ["KCI_CACHE"] = str(made)
+        (made / "cache").mkdir(exist_ok=True)
+        (made / "cache" / part).symlink_to(usual / part)
+    (made / "tmp").mkdir()
+    os.environ |= {"KCI_CACHE": str(made / "cache"), "TMPDIR": str(made / "tmp")}
+    tempfile.tempdir = None  # it is found out once
 
 
 def pytest_unconfigure() -> None:
-    """Remove the cache of this run."""
-    made = Path(os.environ.get("KCI_CACHE", ""))
-    if "PYTEST_XDIST_WORKER" not in os.environ and made.name.startswith(RUN_CACHE):
+    """Remove the folder of this run."""
+    made = Path(os.environ.get("TMPDIR", "")).parent
+    if "PYTEST_XDIST_WORKER" not in os.environ and made.name.startswith(OF_THIS_RUN):
         shutil.rmtree(made, ignore_errors=True)
 
 
@@ -164,9 +167,6 @@ def load_script(name: str) -> ModuleType:
     return module
 
 
-# What a run builds does not depend on this machine's cross compilers; tests of these ask for them.
-for _name in ("CXX_aarch64_linux_gnu", "CXX_x86_64_linux_gnu"):
-    os.environ.setdefault(_name, "no-cross-compiler")
 os.environ.setdefault("KCI_COMPILER_CACHE", "off")
 """Builds of tests compile, whatever compiler cache this machine has; the tests of one ask for it."""
 
@@ -279,13 +279,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call":
         item.stash[PASSED] = report.passed
     return report
-
-
-@pytest.fixture
-def cross_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this machine's cross compilers be found."""
-    for name in ("CXX_aarch64_linux_gnu", "CXX_x86_64_linux_gnu"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

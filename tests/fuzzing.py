@@ -1,6 +1,6 @@
 """Inputs that nobody would write: random bytes, mutated files, and shapes that make parsers slow.
 
-Shared by the quick test and by benchmarks/fuzz_reader.py, which runs very many of them.
+benchmarks/fuzz_reader.py runs very many of them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,13 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import only_these, program
 from cli.runner import kci_process
 from conftest import ROOT, read_yaml
 from kci.cli._output import lines_of
 from kci.cli.run import _LAYOUT
-from kci.run.local import outcomes_of
-from kci.workspace.workspace import Choice, open_workspace
 from test_examples import accepted_by_the_reference
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -124,25 +120,3 @@ def test_make_demo_does_the_main_job(torch_cache: Path) -> None:
         assert accepted_by_the_reference(ROOT / "build" / "demo" / kernel) == sorted(merged)
         assert re.search(rf"^{kernel}  .* ok$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "examples/demo.py" in (ROOT / "Makefile").read_text()
-
-
-@pytest.mark.usefixtures("cross_compilers")
-def test_make_demo_is_for_both_systems_where_a_cross_compiler_is_and_says_what_is_missing_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path, "git")
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    demo = runpy.run_path(str(ROOT / "examples" / "demo.py"))
-    workspace = open_workspace([ROOT / "examples" / name for name in demo["KERNELS"]], catalog=demo["CATALOG"])
-
-    def left() -> dict[str, str]:
-        found = outcomes_of(workspace, Choice(only=(*demo["ONLY"], *demo["NOARCH"])))
-        return {item.variant.name: item.note for item in found if item.variant.system.endswith("-linux")}
-
-    bare = left()
-    crossed = {name for name in bare if name.endswith("aarch64-linux")}
-    assert {"torch213-cxx11-cpu-aarch64-linux", "torch-stable-abi211-cpu-aarch64-linux"} <= crossed
-    hint = "needs an aarch64-linux machine, or g++-aarch64-linux-gnu"
-    assert {name: note for name, note in bare.items() if note} == dict.fromkeys(crossed, hint)
-    program(folder, "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
-    assert set(left().values()) == {""}

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from buildkit import no_cross_compilers
 from cli.runner import kci, kci_process
 from config.mistakes import KERNEL
 from conftest import ROOT
@@ -88,13 +87,11 @@ def test_the_tutorial_without_building(tmp_path: Path) -> None:
 
 @pytest.mark.network
 @pytest.mark.torch
-@pytest.mark.usefixtures("cross_compilers")
 def test_a_newcomer_follows_it_with_nothing_but_the_wheel(
-    tmp_path: Path, torch_cache: Path, shared_by_workers: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, torch_cache: Path, shared_by_workers: Path
 ) -> None:
     """A new kernel, built, loaded by the kernels library, and tested; the README shows how that begins."""
     program = installed_from_a_wheel(shared_by_workers)
-    no_cross_compilers(monkeypatch, tmp_path)
     said: list[tuple[list[str], str]] = []
 
     def run(command: list[str], place: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
-from kci.config.values import System
 from kci.matrix.names import Kind, parse_variant_name
 from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.identity import GitState
@@ -41,7 +40,6 @@ def make_variant(
     source: GitState | None = SOURCE,
     built_as: str | None = None,
     committed: int | None = None,
-    built_on: str | None = None,
 ) -> Path:
     """Write and seal a variant directory: the files given, or a package that could be one."""
     parsed = parse_variant_name(variant)
@@ -50,7 +48,6 @@ def make_variant(
     build = build_of(name, version, "[torch-noarch]" if parsed.kind is Kind.NOARCH else "[torch]")
     metadata = metadata_for(
         build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant, committed=committed,
-        built_on=System(built_on) if built_on else None,
     )  # fmt: skip
     default: dict[str, str | bytes] = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n"}
     if parsed.kind is not Kind.NOARCH:

@@ -3,8 +3,8 @@
   const form = document.getElementById("filter"), text = document.getElementById("text");
   const selects = [...form.querySelectorAll("select")];
   const sections = [...document.querySelectorAll("main section")];
-  // What is chosen from: the rows of a table, and of a grid what its cells have.
-  const rows = sections.map((section) => [...section.querySelectorAll(".grid tbody li, table:not(.grid) tbody tr")]);
+  // What is chosen from: what the cells of a grid have.
+  const rows = sections.map((section) => [...section.querySelectorAll(".grid tbody li")]);
   const words = rows.map((some, at) => some.map((row) => {
     const about = row.querySelector("a"), line = row.closest("tr").cells[0].textContent;
     const reason = about && document.getElementById(about.hash.slice(1));

@@ -205,7 +205,7 @@ def run_workflow(
         for key, value in {"GITHUB_TOKEN": TOKEN, **(secrets or {})}.items()
         for word in ("--secret", f"{key}={value}")
     ]
-    pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
+    pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
-import random
 import shutil
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
-from buildkit import program, write_tree
+from buildkit import program
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders.object_packs import read_head
@@ -98,7 +96,7 @@ class Project:
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
         counted = program(place / "bin", "counted-g++", COUNTED.replace("HERE", str(place)))
-        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "off", **installed(shared)}
+        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "ccache", **installed(shared)}
         self.count = 0
 
     def source(self, number: int) -> Path:
@@ -271,7 +269,6 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     third = project.run("push", first, fork, second)
     assert third.jobs == few, third.log
     assert project.made().total() == 1 + NAMED
-    assert "from recorded seconds" in third.log
 
 
 def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
@@ -289,34 +286,24 @@ def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
 
 
 SHORT = '[[limits]]\nkernel = "rms-norm"\nmax-jobs = 1\ntimeout-minutes = 5\n'
-"""A leg ends itself after a minute, which it compiles in four steps."""
+"""A leg ends itself after a minute."""
 
 
 @pytest.mark.slow
-def test_a_leg_that_ends_itself_goes_on_in_the_same_run_and_in_the_next_attempt(project: Project) -> None:
+def test_a_leg_that_ends_itself_goes_on_in_the_next_attempt(project: Project) -> None:
     project.settings(SHORT)
     project.render()
-    (project.place / "slow").write_text("8")
+    (project.place / "slow").write_text("16")
     run = project.run("push")
     leg, objects = f"rms-norm {VARIANT}", f"objects.rms-norm.{VARIANT}-1"
-    assert run.jobs[f"build {leg}"] == "success"
-    assert "the job `finish` goes on from there" in run.log
-    assert {path.name for path in run.artifacts.glob("objects.*")} == {
-        objects,
-        f"{objects}.1",
-        f"{objects}.2",
-        f"{objects}.3",
-    }
-    assert (run.jobs[f"finish {leg}"], run.jobs["kci"]) == ("failure", "failure"), run.log
+    assert (run.jobs[f"build {leg}"], run.jobs["kci"]) == ("failure", "failure"), run.log
+    assert {path.name for path in run.artifacts.glob("objects.*")} == {objects}
     (kept,), (failure,) = record(run)["objects"], record(run)["failures"]
-    assert 0 < kept["made"] < kept["found"] + kept["made"] < OBJECTS
-    assert kept["found"] > 0, "what the first job compiled"
-    there = kept["found"] + kept["made"]
+    there = kept["made"]
+    assert 0 < there < OBJECTS
     assert failure["error"].startswith(f"{VARIANT} is not finished: {there} of {OBJECTS} objects are done, and about ")
     assert failure["error"].endswith("left; re-run the failed jobs, or push: it goes on from there")
-    assert list((run.artifacts / objects).glob("kci-failure-*.json")), "a re-run of the job `finish` alone goes on"
-    before = project.made()
-    assert there <= before.total() <= there + 8, "one is in flight where a step ends"
+    project.made()
 
     (project.place / "slow").unlink()
     again = project.run("push", attempt=2)
@@ -325,53 +312,18 @@ def test_a_leg_that_ends_itself_goes_on_in_the_same_run_and_in_the_next_attempt(
 
 
 @pytest.mark.slow
-def test_parts_that_end_themselves_go_on_and_then_are_linked(
-    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
-) -> None:
-    # A step has time for one small object, and a part has five of them for its four steps. The two others include
-    # nothing of torch here: on a busy machine such an object does not fit into a step.
-    project, objects = Project(tmp_path, torch_cache, shared_by_workers, 10), 12
-    bare = {"csrc/rms_norm_cpu.cpp": "int rms_norm() { return 1; }\n", "torch-ext/rms_norm/__init__.py": ""}
-    bare["torch-ext/torch_binding.cpp"] = '#include "registration.h"\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n'
-    write_tree(project.kernel, bare)
-    shutil.rmtree(project.kernel / "torch-ext" / "rms_norm" / "layers")
-    project.settings(SHORT + "parts = 2\n")
+def test_objects_of_a_pull_request_reach_no_release(project: Project, tmp_path: Path) -> None:
+    """Whoever can write the artifacts of a run is trusted by what takes them: a push takes those of pushes alone."""
     project.render()
-    (project.place / "slow").write_text("8")
-    run = project.run("push")
-    leg = f"rms-norm {VARIANT}"
-    parts = [f"{job} {leg}.part{number}of2" for job in ("parts", "finish") for number in (1, 2)]
-    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "kci", "merge", "plan"], "success"), run.log
-    made = project.made()
-    assert len(made) == objects
-    assert made.total() <= objects + 2 * 8, "one is in flight where a step ends"
-    assert used(run)[:2] == (objects, 0), "the link compiles nothing"
-
-
-KILLS = int(os.environ.get("KCI_TEST_KILLS", "1"))
-
-
-@pytest.mark.slow
-def test_a_run_whose_machine_dies_loses_what_a_step_compiled(
-    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
-) -> None:
-    """At moments by chance. The next attempt takes what was uploaded until then, and has a cache of its own."""
-    project, chance, objects = Project(tmp_path, torch_cache, shared_by_workers, 38), random.Random(KILLS), 40
-    project.settings(SHORT + "parts = 1\n")
-    project.render()
-    (project.place / "slow").write_text("0.6")
-    for _ in range(KILLS):
-        wanted = chance.randrange(1, objects)
-        (project.place / "lose").write_text(str(wanted))
-        lost = project.run("push")
-        assert (project.place / "lost").exists(), lost.log
-        (project.place / "lost").unlink()
-        assert "kci" not in lost.jobs, "all of the run is gone"
-        before = project.made().total()
-        kept = max((read_head(pack).objects for pack in lost.artifacts.glob("objects.*/*.tar")), default=0)
-        run = project.run("push", attempt=2)
-        assert run.jobs["kci"] == "success", run.log
-        after = project.made().total()
-        print(f"killed when {before} were compiled and {kept} uploaded, and {after} were compiled then")
-        assert after - 4 <= objects - kept <= after, "one is in flight where a step ends"
-        assert before - kept <= 26, "more than a quarter of a minute gives"
+    first = project.run("push")
+    project.source(3).write_text("int small3() { return 33; }\n")
+    commit_all(project.repository)
+    project.git("branch", "base", "HEAD~1")
+    request = project.run("pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels"))
+    (poisoned,) = (request.artifacts / f"objects.rms-norm.{VARIANT}-1").glob("*.tar")
+    data = bytearray(poisoned.read_bytes())
+    data[len(data) // 2 :] = bytes(byte ^ 255 for byte in data[len(data) // 2 :])
+    poisoned.write_bytes(data)
+    second = project.run("push", first, request._replace(event="pull_request"))
+    assert second.jobs["kci"] == "success", second.log
+    assert used(second)[2] == ("41",), "nothing of the pull request's"

@@ -1,16 +1,12 @@
-"""A repository whose workflows get kci elsewhere: from a copy of its actions, and from a wheel without any action."""
+"""A repository whose workflows get kci elsewhere: from a copy of its actions."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from act.harness import ROOT, act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
+from act.harness import act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
 from cli.runner import kci
 
 pytestmark = [pytest.mark.programs, pytest.mark.network, pytest.mark.skipif(act_path() is None, reason="needs act")]
@@ -38,15 +34,6 @@ def scratch(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    """kci's wheel, as a release has it."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "wheel")]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
-    (made,) = (tmp_path / "wheel").glob("kci-*.whl")
-    return made
-
-
 def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path: Path) -> None:
     (repository / "kci.toml").write_text('[actions]\nrepository = "acme/kci-fork"\nref = "ci/main"\ninstall = "pip"\n')
     done = kci("render", "--output", repository, repository)
@@ -59,45 +46,3 @@ def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path
     run = run_workflow(repository, RELEASE, "push", scratch, checkout=checkout, env=env, own="acme/kci-fork@ci/main")
     assert run.jobs == PASSED, run.log
     assert run.log.count("Install what kci depends on") == len(run.jobs)
-
-
-def test_no_action_of_kcis_and_a_wheel_of_the_repository(
-    repository: Path, scratch: Path, tmp_path: Path, wheel: Path
-) -> None:
-    (repository / "vendor").mkdir()
-    held = repository / "vendor" / wheel.name
-    held.write_bytes(wheel.read_bytes())
-    (repository / "kci.toml").write_text(f'[actions]\nwheel = "vendor/{wheel.name}"\n')
-    done = kci("render", "--output", repository, "--without-actions", repository)
-    assert (done.code, done.stderr) == (0, ""), done.stderr
-    for file in (repository / ".github" / "workflows").iterdir():
-        uses = [line.split("uses: ")[1] for line in file.read_text().splitlines() if "uses: " in line]
-        assert uses
-        assert [line for line in uses if not line.startswith("actions/")] == []
-    assert kci("render", "--output", repository, "--check", repository).code == 0
-    commit_all(repository)
-    env = offline_pip(tmp_path / "wheels")
-    run = run_workflow(repository, RELEASE, "push", scratch, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == PASSED, run.log
-    assert run.log.count("Install what kci depends on") == len(run.jobs)
-    # The digest is that of the commit that was rendered: another wheel in its place runs nowhere.
-    held.write_bytes(wheel.read_bytes() + b"\0")
-    commit_all(repository)
-    other = tmp_path / "other"
-    other.mkdir()
-    run = run_workflow(repository, RELEASE, "push", other, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == {"plan": "failure", "kci": "failure"}, run.log
-    assert "is not the wheel that was rendered for" in run.log
-
-
-def test_no_action_of_kcis_and_a_wheel_of_an_index(
-    repository: Path, scratch: Path, tmp_path: Path, wheel: Path
-) -> None:
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (repository / "kci.toml").write_text(f'[actions]\nsha256 = "{digest}"\n')
-    assert kci("render", "--output", repository, "--without-actions", repository).code == 0
-    commit_all(repository)
-    env = offline_pip(tmp_path / "wheels")
-    shutil.copy(wheel, tmp_path / "wheels")
-    run = run_workflow(repository, RELEASE, "push", scratch, checkout=tmp_path / "none", env=env, own="")
-    assert run.jobs == PASSED, run.log

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, installed
+from act.harness import Run, act_path, commit_all, copy_actions, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
 from buildkit import write_tree
 from cli.runner import kci
@@ -281,28 +281,6 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
         (tree / "torch-cuda" / "added.py").write_text("")
         assert "added.py is there and was not signed" in kci("verify", tree, "--signatures").stderr
         assert run.log.count(f"before the merge: {name}.") == 1
-    jobs = without_token(runner, sigstore)
-    what_is_published_is_signed_again(repository, jobs, hub, tmp_path, run)
-    the_daily_check_is_green_until_something_else_is_there(repository, jobs, hub, tmp_path)
-
-
-def what_is_published_is_signed_again(
-    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path, built: Run
-) -> None:
-    """A dispatch that names the run that built it; nothing else of the workflow runs."""
-    state, there = tmp_path / "github.json", hub["acme/other-kernel"]
-    known = {"id": FIRST_RUN, "event": "push", "path": PUBLISH, "head_sha": "b" * 40}
-    state.write_text(json.dumps({"issues": [], "requests": [], "pulls": [], "runs": [known], "compared": "ahead"}))
-    jobs = Runner(runner.checkout, {**runner.env, "KCI_ACT_ISSUES": str(state)})
-    revision, before = there.branches["v1"], there.files("v1")
-    inputs = {"kernel": "other-kernel", "again": revision, "evidence": str(FIRST_RUN), "dry-run": "false"}
-    run = jobs.run(
-        repository, PUBLISH, "workflow_dispatch", place(tmp_path, "again"), [built], inputs=inputs, ref="refs/tags/v1.0"
-    )
-    assert run.jobs == {"again": "success"}, run.log
-    changed = {path for path, data in there.files("v1").items() if before.get(path) != data}
-    assert changed == {"build/kci-attestation.sigstore.json", "build/torch-cuda/metadata.json.sigstore"}
-    assert there.files("v1").keys() == before.keys()
 
 
 BEFORE_MERGE = """\
@@ -314,26 +292,6 @@ BEFORE_MERGE = """\
   run: |
     if [ -n "$(find "$PLACE" -type f)" ]; then echo "before the merge: $KERNEL."; fi
 """
-COMPAT = ".github/workflows/kci-compat.yml"
-
-
-def the_daily_check_is_green_until_something_else_is_there(
-    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
-) -> None:
-    """Of the scheduled workflow nothing else runs each day."""
-    daily = read_yaml((repository / COMPAT).read_text())[True]["schedule"][1]["cron"]
-    known = Runner(runner.checkout, {**runner.env, "KCI_ACT_ISSUES": str(tmp_path / "issues.json")})
-    run = known.run(repository, COMPAT, "schedule", place(tmp_path, "daily"), schedule=daily)
-    assert run.jobs == {"awake": "success", "signatures": "success"}, run.log
-    assert "signed again: commit bbbb" in run.log
-    signed, other = hub["acme/some-kernel"].files("v1"), hub["acme/other-kernel"].files("v1")
-    hub["acme/some-kernel"].write("v1", {**signed, "build/torch-cuda/added.py": b""}, "by hand")
-    unsigned = {path: data for path, data in other.items() if "attestation" not in path}
-    hub["acme/other-kernel"].write("v1", unsigned, "by hand")
-    run = known.run(repository, COMPAT, "schedule", place(tmp_path, "daily-2"), schedule=daily)
-    assert run.jobs == {"awake": "success", "signatures": "failure"}, run.log
-    assert "torch-cuda/added.py is there and was not signed" in run.log
-    assert "there is no kci-attestation.dsse.json, and no kci-attestation.sigstore.json" in run.log
 
 
 def test_without_a_signature_nothing_is_published(

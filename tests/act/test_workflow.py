@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,14 +169,8 @@ def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -
         return {name.split("/")[0] for name in archive.getnames()}
 
 
-@pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_push_builds_merges_and_passes(request: pytest.FixtureRequest, mode: str) -> None:
-    if mode == "static":
-        repository: Path = request.getfixturevalue("repository")
-        render(repository, "--mode", "static")
-        run = request.getfixturevalue("runner").run(repository, RELEASE, "push", request.getfixturevalue("scratch"))
-    else:
-        run = request.getfixturevalue("one_kernel").run
+def test_push_builds_merges_and_passes(one_kernel: Pushed) -> None:
+    run = one_kernel.run
     assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
     assert run.ok
     assert "Install what kci depends on" not in run.log
@@ -311,17 +305,13 @@ def test_the_workflow_around_the_actions_does_what_the_page_says(
     assert run.log.count("Install what kci depends on") == len(run.jobs)
 
 
-@pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scratch: Path, mode: str) -> None:
-    render(one_leg, "--mode", mode)
+def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scratch: Path) -> None:
     base = head_commit(one_leg)
     package = one_leg / "some-kernel" / "torch-ext" / "some_kernel"
     (package / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
     commit_all(one_leg)
     run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base, "somebody/kernels"))
-    job = "build" if mode == "runtime" else "build-pr"
-    built = LEGS[0].replace("build ", f"{job} ")
-    assert run.jobs == dict.fromkeys([built, "kci", "merge", "plan"], "success"), run.log
+    assert run.jobs == dict.fromkeys([LEGS[0], "kci", "merge", "plan"], "success"), run.log
 
 
 def head_commit(repository: Path) -> str:
@@ -370,15 +360,62 @@ def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
     return runner.run(repository, alone, "push", scratch)
 
 
-def test_a_kernel_that_cannot_be_planned_stops_only_itself(one_leg: Path, runner: Runner, scratch: Path) -> None:
+def invalid(kernel: Path) -> None:
+    (kernel / "build.toml").write_text("[general]\nnme = 1\n")
+
+
+def one_backend_at_fault(kernel: Path) -> None:
+    """A misspelled source of one backend beside another one that would be planned by itself."""
+    parts = "".join(
+        f'[kernel.{name}]\nbackend = "{name}"\ndepends = ["torch"]\nsrc = ["{name}.cpp"]\n' for name in ("cpu", "cuda")
+    )
+    text = (kernel / "build.toml").read_text().replace("[torch-noarch]", f"[torch]\nsrc = []\n{parts}")
+    (kernel / "build.toml").write_text(text.replace('["cpu"]', '["cpu", "cuda"]'))
+    (kernel / "cpu.cpp").touch()
+
+
+def pointer_of_lfs(kernel: Path) -> None:
+    (next((kernel / "torch-ext").iterdir()) / "table.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
+def foreign_import(kernel: Path) -> None:
+    (next((kernel / "torch-ext").iterdir()) / "__init__.py").write_text("import numpy\n")
+
+
+@pytest.mark.parametrize("fault", [invalid, one_backend_at_fault, pointer_of_lfs, foreign_import])
+def test_a_kernel_at_fault_is_red_and_stops_only_itself(
+    one_leg: Path, runner: Runner, scratch: Path, fault: Callable[[Path], None]
+) -> None:
     wrong = add_kernel(one_leg, "wrong-kernel", ("cpu",))
     render(one_leg)
-    (wrong / "build.toml").write_text("[general]\nnme = 1\n")
+    fault(wrong)
+    if fault is foreign_import:
+        render(one_leg)  # what is wrong with sources does not keep the files from being written
     commit_all(one_leg)
     run = runner.run(one_leg, RELEASE, "push", scratch)
     assert run.jobs == {**dict.fromkeys([LEGS[0], "merge some-kernel", "plan"], "success"), "kci": "failure"}, run.log
     assert "kci check -- wrong-kernel" in run.log
     assert not run.ok
+
+
+def test_a_job_of_ones_own_runs_behind_skipped_ones(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    """`test` has nothing to do and is skipped; `parity` runs behind it, and `after` behind that."""
+    (one_leg / "kci.toml").write_text('[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
+    condition = "if: ${{{{ !cancelled() && needs.{0}.result == 'success' }}}}"
+    usual = "runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: echo done"
+    jobs = {"parity": "[plan, merge, test]", "after": "[parity]"}
+    needs = {"parity": "merge", "after": "parity"}
+    text = "".join(
+        f"{name}:\n  name: {name}\n  needs: {listed}\n  {condition.format(needs[name])}\n  {usual}\n"
+        for name, listed in jobs.items()
+    )
+    (one_leg / ".github" / "kci").mkdir(parents=True)
+    (one_leg / ".github" / "kci" / "jobs.yml").write_text(text)
+    render(one_leg)
+    commit_all(one_leg)
+    run = runner.run(one_leg, RELEASE, "push", scratch)
+    ran = ["plan", LEGS[0], "merge", "parity", "after", "kci"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
 
 
 @pytest.mark.parametrize(("event", "touched"), [("pull_request", 2), ("merge_group", 1)])

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
 from actions.test_common import load
@@ -17,9 +16,8 @@ from conftest import ROOT
 from kci.builders.object_packs import PackHead, pack_objects
 from kci.builders.request import read_part
 from kci.errors import UnfinishedBuildError
-from kci.plan.object_work import ObjectCost
 from kci.run.build_leg import LegRequest
-from kci.toolchains.launcher import ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
 
 VARIANTS = ("torch-stable-abi211-cpu-x86_64-linux", "torch-stable-abi211-cpu-aarch64-linux")
 
@@ -52,7 +50,7 @@ def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> 
                         objects=counts["there"], wanted=9,
                         use=ObjectUse(counts["found"], counts["there"] - counts["found"]))  # fmt: skip
         assert options.objects_to is not None
-        pack_objects([], head, options.objects_to)
+        pack_objects(options.cache, 0.0, head, options.objects_to)
         raise UnfinishedBuildError(name, counts["there"], 9)
 
     monkeypatch.setattr(script, "build_part", build)
@@ -70,83 +68,41 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
 ) -> None:
     asked = ends(script, monkeypatch, there=3, found=0)
     monkeypatch.setenv("KCI_INPUT_PART", "2/3")
-    monkeypatch.setenv("KCI_INPUT_TORCH_ONLY", "true")
     earlier = tmp_path / "RUNNER_TEMP" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
-    pack_objects([], PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0), earlier)
+    pack_objects(tmp_path / "none", 0.0, PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0), earlier)
     script.main()
     (options,) = [request.options for request in asked]
-    assert (options.part, options.torch_only, options.objects_from) == ("2/3", True, (earlier,))
-    assert options.balance is None, "nothing is known of the seconds"
-    monkeypatch.setattr(script, "read_costs", lambda _pack: {"csrc/a.cu": ObjectCost(7.0)})
-    script.main()
-    assert asked[-1].options.balance is not None
-    assert msgspec.json.decode(asked[-1].options.balance.read_bytes())["seconds"] == {"csrc/a.cu": 7.0}
+    assert (options.part, options.objects_from) == ("2/3", (earlier,))
 
 
 @pytest.mark.parametrize(
-    ("finish", "there", "found", "code", "said"),
-    [
-        ("later", 3, 0, 0, "the job `finish` goes on from there"),
-        ("later", 3, 3, 4, "it compiled nothing that could be kept"),
-        ("", 3, 0, 4, "re-run the failed jobs, or push: it goes on from there"),
-    ],
+    ("found", "said"),
+    [(3, "it compiled nothing that could be kept"), (0, "re-run the failed jobs, or push: it goes on from there")],
 )
-def test_a_leg_that_ends_itself_fails_where_nobody_goes_on(
+def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_further(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    finish: str, there: int, found: int, code: int, said: str,
+    found: int, said: str,
 ) -> None:  # fmt: skip
-    ends(script, monkeypatch, there=there, found=found)
-    monkeypatch.setenv("KCI_INPUT_FINISH", finish)
-    ended = 0
-    try:
+    ends(script, monkeypatch, there=3, found=found)
+    with pytest.raises(SystemExit) as ended:
         script.main()
-    except SystemExit as error:
-        ended = int(str(error.code))
-    assert ended == code
+    assert ended.value.code == 4
     assert said in capsys.readouterr().out
-    assert outputs(tmp_path).get("unfinished", "") == ("true" if code == 0 else "")
+    assert outputs(tmp_path)["objects-name"] == "objects.rms-norm.leg-1"
     summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
-    assert f"| leg | {there} of 9 | {found} |" in summary
+    assert f"| leg | 3 of 9 | {found} |" in summary
 
 
-def test_what_goes_on_does_nothing_for_a_leg_that_did_not_end_itself(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ends(script, monkeypatch, there=3, found=0)
-    monkeypatch.setenv("KCI_INPUT_FINISH", "now")
-    script.main()
-    assert not asked
-    assert "there is nothing to go on with" in capsys.readouterr().out
-    monkeypatch.setenv("KCI_INPUT_FINISH", "later")
-    script.main()
-    here = tmp_path / "RUNNER_TEMP" / "kci-objects" / "here" / "objects.rms-norm.leg-1"
-    here.parent.mkdir(parents=True)
-    (tmp_path / "RUNNER_TEMP" / "kci-objects-out").rename(here)
-    monkeypatch.setenv("KCI_INPUT_FINISH", "now")
-    with pytest.raises(SystemExit):
-        script.main()
-    assert len(asked) == 2
-
-
-def test_steps_share_the_time_of_a_leg_and_so_do_its_variants(
+def test_the_variants_of_a_leg_share_its_time(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ends(script, monkeypatch, there=3, found=1)
-    now = [1000.0]
-    monkeypatch.setattr(script.time, "time", lambda: now[0])
+    now = iter(range(1000, 10**6, 60))
+    monkeypatch.setattr(script.time, "time", lambda: float(next(now)))
     monkeypatch.setenv("KCI_INPUT_TIMEOUT", "350")
-    monkeypatch.setenv("KCI_INPUT_FINISH", "later")
-    for number in ("1", "2", "3"):
-        monkeypatch.setenv("KCI_INPUT_SLICE", number)
-        script.main()
-        assert (outputs(tmp_path)["again"], outputs(tmp_path)["objects-name"]) == (
-            "true",
-            f"objects.rms-norm.leg-1.{number}",
-        )
-        now[0] += 60 * 80
-    monkeypatch.setenv("KCI_INPUT_SLICE", "")
     monkeypatch.setenv("KCI_INPUT_VARIANT", " ".join(VARIANTS))
-    script.main()
-    assert [request.options.part for request in asked] == ["1/1"] * 3 + [None] * 2
-    assert [round(request.options.stop_after or 0) for request in asked] == [82, 84, 87, 89, 89]
+    with pytest.raises(SystemExit):
+        script.main()
+    first, second = (request.options.stop_after or 0 for request in asked)
+    assert 300 < second < first < 350 - script.SETUP_MINUTES
     assert "| leg | 6 of 18 | 2 |" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()

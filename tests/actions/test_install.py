@@ -240,16 +240,3 @@ def test_the_installer_that_is_named_is_taken(tmp_path: Path) -> None:
     bad = script("uv", tmp_path / "bin", "exit 9")
     done = install(copy_checkout(tmp_path / "checkout"), tmp_path / "kci", KCI_INSTALLER="pip", PATH=str(bad.parent))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_what_lies_in_a_wheel_is_found_there(tmp_path: Path) -> None:
-    """The actions run from an unpacked wheel as from a checkout."""
-    package = tmp_path / "unpacked" / "kci"
-    shutil.copytree(ROOT / "actions", package / "actions", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "src" / "kci", package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "site").mkdir()
-    code = f"import sys; sys.path.insert(0, {str(package / 'actions')!r}); import install; from pathlib import Path; "
-    code += f"install.add_kci(Path({str(tmp_path / 'site')!r}))"
-    subprocess.run([sys.executable, "-I", "-c", code], check=True)
-    assert (tmp_path / "site" / "kci.pth").read_text() == f"{package.parent}\n"
-    assert (tmp_path / "site" / "kci-0.1.0.dist-info" / "METADATA").is_file()

@@ -60,11 +60,11 @@ cutlass_4_0/include/a.hpp(44): error: static assertion failed with "no tile"
          "ptxas error   : Entry function 'k' uses too much shared data"),
         ('kernel/csrc/a.cu(7): warning #177-D: variable "error" was declared\n\n' + NVCC, ("csrc/a.cu", 20, 0),
          'identifier "blokDim" is undefined'),
-        ("hip/csrc/hip/a.hip:9:1: error: unknown type", ("csrc/cuda/a.cu", 9, 1), "unknown type"),
+        ("hip/csrc/cuda/a.cu:9:1: error: unknown type", ("csrc/cuda/a.cu", 9, 1), "unknown type"),
     ],
 )  # fmt: skip
 def test_the_first_error_and_its_place_in_the_kernel(said: str, place: tuple[str, int, int], text: str) -> None:
-    spot = named_error(said.splitlines(), {"csrc/hip/a.hip": "csrc/cuda/a.cu"})
+    spot = named_error(said.splitlines())
     assert spot is not None
     assert ((spot.path, spot.line, spot.column), spot.text) == (place, text)
 
@@ -96,6 +96,7 @@ def test_an_error_between_thousands_of_lines_is_shown() -> None:
 
 def test_files_are_named_as_the_user_names_them() -> None:
     assert as_written("kernel/csrc/a.cu(2): error: no", Path("relu")) == "relu/csrc/a.cu(2): error: no"
+    assert as_written("hip/csrc/a.cu:2:1: error: no", Path("relu")) == "relu/csrc/a.cu:2:1: error: no"
     assert as_written("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
     included = "In file included from kernel/csrc/a.cpp:2:"
     assert as_written(included, Path("/src/relu")) == "In file included from /src/relu/csrc/a.cpp:2:"
@@ -200,11 +201,15 @@ AGAIN = "correct that, and give the same command again: what compiled is kept"
     ("said", "hint"),
     [
         ("kernel/csrc/plus.cpp:1:10: fatal error: deep/x.h: No such file or directory",
-         'deep/x.h is in lib: add `include = ["lib"]` to the component in build.toml'),
+         'deep/x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib" to `include` of [torch] in build.toml'),
+        ("kernel/csrc/plus_one.cpp:1:10: fatal error: near.h: No such file or directory",
+         'near.h is csrc/near.h: add "csrc/near.h" to `src` of [kernel.plus_one_cpu] in build.toml'),
+        ("kernel/torch-ext/torch_binding.cpp:1:10: fatal error: plus_one.h: No such file or directory",
+         'plus_one.h is csrc/plus_one.h: add "csrc" to `include` of [torch] in build.toml'),
         ('kernel/csrc/a.cu(1): catastrophic error: cannot open source file "x.h"',
-         'x.h is in lib/deep: add `include = ["lib/deep"]` to the component in build.toml'),
+         'x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib/deep" to `include` of [torch] in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: 'top.h' file not found",
-         'top.h is in .: add `include = ["."]` to the component in build.toml'),
+         'top.h is top.h: add "top.h" to `src` and "." to `include` of [torch] in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: old.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: fatal error: gone.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: error: x.h", AGAIN),
@@ -212,7 +217,7 @@ AGAIN = "correct that, and give the same command again: what compiled is kept"
 )  # fmt: skip
 def test_a_header_that_lies_elsewhere_in_the_kernel(planned: tuple[Recipe, Request], said: str, hint: str) -> None:
     recipe, what = planned
-    for name in ("lib/deep/x.h", "top.h", "build/old.h", ".git/gone.h"):
+    for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
         (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (what.kernel_dir / name).touch()
     assert failed_build(recipe, what, Finished(1, NINJA.format(said=said))).hint == hint

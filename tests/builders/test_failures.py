@@ -18,7 +18,7 @@ from kci.processes.process import Finished
 def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     what = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
 
-    def full(_recipe: native.Recipe) -> None:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
 
     monkeypatch.setattr(native, "this_system", lambda: "x86_64-linux")

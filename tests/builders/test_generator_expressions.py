@@ -63,8 +63,6 @@ CPU = "torch213-cxx11-cpu-x86_64-linux"
     ("name", "flag"),
     [
         (CPU, "-DHERE"),
-        ("torch213-cpu-x86_64-windows", "/arch:AVX2"),
-        ("torch213-cpu-aarch64-darwin", "-DMAC"),
         ("torch213-cxx11-xpu20260-x86_64-linux", "-DHERE"),
     ],
 )

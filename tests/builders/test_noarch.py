@@ -14,7 +14,7 @@ import pytest
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.builders import build_variant, noarch, plan_commands
 from kci.builders.kernel_files import package_files
-from kci.builders.read_files import Watch
+from kci.builders.visible_files import VisibleFiles
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 
@@ -62,10 +62,10 @@ def test_modes_do_not_depend_on_the_checkout(tmp_path: Path) -> None:
 @pytest.mark.parametrize("meanwhile", [lambda file: file.write_text("OTHER = 1\n"), Path.unlink], ids=["other", "gone"])
 def test_a_file_that_changes_while_it_is_copied_is_noticed(meanwhile: Callable[[Path], object], tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    watch = Watch(request(kernel, "torch-cuda", tmp_path))
+    visible = VisibleFiles(request(kernel, "torch-cuda", tmp_path))
     meanwhile(kernel / "torch-ext" / "just_python" / "__init__.py")
     with pytest.raises(BuildFailedError, match="changed while"):
-        watch.copied()
+        visible.require_unchanged()
 
 
 @pytest.mark.rule("KCI501", "KCI503", triggers=False)

@@ -1,310 +1,149 @@
-"""Objects by name: what is compiled again and what is not, with real compilers and without ninja."""
+"""Objects by ccache, with real compilers: what is taken of an earlier build, and what is compiled again."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
 import pytest
 
-from buildkit import program, quiet
-from kci.builders import native, object_store
-from kci.builders.object_store import ObjectRecord
-from kci.config.find_settings import find_settings
-from objectkit import ALL, Kernel, put
+from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
+from kci.builders import build_variant
+from kci.builders.object_packs import read_head
+from kci.toolchains.compiler_cache import ObjectUse, find_cache
 
-pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
+pytestmark = [pytest.mark.torch, pytest.mark.programs]
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+WRAPPER = 'exec {} "$@"'
+
+
+class Made(NamedTuple):
+    use: ObjectUse | None
+    module: bytes
+
+
+Build = Callable[..., Made]
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """One that was compiled before."""
-    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
-    made = Kernel(tmp_path / "kernel", tmp_path / "cache")
-    assert made.compile() == ALL
+def build(torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Builds a kernel, and says how many objects were found."""
+    for name in ("CXX", "CCACHE_DIR", "KCI_COMPILER_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def made(kernel: Path, name: str = STABLE_CPU, **options: object) -> Made:
+        place = tmp_path / "out" / kernel.parent.name
+        shutil.rmtree(place, ignore_errors=True)
+        what = with_changes(request(kernel, name, place, cache=torch_cache), **options)
+        what.output.mkdir(parents=True, exist_ok=True)
+        built = build_variant(what, quiet)
+        (module,) = what.output.glob("*.so")
+        return Made(built.objects, module.read_bytes())
+
     return made
 
 
-def test_nothing_is_compiled_where_nothing_has_changed(kernel: Kernel) -> None:
-    assert kernel.compile() == set()
+def with_header_in_front(kernel: Path, text: str) -> None:
+    (kernel / "csrc" / "bare.h").write_text(text)
+    toml = (kernel / "build.toml").read_text()
+    (kernel / "build.toml").write_text(toml.replace('"include/bare.h"', '"include/bare.h", "csrc/bare.h"'))
 
 
-def test_nor_in_another_checkout_with_another_cache_at_another_time(kernel: Kernel, tmp_path: Path) -> None:
-    """The objects were packed, moved and unpacked; nothing that the file system says of them is as it was."""
-    elsewhere = tmp_path / "far" / "away"
-    moved = Kernel(elsewhere / "deeper" / "checkout", elsewhere / "cache")
-    subprocess.run(["tar", "cf", tmp_path / "objects.tar", "objects"], cwd=kernel.cache, check=True)
-    moved.cache.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["tar", "xmf", tmp_path / "objects.tar"], cwd=moved.cache, check=True)
-    for path in moved.place.rglob("*.cpp"):
-        os.utime(path, (10**9, 10**9))
-    assert moved.compile() == set()
-    (moved.place / "include" / "a.h").write_text("#define A 2\n")
-    assert moved.compile() == {"csrc/a.cpp"}
+@pytest.mark.rule("KCI511", triggers=False)
+def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found again, found elsewhere; and compiled where a file, a header in front or the compiler is another one."""
+    monkeypatch.setenv("CXX", str(program(tmp_path, "one", WRAPPER.format("g++"))))
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    cold = build(first)
+    assert cold.use == ObjectUse(0, 2)
+    assert build(first) == Made(ObjectUse(2, 0), cold.module)
+    assert build(second) == Made(ObjectUse(2, 0), cold.module)
+    source = second / "csrc" / "bare.cpp"
+    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    assert build(second).use == ObjectUse(1, 1), "the other one is as it was"
+    text = (first / "include" / "bare.h").read_text()
+    with_header_in_front(first, f'{text}\nextern "C" inline int in_front() {{ return 1; }}\n')
+    assert build(first).use == ObjectUse(0, 2), "there is a header that is found before the one that was read"
+    monkeypatch.setenv("CXX", str(program(tmp_path, "two", f"# another\n{WRAPPER.format('g++')}")))
+    assert build(first).use == ObjectUse(0, 2)
 
 
-def test_nor_where_the_work_directory_is_gone_or_full_of_others(kernel: Kernel) -> None:
-    for made in kernel.work.glob("obj/*/*.o"):
-        made.unlink()
-        made.write_text("something else")
-    assert kernel.compile() == set()
-    assert all(made.read_bytes()[:4] == b"\x7fELF" for made in kernel.work.glob("obj/*/*.o"))
-    shutil.rmtree(kernel.work)
-    assert kernel.compile() == set()
+@NVCC
+def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    cold = build(first, STABLE_CUDA)
+    assert cold.use == ObjectUse(0, 2)
+    assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
+    source = second / "csrc" / "bare.cu"
+    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    assert build(second, STABLE_CUDA).use == ObjectUse(1, 1)
+    with_header_in_front(first, (first / "include" / "bare.h").read_text() + "\n// in front\n")
+    assert build(first, STABLE_CUDA).use == ObjectUse(0, 2)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
+    assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
 
 
-@pytest.mark.parametrize("name", ["csrc/a.cpp", "include/a.h", "one/linked.h"])
-def test_a_file_that_was_put_in_place_of_one_that_was_read(kernel: Kernel, name: str) -> None:
-    before = (kernel.place / name).read_text()
-    put(kernel.place / name, f"{before}// changed\n")
-    assert kernel.compile() == {"csrc/a.cpp"}
-    put(kernel.place / name, before)
-    assert kernel.compile() == set(), "the object of before is still there"
+def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's hipcc is a script: the compiler behind it is in the namespace."""
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+    hipcc, cache = shutil.which("hipcc"), find_cache()
+    if hipcc is None or cache is None:
+        pytest.skip("there is no hipcc, or no ccache")
+    environment = {**os.environ, "HIP_PLATFORM": "amd", "CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_NOHASHDIR": "1"}
+    environment |= {"CCACHE_COMPILERCHECK": "content", "CCACHE_STATSLOG": str(tmp_path / "log")}
+
+    def hits(place: str, text: str, namespace: str = "one") -> int:
+        work = tmp_path / place
+        work.mkdir(exist_ok=True)
+        (work / "a.hip").write_text(f'#include "a.h"\n{text}')
+        (work / "a.h").write_text("#include <hip/hip_runtime.h>\n__global__ void run(float* to) { *to = 1; }\n")
+        words = [cache, hipcc, "-x", "hip", "--offload-arch=gfx90a", "-cuid=1", "-MD", "-MF", "a.d", "-c", "a.hip"]
+        given = environment | {"CCACHE_BASEDIR": str(work), "CCACHE_NAMESPACE": namespace}
+        subprocess.run([*words, "-o", "a.o"], cwd=work, env=given, check=True, capture_output=True)
+        lines = (tmp_path / "log").read_text().splitlines()
+        (tmp_path / "log").unlink()
+        return sum(line in ("direct_cache_hit", "preprocessed_cache_hit") for line in lines)
+
+    assert hits("one", "") == 0
+    assert hits("one", "") == 1
+    assert hits("two", "") == 1
+    assert hits("one", "int changed;\n") == 0
+    assert hits("one", "", namespace="another compiler, or a header in front") == 0
 
 
-def test_a_link_that_leads_elsewhere(kernel: Kernel) -> None:
-    (kernel.place / "way").unlink()
-    (kernel.place / "way").symlink_to("two")
-    assert kernel.compile() == {"csrc/a.cpp"}
+def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path, torch_cache: Path) -> None:
+    """Whoever makes a pack is trusted by the build that is given it, and by no other one."""
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    pack = tmp_path / "objects.tar"
+    cold = build(first, objects_to=pack, run="17")
+    head = read_head(pack)
+    assert (head.objects, head.wanted, head.use, head.run) == (2, 2, ObjectUse(0, 2), "17")
+    again = tmp_path / "again.tar"
+    assert build(second, objects_from=(pack,), objects_to=again) == Made(ObjectUse(2, 0, ("17",)), cold.module)
+    assert again.stat().st_size > pack.stat().st_size // 2, "what was taken is packed again"
+    assert build(second).use == ObjectUse(0, 2), "nothing of it is in the cache"
 
 
-@pytest.mark.parametrize("name", ["csrc/a.h", "other/extra.h", "include/math.h", "csrc/math.h"])
-def test_a_file_that_would_be_found_now(kernel: Kernel, name: str) -> None:
-    put(kernel.place / name, "#define A 1\n#define LINKED 1\n")
-    assert kernel.compile() == {"csrc/c.cpp" if "math" in name else "csrc/a.cpp"}
+def test_a_damaged_object_is_compiled_again(build: Build, tmp_path: Path) -> None:
+    kernel, pack = copy_kernel("bare", tmp_path / "place"), tmp_path / "objects.tar"
+    cold = build(kernel, objects_to=pack)
+    data = bytearray(pack.read_bytes())
+    for at in range(len(data) // 4, len(data), 997):
+        if data[at] and data[at - 300 : at + 300].count(0) < 20:  # inside of a compressed object
+            data[at] ^= 255
+    pack.write_bytes(data)
+    warm = build(kernel, objects_from=(pack,))
+    assert warm.module == cold.module
 
 
-def test_a_header_of_another_torch_that_would_be_found_before_the_systems(kernel: Kernel) -> None:
-    folder = (kernel.work / "torch").readlink() / "include"
-    (folder / "torch").mkdir(parents=True)
-    assert kernel.compile() == set()
-    (folder / "math.h").write_text("")
-    assert kernel.compile() == {"csrc/c.cpp"}
-
-
-def test_a_file_that_only_the_assembler_reads(kernel: Kernel) -> None:
-    put(kernel.place / "table.bin", "54321")
-    assert kernel.compile() == {"csrc/c.cpp"}
-
-
-@pytest.mark.parametrize("name", ["csrc/new.h", "other/a.cpp", "README.md"])
-def test_a_file_that_no_source_asks_for(kernel: Kernel, name: str) -> None:
-    put(kernel.place / name)
-    assert kernel.compile() == set()
-
-
-def test_a_source_that_another_one_only_mentions(kernel: Kernel) -> None:
-    put(kernel.place / "csrc/b.cpp", "int bb;\n")
-    assert kernel.compile() == {"csrc/b.cpp"}
-
-
-def test_another_flag_and_another_compiler(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (kernel.place / "build.toml").read_text()
-    (kernel.place / "build.toml").write_text(text.replace("[kernel.cpu]", '[kernel.cpu]\ncxx-flags = ["-DMORE"]'))
-    assert kernel.compile() == {"csrc/a.cpp", "csrc/c.cpp"}
-    (kernel.place / "build.toml").write_text(text)
-    assert kernel.compile() == set()
-    for number in range(2):  # programs that say the same of themselves
-        compiler = program(tmp_path, "compiler", f'exec g++ "$@"  # {number}\n')
-        monkeypatch.setenv("CXX", str(compiler))
-        assert kernel.compile() == ALL
-        assert kernel.compile() == set()
-
-
-def test_a_file_that_is_replaced_while_a_compiler_reads(kernel: Kernel) -> None:
-    for where, made in (("include/a.h", "csrc/a.cpp"), ("csrc/b.cpp", "csrc/b.cpp")):
-        old = (kernel.place / where).read_text()
-        put(kernel.place / where, f"{old}// one\n")
-
-        def replace(source: str, where: str = where, made: str = made, old: str = old) -> None:
-            if source == f"kernel/{made}":
-                put(kernel.place / where, f"{old}// two\n")
-
-        assert kernel.compile(replace) == {made}
-        assert kernel.compile() == {made}, "it was made of neither"
-        assert kernel.compile() == set()
-
-
-def test_a_way_that_leads_elsewhere_while_a_compiler_reads(kernel: Kernel) -> None:
-    put(kernel.place / "csrc" / "a.cpp", (kernel.place / "csrc" / "a.cpp").read_text() + "// changed\n")
-
-    def turn(_source: str) -> None:
-        (kernel.place / "way").unlink()
-        (kernel.place / "way").symlink_to("two")
-
-    assert kernel.compile(turn) == {"csrc/a.cpp"}
-    assert kernel.compile() == {"csrc/a.cpp"}
-
-
-def test_a_build_that_was_killed_keeps_what_it_made(kernel: Kernel) -> None:
-    for source in ALL:
-        put(kernel.place / source, (kernel.place / source).read_text() + "// changed\n")
-    assert kernel.compile(finish=False) == ALL
-    assert kernel.compile() == set()
-
-
-def test_a_lying_object_is_compiled_again(kernel: Kernel) -> None:
-    record = kernel.records()["csrc/a.cpp"]
-    made = record.with_suffix(".o")
-    made.unlink()
-    made.write_bytes(kernel.records()["csrc/b.cpp"].with_suffix(".o").read_bytes())
-    assert kernel.compile() == {"csrc/a.cpp"}
-    assert kernel.compile() == set()
-
-
-def test_a_record_whose_name_does_not_recompute_is_no_record(kernel: Kernel) -> None:
-    """As if the object of another source were this one's."""
-    records = kernel.records()
-    lying = msgspec.json.decode(records["csrc/a.cpp"].read_bytes(), type=ObjectRecord)
-    other = msgspec.json.decode(records["csrc/b.cpp"].read_bytes(), type=ObjectRecord)
-    wrong = msgspec.structs.replace(lying, digest=other.digest, reads=other.reads)
-    put(kernel.place / "include" / "a.h", "#define A 4\n")
-    records["csrc/a.cpp"].write_bytes(msgspec.json.encode(wrong))
-    shutil.copy(records["csrc/b.cpp"].with_suffix(".o"), records["csrc/a.cpp"].with_suffix(".o"))
-    assert kernel.compile() == {"csrc/a.cpp"}
-
-
-def test_the_module_goes_if_its_objects_are_others_now(kernel: Kernel) -> None:
-    objects, recipe = kernel.begin()
-    module = recipe.work / recipe.target.module
-    assert (objects.restore(), module.exists()) == ([], True)
-    text = (kernel.place / "include" / "a.h").read_text()
-    put(kernel.place / "include" / "a.h", "#define A 7\n")
-    assert kernel.compile() == {"csrc/a.cpp"}
-    put(kernel.place / "include" / "a.h", text)
-    objects, _ = kernel.begin()
-    assert (objects.restore(), module.exists()) == ([], False), "found, and not those that were linked"
-
-
-def test_what_kci_links_besides_is_made_anew_where_it_is_not_what_it_was(kernel: Kernel) -> None:
-    _, recipe = kernel.begin()
-    module = recipe.work / recipe.target.module
-    helpers = [recipe.work / step.output for step in recipe.steps if not step.depfile][:-1]
-    assert "compat.o" in {path.name for path in helpers}
-
-    def left() -> set[bool]:
-        objects, _ = kernel.begin()
-        assert objects.restore() == []
-        return {path.exists() for path in helpers}
-
-    for path in helpers:
-        assert (left(), module.exists()) == ({True}, True)
-        before = path.stat()
-        path.write_text("something else")
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert (left(), module.exists()) == ({False}, True), "ninja links where it makes these"
-        kernel.compile()
-    module.write_text("something else")
-    assert (left(), module.exists()) == ({True}, False)
-
-
-@pytest.mark.parametrize("at", range(8))
-def test_a_kill_between_any_two_steps(kernel: Kernel, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is written last, the next build compiles what is missing and no more."""
-    for source in ALL:
-        put(kernel.place / source, (kernel.place / source).read_text() + "// changed\n")
-    left = [at]
-
-    class KilledError(BaseException):
-        pass
-
-    def killed(step: Callable[..., object]) -> Callable[..., object]:
-        def stop(*arguments: object) -> object:
-            left[0] -= 1
-            if left[0] < 0:
-                raise KilledError
-            return step(*arguments)
-
-        return stop
-
-    with monkeypatch.context() as patched:
-        for name in ("_link", "_write"):
-            patched.setattr(object_store, name, killed(getattr(object_store, name)))
-        patched.setattr(Path, "replace", killed(Path.replace))
-        try:
-            kernel.compile()
-        except KilledError:
-            assert left[0] < 0
-    kept = len(ALL) - len(kernel.compile())
-    assert kept >= at // 6, "what was whole is kept"
-    assert kernel.compile() == set()
-
-
-def test_a_full_disk_keeps_no_objects_and_fails_no_build(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(kernel.place / "csrc" / "b.cpp", "int bbb;\n")
-
-    def full(_path: Path, _data: bytes) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(object_store, "_write", full)
-        assert kernel.compile() == {"csrc/b.cpp"}
-    assert kernel.said == ["objects are not kept: No space left on device"]
-    assert kernel.compile() == {"csrc/b.cpp"}
-    assert kernel.compile() == set()
-
-
-def test_two_builds_at_once(kernel: Kernel, tmp_path: Path) -> None:
-    shutil.rmtree(kernel.cache / "objects")
-    others = [Kernel(tmp_path / name / "kernel", kernel.cache) for name in ("one", "two")]
-    threads = [threading.Thread(target=other.compile) for other in others]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert kernel.compile() == set()
-    assert [other.compile() for other in others] == [set(), set()]
-    assert len(kernel.records()) == len(ALL)
-
-
-def test_of_one_command_the_newest_objects_are_kept(kernel: Kernel) -> None:
-    """What one process makes counts at once, and not only for the next that reads the folder."""
-    store = kernel.store
-    source = next(path for name, path in kernel.records().items() if name == "csrc/b.cpp")
-    record, made = msgspec.json.decode(source.read_bytes(), type=ObjectRecord), store.place.parent / "made.o"
-    made.write_bytes(b"made")
-    digest = hashlib.sha256(b"made").hexdigest()
-    assert len(list(store.of(record.asked))) == 1
-    for number in range(object_store._KEPT + 4):
-        reads = dict.fromkeys(record.reads, f"{number:064x}")
-        store.add(msgspec.structs.replace(record, reads=reads, digest=digest, size=4), made)
-    assert len(list(store.of(record.asked))) == object_store._KEPT
-
-
-def test_the_oldest_objects_go_first(kernel: Kernel) -> None:
-    records = kernel.records()
-    for age, source in enumerate(("csrc/b.cpp", "csrc/c.cpp", "csrc/a.cpp")):
-        os.utime(records[source], (10**9 - age, 10**9 - age))
-    store = kernel.store
-    kept = sum(path.stat().st_size for path in store.place.rglob("*") if path.is_file())
-    store._prune(kept)
-    assert kernel.records().keys() == ALL
-    store._prune(kept - 1)
-    assert kernel.records().keys() == {"csrc/b.cpp"} or kernel.records().keys() == {"csrc/b.cpp", "csrc/c.cpp"}
-    assert "csrc/a.cpp" in kernel.compile()
-
-
-def test_no_more_is_kept_than_kci_toml_says(kernel: Kernel) -> None:
-    (kernel.place / "kci.toml").write_text("[build]\nobjects-gb = 0\n")
-    put(kernel.place / "csrc" / "b.cpp", "int other;\n")
-    kernel.compile(finish=False)
-    assert kernel.records().keys() == ALL
-    what = kernel.request()
-    options = what.options.under(find_settings(kernel.place).settings)
-    with native._kept(kernel.objects, msgspec.structs.replace(what, options=options), kernel.work / "given", quiet):
-        pass
-    assert kernel.records() == {}
-
-
-def test_what_an_object_took_is_known_for_the_next_one_of_its_command(kernel: Kernel) -> None:
-    put(kernel.place / "csrc" / "b.cpp", "int other;\n")
-    objects, _ = kernel.begin()
-    objects.restore()
-    assert objects.use().seconds == 3.0
+def test_sccache_goes_by_its_own_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = program(tmp_path, "sccache", "true")
+    monkeypatch.setenv("KCI_COMPILER_CACHE", str(own))
+    assert find_cache(("g++",)) == own
+    assert find_cache(("sccache", "g++")) is None
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+    assert find_cache(("g++",)) is None

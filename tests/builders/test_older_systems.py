@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +18,10 @@ from kci.builders.commands import COMPAT, EXPORTS, Target, Toolchain, link_comma
 from kci.builders.generate import EXPORTS_MAP
 from kci.builders.ninjafile import Step
 from kci.builders.older_systems import stand_ins
-from kci.matrix.names import cpu_of, this_system
+from kci.matrix.names import this_system
 from kci.toolchains.compilers import cxx_compiler, program_of
-from kci.toolchains.crossing import cross_target
 from kci.toolchains.environment import Environment
 from kci.toolchains.old_glibc import find_newer_parts
-
-OTHER = "x86_64-linux" if this_system() == "aarch64-linux" else "aarch64-linux"
-crossing = pytest.mark.skipif(
-    shutil.which(f"{cross_target(OTHER).triplet}-g++") is None, reason="there is no cross compiler"
-)
 
 USES = """
 #include <charconv>
@@ -135,15 +128,14 @@ extern "C" int kci_files(const char *folder) {
 """
 
 
-def linked(tmp_path: Path, source: str, *flags: str, system: str = "") -> Path:
+def linked(tmp_path: Path, source: str, *flags: str) -> Path:
     """A module of one source, made by the commands of a build."""
-    system = system or this_system()
     python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
-    cxx = cxx_compiler(system=system)
+    cxx = cxx_compiler()
     parts = find_newer_parts(cxx)
     ar = program_of(cxx, "ar")
     chain = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
-    target = Target(variant(f"tvm-ffi01-cpu-{system}"), "_k_cpu_1")
+    target = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
     for folder in ("obj", "stub"):
         (tmp_path / folder).mkdir()
     texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **older_systems.files(chain, target)}
@@ -191,41 +183,6 @@ def test_what_a_newer_system_has_is_not_needed_and_works(tmp_path: Path) -> None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     assert loaded.kci_files(str(tmp_path / "tree").encode()) == 3
-
-
-RUNS = """
-#include <cstdio>
-#include <cstdlib>
-extern "C" double kci_parsed(const char *, int), kci_computed(double);
-extern "C" int kci_scanned(const char *), kci_waited(int), kci_files(const char *);
-int main(int, char **given) {
-  printf("%g %g %d ", kci_parsed("2.5", 3), kci_computed(3.0), kci_scanned("3 4"));
-  printf("%d %d %d\\n", kci_waited(1), kci_waited(30), kci_files(given[1]));
-}
-"""
-
-
-@crossing
-@pytest.mark.usefixtures("cross_compilers")
-def test_the_same_holds_of_what_is_made_for_another_cpu(tmp_path: Path) -> None:
-    module = linked(tmp_path, USES, system=OTHER)
-    assert (newest(module, "GLIBC"), newest(module, "GLIBCXX")) <= ((2, 28), (3, 4, 24))
-    undefined = re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", readelf("--dyn-syms", module))
-    assert undefined
-    assert [name for name in undefined if "@" not in name] == []
-    if (qemu := shutil.which(f"qemu-{cpu_of(OTHER)}-static")) is None:
-        pytest.skip("there is no qemu to run it in")
-    (tmp_path / "runs.cpp").write_text(RUNS)
-    (tmp_path / "tree").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "tree" / name).write_text("")
-    cxx = cxx_compiler(system=OTHER)
-    subprocess.run([*cxx, "runs.cpp", module.name, "-Wl,-rpath,$ORIGIN", "-o", "runs"], cwd=tmp_path, check=True)
-    libraries = f"/usr/{cross_target(OTHER).triplet}"
-    done = subprocess.run(
-        [qemu, "-L", libraries, "runs", tmp_path / "tree"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "2.5 9 7 4 4 2\n", done.stderr
 
 
 MATH = re.compile(r" (\w+)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE)

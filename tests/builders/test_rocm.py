@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import pytest
 
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
@@ -302,7 +301,7 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
-    assert links(chain, Path("/k"))["rocm"] == chain.rocm.root
+    assert links(chain)["rocm"] == chain.rocm.root
 
 
 # --- what is translated ---
@@ -381,6 +380,32 @@ def test_no_unsupported_calls_are_no_reason_to_stop(tmp_path: Path) -> None:
     assert (tmp_path / "work/hip/a.hip").read_text() == "int a;\n"
 
 
+@pytest.mark.parametrize("top", [1, 2, 0])
+def test_a_translation_has_the_name_and_the_lines_of_its_source(tmp_path: Path, top: int) -> None:
+    """hipify puts a comment on top, and for code for devices an include."""
+    write = f"from pathlib import Path; Path(extra_files[0] + '.out').write_text('// top\\n' * {top} + 'int hip;\\n')"
+    done = "Result.hipified_path = extra_files[0] + '.out'"
+    translate(translation(tmp_path, f"{write}\n    {done}"), quiet)
+    assert (tmp_path / "work/hip/a.hip").read_text() == "// top\n" * top + '#line 1 "hip/a.cu"\nint hip;\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("no kernel end found", "<<<...>>>"),
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9", "UTF-8"),
+        ("OSError: [Errno 28] No space left on device", "free space"),
+        ("OSError: [Errno 122] Disk quota exceeded", "free space"),
+        ("PermissionError: [Errno 13] Permission denied", ""),
+    ],
+)
+def test_a_hint_is_about_what_hipify_said(tmp_path: Path, said: str, hint: str) -> None:
+    with pytest.raises(BuildFailedError, match="hipify failed") as caught:
+        translate(translation(tmp_path, f"raise SystemExit({said!r})"), quiet)
+    assert hint in caught.value.hint
+    assert bool(hint) == bool(caught.value.hint)
+
+
 @pytest.mark.parametrize("body", ['raise ValueError("no kernel end found")', 'raise SystemExit("no kernel end found")'])
 def test_a_hipify_that_fails_is_quoted_without_a_traceback(tmp_path: Path, body: str) -> None:
     with pytest.raises(BuildFailedError, match="hipify failed") as caught:
@@ -392,22 +417,22 @@ def test_a_hipify_that_fails_is_quoted_without_a_traceback(tmp_path: Path, body:
 def test_a_kernel_cannot_bring_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = translation(tmp_path, "pass")
     bad = 'raise SystemExit("this must not run")\n'
-    write_tree(made.kernel_dir, {"json.py": bad, "re.py": bad, "hipify/__init__.py": bad})
-    monkeypatch.chdir(made.kernel_dir)
-    monkeypatch.setenv("PYTHONPATH", str(made.kernel_dir))
+    write_tree(made.kernel, {"json.py": bad, "re.py": bad, "hipify/__init__.py": bad})
+    monkeypatch.chdir(made.kernel)
+    monkeypatch.setenv("PYTHONPATH", str(made.kernel))
     translate(made, quiet)
     assert (tmp_path / "work/hip/a.hip").exists()
 
 
 def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> None:
     made = translation(tmp_path, "pass")
-    write_tree(made.kernel_dir, {"old/deep/x.h": "", "y/z.h": "", "same.h": ""})
+    write_tree(made.kernel, {"old/deep/x.h": "", "y/z.h": "", "same.h": ""})
     translate(made, quiet)
     copy = tmp_path / "work/hip"
     kept = (copy / "same.h").stat().st_mtime_ns
-    shutil.rmtree(made.kernel_dir / "old")
-    shutil.rmtree(made.kernel_dir / "y")
-    (made.kernel_dir / "y").write_text("now a file\n")
+    shutil.rmtree(made.kernel / "old")
+    shutil.rmtree(made.kernel / "y")
+    (made.kernel / "y").write_text("now a file\n")
     translate(made, quiet)
     assert sorted(path.name for path in copy.rglob("*")) == ["a.cu", "a.hip", "same.h", "y"]
     assert (copy / "y").read_text() == "now a file\n"
@@ -415,17 +440,6 @@ def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == [
         "hip", "hipify-result.json", "hipify.json", "torch-hip",
     ]  # fmt: skip
-
-
-def test_a_folder_that_build_toml_names_is_copied_whatever_its_name(tmp_path: Path) -> None:
-    made = translation(tmp_path, "pass")
-    write_tree(made.kernel_dir, {"build/gen/b.cu": "int b;\n", "build/x/c.h": "", ".hidden/inc/d.h": "", ".git/e": ""})
-    sources = {**made.sources, "build/gen/b.cu": "build/gen/b.hip"}
-    translate(msgspec.structs.replace(made, sources=sources, include=(".hidden/inc",)), quiet)
-    copy = tmp_path / "work/hip"
-    assert (copy / "build/gen/b.hip").read_text() == "int b;\n"
-    assert (copy / ".hidden/inc/d.h").exists()
-    assert not (copy / ".git").exists()
 
 
 # --- the whole plan ---

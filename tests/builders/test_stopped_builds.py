@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from buildkit import STABLE_CPU, program, warm_cache, write_tree
-from kci.builders.object_store import ObjectStore
 from kci.errors import UNFINISHED, UnfinishedBuildError
 
 OBJECTS, JOBS = 24, 2
@@ -67,7 +66,7 @@ class Case:
         find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
         compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
         monkeypatch.setenv("CXX", str(compiler))
-        monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+        monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
         self.command = [
             sys.executable, "-m", "kci", "build", str(self.kernel), f"--variant={STABLE_CPU}", f"--jobs={JOBS}",
             f"--cache={self.cache}", f"--output={place / 'out'}", "--unique-id=1a2b3c4",
@@ -133,7 +132,6 @@ def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatc
     done = int(found[1])
     assert ("goes on where this one ended" in said) is (done > 0)
     assert 0 <= done <= OBJECTS
-    assert sum(1 for _ in ObjectStore(case.cache / "objects" / "1").place.glob("*/*.json")) == done
     assert not (tmp_path / "out" / STABLE_CPU).exists()
     for name in NAMES[4:]:
         (case.kernel / "csrc" / f"{name}.cpp").write_text(f"int {name};\n")

@@ -125,11 +125,14 @@ class World:
         self.monkeypatch.setenv("CXX", str(self.root / "compiler"))
 
     def build(self, *, fresh: bool) -> tuple[bytes, Built]:
+        cache = self.caches[fresh]
+        for name in ("objects", "work") if fresh else ():
+            shutil.rmtree(cache / name, ignore_errors=True)
         what = request(self.root / "kernel", self.name, self.root)
         output = self.root / f"output-{fresh}"
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
-        made = native.build(with_changes(what, cache=self.caches[fresh], output=output, fresh=fresh), quiet)
+        made = native.build(with_changes(what, cache=cache, output=output), quiet)
         (module,) = output.glob("*.so")
         return module.read_bytes(), made
 
@@ -190,7 +193,7 @@ class World:
             path.write_text("something else")
 
     def bits_flipped(self) -> None:
-        for path in (self.caches[0] / "objects").rglob("*"):
+        for path in (self.caches[0] / "ccache").rglob("*"):
             if path.is_file() and self.random.random() < 0.3 and (data := bytearray(path.read_bytes())):
                 data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
                 path.unlink()
@@ -218,7 +221,7 @@ class World:
 
 @pytest.fixture
 def _plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
     yield
     monkeypatch.delenv("CXX", raising=False)
 

@@ -17,22 +17,16 @@ from kci.ci.run_records import (
     RECORD_FILE,
     KernelRecord,
     RunPlan,
-    TestedVariant,
-    TestRecord,
     VariantFailure,
     read_failures,
     write_failure,
     write_record,
 )
-from kci.ci.tree_index import NO_PLAN, RunUploads, TreeIndex, TreePlace, read_uploads
+from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.config.discover import FaultyKernel
-from kci.config.values import Crossed, LeaveOut
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
-from kci.plan.hardware_tests import TestPass, tree_under_test
-from kci.plan.plan import KernelPlan, LeftOut, Skipped, TestLeg
-from kci.run.kernel_tests import TestState
-from kci.tree.manifest import Manifest, Origin, Present
+from kci.plan.plan import LeftOut
 from planning import leg
 
 CPU, CUDA = "torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"
@@ -198,81 +192,3 @@ def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None
     results = read_results("plan=success ready=success publish=skipped")
     assert judge_jobs(results, 0) == ""
     assert "2 kernels can be published" in judge_jobs(results, 2)
-
-
-ARM = "torch213-cxx11-cpu-aarch64-linux"
-
-
-def crossed(kernel: str, *, built_on: str | None = "x86_64-linux") -> KernelRecord:
-    """A kernel whose only variant another system compiled."""
-    entry = Present(ARM, "0" * 64, "cpu", Origin("a.tar", built_on=built_on))
-    manifest = Manifest(kernel, 1, (ARM,), (entry,), (), complete=True)
-    return record(kernel, ARM, manifest=manifest)
-
-
-def run_of_crossed(**keys: Any) -> RunUploads:
-    kernel = KernelPlan("relu", "relu", 1, (ARM,))
-    test = TestLeg("relu", "relu", "cpu-aarch64-linux", "cpu", "aarch64-linux", (ARM,), ("ubuntu-24.04",), 60)
-    legs = (leg(ARM, "relu", system="aarch64-linux"),)
-    made = planned(**{"kernels": (kernel,), "legs": legs, "leave_out": LeaveOut.ASK, "tests": (test,)} | keys)
-    return RunUploads(made, records(crossed("relu")))
-
-
-def passed_on(run: RunUploads, *tested: str, passed: bool = True) -> RunUploads:
-    (test,) = run.plan.tests
-    manifest = run.records["relu"].manifest
-    assert manifest is not None
-    tree = tree_under_test(manifest.digests, test.variants)
-    told = TestRecord("relu", test.name, 1, passed, tested, tree=tree)
-    return msgspec.structs.replace(run, tests={("relu", test.name): told})
-
-
-@pytest.mark.rule("KCI520", triggers=False)
-def test_what_another_system_compiled_is_published_when_a_test_has_run_it() -> None:
-    run = run_of_crossed()
-    good = passed_on(run, ARM)
-    assert gate.judge(good) == []
-    assert [item.kernel for item in gate.releasable(good, "7")] == ["relu"]
-    nothing_ran = TestedVariant(ARM, TestState.NOTHING_RAN)  # which `kci test --allow-empty` lets pass
-    empty = {key: msgspec.structs.replace(told, variants=(nothing_ran,)) for key, told in good.tests.items()}
-    unproven = msgspec.structs.replace(good, tests=empty)
-    for bad in (run, passed_on(run), unproven, passed_on(run, ARM, passed=False), run_of_crossed(tests=())):
-        assert gate.releasable(bad, "7") == []
-        assert any(row.job == "publish" and row.variant == ARM for row in gate.judge(bad))
-
-
-@pytest.mark.parametrize("merged", [(), (record("relu", complete=False, error="no"),)], ids=["silent", "not merged"])
-def test_tests_of_a_kernel_that_was_not_merged_are_not_waited_for(merged: tuple[KernelRecord, ...]) -> None:
-    run = msgspec.structs.replace(run_of_crossed(), records=records(*merged))
-    assert {row.kernel for row in gate.judge(run)} == {"relu"}
-    assert gate.releasable(run, "7") == []
-
-
-def test_what_another_system_compiled_may_be_published_untested() -> None:
-    run = run_of_crossed(tests=(), crossed=Crossed.UNTESTED)
-    assert gate.judge(run) == []
-    assert [item.kernel for item in gate.releasable(run, "7")] == ["relu"]
-
-
-def test_only_a_run_that_publishes_minds() -> None:
-    run = run_of_crossed(tests=(), leave_out=None)
-    assert gate.judge(run) == []
-    assert gate.releasable(run, "7") == []
-
-
-def test_what_its_own_system_compiled_needs_no_test() -> None:
-    run = msgspec.structs.replace(run_of_crossed(tests=()), records=records(crossed("relu", built_on=None)))
-    assert gate.judge(run) == []
-    assert [item.kernel for item in gate.releasable(run, "7")] == ["relu"]
-
-
-def test_a_crossed_tree_of_an_earlier_run_has_passed_or_waits() -> None:
-    manifest = crossed("relu").manifest
-    assert manifest is not None
-    kernel, skipped = KernelPlan("relu", "relu", 1, (ARM,)), (Skipped("relu", ARM, "it is there"),)
-    made = planned(kernels=(kernel,), legs=(), skipped=skipped, leave_out=LeaveOut.ASK)
-    for passed in (False, True):
-        tests = {"cpu-aarch64-linux": TestPass("0" * 64, "")} if passed else {}
-        index = TreeIndex({"relu": TreePlace("6", 1, manifest, tests)})
-        run = RunUploads(made, {}, {}, index)
-        assert [item.kernel for item in gate.releasable(run, "7")] == (["relu"] if passed else [])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -15,7 +17,7 @@ import pytest
 from act.harness import STAND_INS
 from ci.test_gate import CPU, CUDA, FAILURE, planned, record
 from kci.ci.pull_comment import comment_of
-from kci.ci.pull_talk import PullTalk
+from kci.ci.pull_talk import BOT, PullTalk, run_number
 from kci.ci.run_records import (
     PLAN_FILE,
     RECORD_FILE,
@@ -24,6 +26,7 @@ from kci.ci.run_records import (
     TestRecord,
     write_record,
 )
+from kci.errors import FindingsError
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
 from kci.run.kernel_tests import TestState
@@ -53,9 +56,8 @@ class World:
         run = {
             "id": 41, "event": "pull_request", "path": ".github/workflows/kci.yml", "head_sha": SHA,
             "head_branch": "topic", "head_repository": repo, "run_attempt": 1, "conclusion": "failure",
-            "created_at": "2026-11-23T07:00:00Z",
         }  # fmt: skip
-        pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}, "merged_at": None}
+        pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
         self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}
         self.pulls = PullTalk(GitHubApi(HERE, "may it?", self.answer))
 
@@ -173,3 +175,114 @@ def test_records_that_lie_become_no_markup_and_no_command(tmp_path: Path) -> Non
         if line.startswith("|"):
             assert line.count("|") in (5, 4)
     assert len(body) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{" * 300, "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"schema": 9}', "cannot be read"),
+        (b'{"a": "' + b"x" * (17 << 20) + b'"}', "too large or damaged: `run-plan.1`"),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_none_is_said_to_be_none(world: World, content: bytes, said: str) -> None:
+    world.upload("run-plan.1", PLAN_FILE, content)
+    body = world.comment()
+    assert said in body
+    assert "### kci: what the run came to is not known" in body
+
+
+def test_a_large_artifact_is_not_fetched_and_members_lead_nowhere(world: World) -> None:
+    (world.uploads / "run-big.1").write_bytes(b"x" * (5 << 20))
+    (world.uploads / "run-none.1").write_bytes(b"no archive")
+    with zipfile.ZipFile(world.uploads / "run-plan.1", "w") as archive:
+        archive.writestr(f"../../../{PLAN_FILE}", b"{}")
+        archive.writestr("../evil.sh", b"")
+    with zipfile.ZipFile(world.uploads / "run-slow.1", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr(PLAN_FILE, b"{}")
+    world.upload("tree.relu.1", "kci-tree.tar", b"")
+    assert world.pulls.fetch_records(world.pulls.run(41), world.records) == ["run-big.1", "run-none.1", "run-slow.1"]
+    assert sum("/zip" in path for path in world.asked) == 3
+    assert [path.name for path in world.records.parent.rglob("*") if path.suffix == ".json"] == [PLAN_FILE]
+    assert not list(world.records.rglob("*evil*"))
+
+
+def test_many_rows_are_cut(world: World) -> None:
+    legs = tuple(leg(CPU, f"kernel-{number}") for number in range(400))
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=legs))
+    body = world.comment()
+    assert "And 250 variants more." in body
+    assert "- and 380 more" in body
+    assert len(body) < 60_000
+
+
+def body_of(run: int, attempt: int = 1, text: str = "text") -> str:
+    return f"<!-- kci-pull-request: run {run} attempt {attempt} -->\n{text}\n"
+
+
+def test_the_one_comment_is_found_among_hundreds_and_updated(world: World) -> None:
+    others = [{"id": number, "issue": 7, "user": {"login": "a"}, "body": "no"} for number in range(200)]
+    stranger = {"id": 900, "issue": 7, "user": {"login": "stranger"}, "body": body_of(99)}
+    quoting = {"id": 901, "issue": 7, "user": {"login": BOT}, "body": "> " + body_of(99)}
+    gone = {"id": 902, "issue": 7, "user": None, "body": None}
+    world.state["comments"] = [*others, stranger, quoting, gone]
+    assert world.pulls.keep_comment(7, body_of(41)) == "written"
+    assert world.pulls.keep_comment(7, body_of(41)) == "the comment says so already"
+    assert world.pulls.keep_comment(7, body_of(41, 2)) == "updated"
+    assert world.pulls.keep_comment(7, body_of(41, 1)) == "the comment is about a newer run"
+    assert world.pulls.keep_comment(7, body_of(40, 9)) == "the comment is about a newer run"
+    assert len(world.state["comments"]) == 204
+    assert world.state["comments"][-1]["body"] == body_of(41, 2)
+    assert world.state["comments"][200:203] == [stranger, quoting, gone]
+
+
+def test_two_jobs_that_both_wrote_leave_one_comment(world: World) -> None:
+    world.state["comments"] = [
+        {"id": 1, "issue": 7, "user": {"login": BOT}, "body": body_of(40).replace("\n", "\r\n")},
+        {"id": 2, "issue": 7, "user": {"login": BOT}, "body": body_of(41)},
+    ]
+    assert world.pulls.keep_comment(7, body_of(42)) == "updated"
+    assert [item["body"] for item in world.state["comments"]] == [body_of(42)]
+
+
+def test_a_run_that_is_not_of_the_newest_commit_says_nothing(world: World) -> None:
+    run = world.pulls.run(41)
+    assert [pull.number for pull in world.pulls.pulls_of(run)] == [7]
+    world.state["pulls"][0]["head"]["sha"] = "b" * 40
+    assert world.pulls.pulls_of(run) == []
+    world.state["pulls"][0] |= {"state": "closed", "head": {"sha": SHA, "repo": OWN}}
+    assert world.pulls.pulls_of(run) == []
+    assert world.pulls.pulls_of(msgspec.structs.replace(run, head_repository=None)) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"event": "push"}, {"path": ".github/workflows/evil.yml"}, {"path": "evil/.github/workflows/kci.yml"}]
+)
+def test_another_workflow_of_the_same_name_does_not_count(world: World, change: dict[str, str]) -> None:
+    assert world.pulls.run(41).of_pull_request
+    assert msgspec.structs.replace(world.pulls.run(41), path=".github/workflows/kci.yml@main").of_pull_request
+    world.state["runs"][0] |= change
+    assert not world.pulls.run(41).of_pull_request
+
+
+@pytest.mark.parametrize(
+    ("lacking", "ask"),
+    [
+        ("actions", lambda pulls: pulls.run(41)),
+        ("pull-requests", lambda pulls: pulls.keep_comment(7, body_of(41))),
+    ],
+)  # fmt: skip
+def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullTalk], object]) -> None:
+    world.may = {**WRITES, lacking: "none"}
+    with pytest.raises(FindingsError, match="not accessible") as caught:
+        ask(world.pulls)
+    assert caught.value.hint == "may it?"
+    assert "comments" not in world.state or world.state["comments"] == []
+
+
+@pytest.mark.parametrize("text", ["", "0", "7/comments", "-1", "1" * 19, "7\n", "٧"])
+def test_a_number_is_one(text: str) -> None:
+    assert run_number("7") == 7
+    with pytest.raises(FindingsError, match="is not the number of a run"):
+        run_number(text)

@@ -39,7 +39,6 @@ from kci.errors import FindingsError
 from kci.files.bounded_json import decode_json
 from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
-from kci.plan.object_work import ObjectCost
 from kci.plan.plan import Skipped, TestLeg
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from planning import leg
@@ -229,23 +228,6 @@ def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: P
     second = next_index(hand_over(tmp_path / "2", first, again, good("bb")), "42", 7)
     found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
     assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
-
-
-def test_what_objects_took_goes_from_run_to_run(tmp_path: Path) -> None:
-    def after(folder: Path, earlier: TreeIndex, run: str, **costs: float) -> TreeIndex:
-        took = {f"{name}.cu": ObjectCost(seconds, 2**30) for name, seconds in costs.items()}
-        kept = LegObjects("aa", "v", 1, "objects.aa.v-1", 1, 1, costs=took)
-        place = hand_over(folder, earlier, KernelRecord("aa", 1, complete=False, objects=(kept,)))
-        write_record(place / "run-plan.1" / PLAN_FILE, RunPlan(1, "release", (), (leg("v", "aa"),), ()))
-        return next_index(place, run, 6)
-
-    backend = leg("v", "aa").backend
-    first = after(tmp_path / "1", TreeIndex(day=5), "41", one=10.0, two=20.0)
-    second = after(tmp_path / "2", first, "42", two=30.0)
-    assert second.object_costs() == {
-        ("aa", backend): {"one.cu": ObjectCost(10.0, 2**30), "two.cu": ObjectCost(30.0, 2**30)}
-    }
-    assert next_index(hand_over(tmp_path / "3", second), "43", 7).object_costs() == second.object_costs()
 
 
 def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:

@@ -34,14 +34,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "unique_id": st.none() | TEXT,
     "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
     "archs": st.lists(TEXT, max_size=3).map(tuple),
-    "check_reproducible": st.booleans(),
     "part": st.sampled_from([None, "1/1", "3/16"]),
-    "torch_only": st.booleans(),
-    "balance": st.sampled_from([None, Path("/p/seconds.json")]),
     "link": st.just(False),
     "objects_from": st.lists(st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2).map(tuple),
     "objects_to": st.just(Path("/p/o.tar.zst")),
-    "module": st.sampled_from([None, Path("/p/m.so")]),
     "attempt": st.integers(1, 99),
     "run": st.text("abc-", min_size=1, max_size=5),
 }
@@ -64,7 +60,7 @@ def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[LegRequest,
 
 @given(st.builds(BuildOptions, **VALUES))
 def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
-    from_settings = {"mirrors", "launcher", "objects_gb"}
+    from_settings = {"mirrors", "objects_gb"}
     assert {*VALUES, *from_settings} == set(options.__struct_fields__), "a new field needs a value above"
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("KCI_CACHE", str(options.cache))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -129,18 +128,16 @@ def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: 
     assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
 
 
-def test_two_pins_are_an_error_with_both_places(repository: Path) -> None:
+def test_the_newest_of_two_pins_goes_into_every_file(repository: Path) -> None:
     kci("render")
     file = repository / RELEASE
     text = file.read_text()
     at = text.index("actions/checkout@") + len("actions/checkout@")
     end = text.index("\n", at)
     file.write_text(text[:at] + "d" * 40 + " # v99.0.0" + text[end:])
-    found = kci("render")
-    assert found.code == 1
-    assert "KCI403" in found.stderr
-    assert f"({COMPAT}:" in found.stderr
-    assert f"({RELEASE}:" in found.stderr
+    assert kci("render").code == 0
+    for path in (RELEASE, COMPAT):
+        assert set(re.findall(r"actions/checkout@(\w+)", (repository / path).read_text())) == {"d" * 40}
 
 
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
@@ -154,7 +151,7 @@ def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     assert not (repository / COMPAT).exists()
 
 
-@pytest.mark.parametrize("options", [(), ("--mode", "static"), ("--ci", "gitlab"), ("--check",)])
+@pytest.mark.parametrize("options", [(), ("--ci", "gitlab"), ("--check",)])
 def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path, options: tuple[str, ...]) -> None:
     """Its legs would start machines only to fail there."""
     file = next(repository.rglob("build.toml"))
@@ -168,52 +165,22 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
     assert not (repository / ".gitlab").exists()
 
 
-def test_a_leg_that_takes_longer_than_its_job_may_is_said(repository: Path, tmp_path: Path) -> None:
+def test_a_leg_that_may_take_longer_than_its_job_is_said(repository: Path) -> None:
     (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
-    planned, rendered = kci("plan"), kci("render")
-    assert (planned.code, rendered.code) == (1, 1)
-    for said in (planned, rendered):
-        assert said.stderr.count("error[KCI335]") == 1
-        assert "is estimated to take 2 min on ubuntu-24.04, and its job ends after 1" in said.stderr
-    assert not (repository / ".github" / "workflows" / "kci.yml").exists()
-    refused = kci("plan", "--format", "github")
-    assert (refused.code, refused.stdout) == (1, ""), "a matrix that is refused is not printed"
-    legs = json.loads(kci("plan", "--format", "json").stdout)["legs"]
-    took = [{"kernel": leg["kernel"], "variant": name, "seconds": 600} for leg in legs for name in leg["variants"]]
-    (tmp_path / "durations.json").write_text(json.dumps({"schema": 1, "durations": took}))
-    measured = kci("plan", "--durations", tmp_path / "durations.json")
-    assert measured.code == 1, "that is no estimate"
-    assert "error[KCI337]" in measured.stderr
-
-
-@pytest.mark.parametrize("which", ["noarch", "grouped", "backend-without-component"])
-def test_static_legs_are_those_of_the_plan(repository: Path, which: str) -> None:
-    """One plan, two ways to hand it to GitHub: both give the same legs."""
-    if which == "grouped":
-        (repository / "kci.toml").write_text('[plan]\ngroup = "image"\n')
-    if which == "backend-without-component":
-        file = next(repository.rglob("build.toml"))
-        (file.parent / "a.cpp").write_text("")
-        parts = '[torch]\nsrc = ["a.cpp"]\n[kernel.a]\nbackend = "cpu"\nsrc = ["a.cpp"]\ndepends = ["torch"]\n'
-        text = file.read_text().replace("backends =", "# kci: ignore[KCI130] it comes later\nbackends =")
-        file.write_text(text.replace("[torch-noarch]\n", parts))
-    rendered = kci("render", "--mode", "static")
-    assert rendered.code == 0, rendered.stderr
-    jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
-    for job, tier in (("build", "release"), ("build-pr", "pr")):
-        planned = json.loads(kci("plan", "--tier", tier, "--format", "github").stdout)
-        assert jobs[job]["strategy"]["matrix"] == planned
+    for said in (kci("plan"), kci("render")):
+        assert said.code == 0
+        assert said.stderr.count("warning[KCI335]") == 1
+        assert "on ubuntu-24.04, and its job ends after 1" in said.stderr
 
 
 def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository / "kernels")
-    assert kci("render", "some", "--output", "..", "--mode", "static").code == 0
+    assert kci("render", "some", "--output", "..").code == 0
     text = (repository / RELEASE).read_text()
     assert 'kernels: "kernels/some"' in text
-    assert '"path": "kernels/some"' in text
-    assert "kci render kernels/some --mode static" in text
+    assert "kci render kernels/some\n" in text
     monkeypatch.chdir(repository)
-    assert kci("render", "kernels/some", "--mode", "static", "--check").code == 0
+    assert kci("render", "kernels/some", "--check").code == 0
 
 
 def test_wrong_usage(repository: Path) -> None:
@@ -222,7 +189,6 @@ def test_wrong_usage(repository: Path) -> None:
     outside = kci("render", "kernels/some", "--output", "other")
     assert outside.code == 2
     assert "not below" in outside.stderr
-    assert kci("render", "--mode", "sometimes").code == 2
 
 
 def test_hostile_directory_name(repository: Path) -> None:
@@ -261,14 +227,12 @@ def test_the_command_of_the_header_and_the_bare_one_write_the_same(repository: P
     text = (repository / "kernels" / "some" / "build.toml").read_text()
     (other / "build.toml").write_text(text.replace("some-kernel", "other-kernel"))
     add_package(other)
-    assert kci("render", "kernels", "--mode", "static", "--branch", "trunk").code == 0
+    assert kci("render", "kernels", "--branch", "trunk").code == 0
     before = {path: (repository / path).read_text() for path in (RELEASE, COMPAT)}
-    assert "#   kci render kernels --mode static --branch trunk\n" in before[RELEASE]
+    assert "#   kci render kernels --branch trunk\n" in before[RELEASE]
     assert kci("render", "--check").code == 0
     assert kci("render").stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n"
     assert {path: (repository / path).read_text() for path in before} == before
-    assert kci("render", "--mode", "runtime").code == 0
-    assert "#   kci render kernels --branch trunk\n" in (repository / RELEASE).read_text()
 
 
 @pytest.mark.parametrize(
@@ -292,40 +256,17 @@ def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: 
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
 
 
-@pytest.mark.rule("KCI407", triggers=True)
-def test_a_pin_that_was_moved_back_is_a_finding(repository: Path) -> None:
+def test_a_pin_that_was_moved_back_is_brought_forward(repository: Path) -> None:
     move_checkout(repository, "v1.0.0")
-    found = kci("render", "--check")
-    assert found.code == 1
-    assert "KCI407" in found.stderr
-    assert kci("render").code == 1
-    assert kci("render", "--force").stdout == f"{COMPAT}: written\n{RELEASE}: written\n"
-    assert kci("render", "--check").code == 0
-
-
-@pytest.mark.rule("KCI407", triggers=False)
-@pytest.mark.rule("KCI408", triggers=True)
-def test_a_pin_that_nobody_here_knows_is_said(repository: Path) -> None:
-    move_checkout(repository, "v99.0.0")
-    found = kci("render", "--check")
-    assert found.code == 0
-    assert "info[KCI408]" in found.stderr
-
-
-@pytest.mark.rule("KCI408", triggers=False)
-def test_a_file_of_an_older_kci_has_older_pins(repository: Path) -> None:
-    move_checkout(repository, "v1.0.0", written_by="0.0.1")
     found = kci("render", "--check")
     assert (found.code, found.stderr) == (0, "")
     assert kci("render").stdout == f"{COMPAT}: written\n{RELEASE}: written\n"
 
 
-def move_checkout(repository: Path, version: str, written_by: str = __version__) -> None:
+def move_checkout(repository: Path, version: str) -> None:
     kci("render")
     for path in (RELEASE, COMPAT):
-        text = (
-            (repository / path).read_text().replace(f"Generated by kci {__version__}", f"Generated by kci {written_by}")
-        )
+        text = (repository / path).read_text()
         moved = re.sub(r"actions/checkout@\S+ # \S+", f"actions/checkout@{'d' * 40} # {version}", text)
         (repository / path).write_text(moved)
 

@@ -13,6 +13,7 @@ from kci.cli._run_display import RunDisplay, progress_text
 from kci.errors import MissingToolError
 from kci.processes.jobs import Progress
 from kci.run.local import Outcome, OutcomeState
+from kci.toolchains.downloads import TransferLine
 
 
 def change(outcome: Outcome, **changes: object) -> Outcome:
@@ -119,8 +120,8 @@ def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.Mon
         (Progress(1, 4, None, ""), "", "1/4"),
         (Progress(1, 4, 9, ""), "", "1/4, 9 s left"),
         (Progress(4, 4, 0, ""), "", "4/4"),
-        (None, "torch.whl: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left", "6.1 of 13.2 MB, 3.0 MB/s, 2 s left"),
-        (None, "torch.whl: 6.1 MB, 3.0 MB/s", "6.1 MB, 3.0 MB/s"),
+        (None, TransferLine("torch.whl", 6_100_000, 13_200_000, 2.0), "6.1 of 13.2 MB, 3.0 MB/s, 2 s left"),
+        (None, TransferLine("torch.whl", 6_100_000, 0, 2.0), "6.1 MB, 3.0 MB/s"),
     ],
 )
 def test_progress_in_words(progress: Progress | None, line: str, text: str) -> None:
@@ -129,7 +130,7 @@ def test_progress_in_words(progress: Progress | None, line: str, text: str) -> N
 
 
 def test_a_narrow_terminal_shows_no_rate() -> None:
-    outcome = change(Outcome("relu", variant(CPU)), line="torch.whl: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left")
+    outcome = change(Outcome("relu", variant(CPU)), line=TransferLine("torch.whl", 6_100_000, 13_200_000, 2.0))
     assert progress_text(outcome, rate=False) == "6.1 of 13.2 MB, 2 s left"
 
 
@@ -160,9 +161,9 @@ def test_in_a_pipe_a_download_is_a_few_lines(verbose: bool, capsys: pytest.Captu
         changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
         for megabyte in range(1, 10):
-            changed(change(one, line=f"torch.whl: {megabyte}.0 of 9.0 MB, 1.0 MB/s{', 1 s left' * (megabyte < 9)}"))
+            changed(change(one, line=TransferLine("torch.whl", megabyte * 10**6, 9 * 10**6, megabyte)))
     assert capsys.readouterr().err.splitlines() == [
         f"relu {CPU}: building",
-        "  torch.whl: 1.0 of 9.0 MB, 1.0 MB/s, 1 s left",
+        "  torch.whl: 1.0 of 9.0 MB, 1.0 MB/s, 8 s left",
         "  torch.whl: 9.0 of 9.0 MB, 1.0 MB/s",
     ]

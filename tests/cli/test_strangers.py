@@ -115,6 +115,6 @@ def test_without_a_network_the_reason_is_that(kernel: Path, tmp_path: Path, monk
     words = ("--catalog", "2026-08-20", "--cache", tmp_path / "cache")
     done = kci("build", "--variant", f"torch213-cxx11-cpu-{this_system()}", *words)
     assert done.code == 3, done.stderr
-    assert "the package index cannot be reached" in done.stderr
+    assert "there is no way to the package index http://127.0.0.1:9/simple: " in done.stderr
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,6 +17,7 @@ from conftest import ROOT
 from kci import cli
 from kci.cli import Options, _output, _run_display
 from kci.cli._output import Layout, cut_apart, lines_of, middle
+from kci.toolchains.downloads import TransferLine
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -201,8 +202,9 @@ def test_a_table_for_those_who_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _output.table(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == "a 1\na 2, b 3, c 4"
 
 
-DOWNLOAD = ["installing", "a-long-name-of-a-wheel.whl: 1.0 of 2.0 MB, 1.0 MB/s, 1 s left",
-            "a-long-name-of-a-wheel.whl: 2.0 of 2.0 MB, 1.0 MB/s", "ninja: Entering directory"]  # fmt: skip
+NAME = "a-long-name-of-a-wheel.whl"
+DOWNLOAD = ["installing", TransferLine(NAME, 10**6, 2 * 10**6, 1.0), TransferLine(NAME, 2 * 10**6, 2 * 10**6, 2.0),
+            "ninja: Entering directory"]  # fmt: skip
 
 
 def logged(options: Options, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

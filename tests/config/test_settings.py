@@ -76,7 +76,7 @@ def test_near_misses_are_suggested_and_the_file_is_named() -> None:
     [
         ("[limits]\nbackend = 'cuda'\n", "begin each with `[[limits]]`"),
         ("[[overlay]]\n[overlay.row]\ntorch = '2.13'\n", "begin each with `[[overlay.row]]`"),
-        ("[signing.keys]\n", ""),
+        ("[publish.tags]\n", ""),
     ],
 )
 def test_a_table_in_place_of_an_array_of_tables(text: str, hint: str) -> None:

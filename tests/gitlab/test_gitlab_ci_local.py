@@ -14,16 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from act.harness import commit_all
-from act.test_emulated import ELSEWHERE
-from act.test_emulated import VARIANT as CROSSED
 from act.test_workflow import add_kernel, break_package
-from buildkit import program as write_program
 from buildkit import warm_cache
 from cli.runner import kci
 from conftest import ROOT
-from kci.ci.run_records import TestRecord
-from kci.files.bounded_json import read_json
-from kci.files.cache import default_cache
 from kci.render.gitlab import child_pipeline
 from outside_tools import npm_packages
 from planning import leg
@@ -198,49 +192,6 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[
         assert VARIANT in tree_of(split.directory, "split")
         with (split.directory / "csrc/last.cpp").open("a") as source:
             source.write("int changed;\n")
-
-
-APT = """
-case "$*" in *--config-file*) exec /usr/bin/apt-get "$@" ;; esac # the root that is emulated
-echo "$@" >> {said}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.usefixtures("cross_compilers")
-@pytest.mark.skipif(not os.environ.get("KCI_MANY"), reason="an emulated torch takes minutes: KCI_MANY=1 runs it")
-def test_a_crossed_leg_is_tested_by_emulation(program: list[str], tmp_path: Path) -> None:
-    """With a stand-in for apt-get: what the lines install is shown in tests/toolchains/test_apt_steps.py."""
-    for tool in ("aarch64-linux-gnu-g++", "qemu-aarch64-static"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
-    repository, roots = tmp_path / "repository", default_cache() / "roots"
-    kernel = repository / "relu"
-    shutil.copytree(ROOT / "examples" / "relu", kernel, ignore=shutil.ignore_patterns("build", "__pycache__"))
-    (repository / "kci.toml").write_text(ELSEWHERE)
-    (repository / ".gitlab-ci.yml").write_text(
-        'include:\n  - local: .gitlab/kci.gitlab-ci.yml\nvariables:\n  KCI_INSTALL: ""\n'
-    )
-    commit_all(repository)
-    assert kci("render", "--ci", "gitlab", "--output", repository, kernel).code == 0
-    commit_all(repository)
-    roots.mkdir(exist_ok=True)
-    (warm_cache(tmp_path) / "roots").symlink_to(roots)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    write_program(tools, "apt-get", APT.format(said=tmp_path / "installed"))
-    done = run(program, repository, tmp_path)
-    jobs = {f"relu: {what}" for what in (CROSSED, "merge", "test cpu-aarch64-linux", "record")}
-    assert (done.passed, done.failed) == (jobs | ALWAYS, set()), done.log
-    assert CROSSED in tree_of(repository, "relu")
-    records = "kci-records/relu/cpu-aarch64-linux/kci-test.json"
-    path = min(repository.glob(f".gitlab-ci-local/artifacts/*/{records}"))  # the gate's is a copy
-    record = read_json(path, TestRecord)
-    assert (record.passed, record.tested) == (True, (CROSSED,))
-    assert record.emulated.startswith("qemu-aarch64 version ")
-    packages = {line.split()[-1] for line in (tmp_path / "installed").read_text().splitlines() if "install" in line}
-    assert packages == {"g++-aarch64-linux-gnu", "debian-archive-keyring"}
 
 
 @pytest.mark.slow

@@ -20,16 +20,13 @@ import msgspec
 import pytest
 
 from actions.test_common import load
-from buildkit import noarch_kernel, program
+from buildkit import noarch_kernel
 from cli.runner import Result, kci
 from kci.ci.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
 from kci.ci.tree_index import TreeIndex, TreePlace
-from kci.config.values import LauncherTool
-from kci.errors import FindingsError, MissingToolError, UnsafeError
+from kci.errors import FindingsError, UnsafeError
 from kci.files.bounded_json import decode_json
 from kci.plan.plan import KernelPlan
-from kci.toolchains.launcher import Launcher
-from kci.toolchains.wheel_ranges import find_wheel
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
@@ -333,22 +330,3 @@ def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> No
     said = SimpleNamespace(returncode=0, stdout=ANSWERS[answer], stderr=b"")
     with pytest.raises(FindingsError, match="cannot read GitHub's answer"):
         GitHubApi("a/b", "", run=lambda *_, **__: said).told(Account, "GET", "x")
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_a_compiler_cache_that_talks_nonsense_is_not_counted(tmp_path: Path, answer: str) -> None:
-    (tmp_path / "said").write_bytes(ANSWERS[answer])
-    cache = Launcher(LauncherTool.SCCACHE, program(tmp_path, "sccache", f"cat {tmp_path}/said"))
-    before = cache.start(tmp_path, {})
-    assert cache.use(tmp_path, {}, before) is None
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_an_index_page_that_cannot_be_read_is_an_index_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
-    page = io.BytesIO(ANSWERS[answer])
-    page.headers = SimpleNamespace(get_content_type=lambda: "application/vnd.pypi.simple.v1+json")  # type: ignore[attr-defined]
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: page)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        find_wheel("torch", "2.13.0", "x86_64")

@@ -15,7 +15,6 @@ import shutil
 import stat
 import tarfile
 import unicodedata
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,7 +185,7 @@ TREES: dict[str, tuple[Change, str]] = {
     "a pipe in place of metadata": (special(f"{CPU}/metadata.json", stat.S_IFIFO), "KCI710"),
     "a pipe in place of the checksums": (special("SHA256SUMS", stat.S_IFIFO), "KCI726"),
     "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
-    "a pipe in place of an attestation": (special("kci-attestation.dsse.json", stat.S_IFIFO), "KCI791"),
+    "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO), "KCI791"),
     "a pipe in a variant": (special(f"{CPU}/pipe", stat.S_IFIFO), "KCI706"),
     "a socket in a variant": (special(f"{CPU}/socket", stat.S_IFSOCK), "KCI706"),
     "a hard link to a file outside": (hard_linked, "KCI731"),
@@ -269,61 +268,25 @@ def test_the_good_tree_is_published(hub: FakeHub, token: None, tmp_path: Path, o
 # --- archives, and what is merged into ---
 
 
-def artifact_name(suffix: str = ".tar") -> str:
-    return f"kci-gated-norm-{CPU}{suffix}"
-
-
-def zipped(place: Path) -> Path:
-    with zipfile.ZipFile(place / artifact_name(), "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"../{CPU}/x", b"\0" * 10_000_000)
-    return place / artifact_name()
-
-
-def gzipped(place: Path) -> Path:
-    with tarfile.open(place / artifact_name(), "w:gz") as archive:
-        archive.add(make_variant(place / "parts", CPU), CPU)
-    return place / artifact_name()
-
-
-def bomb(place: Path) -> Path:
-    """A megabyte of compressed zeros in place of the first member."""
-    zstandard = pytest.importorskip("zstandard", reason="needs zstandard")
-    info = tarfile.TarInfo("leg.json")
-    info.size = 8 * 1024**3
-    head = info.tobuf(tarfile.PAX_FORMAT)
-    (place / artifact_name(".tar.zst")).write_bytes(zstandard.ZstdCompressor().compress(head + bytes(64 * 1024**2)))
-    return place / artifact_name(".tar.zst")
-
-
-def greedy_window(place: Path) -> Path:
-    """A frame that asks for two gigabytes of memory before its first byte."""
-    zstandard = pytest.importorskip("zstandard", reason="needs zstandard")
-    parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
-    stream = io.BytesIO()
-    with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(stream, closefd=False) as writer:
-        writer.write(bytes(1024))
-    (place / artifact_name(".tar.zst")).write_bytes(stream.getvalue())
-    return place / artifact_name(".tar.zst")
+ARTIFACT = f"kci-gated-norm-{CPU}.tar"
 
 
 def of_another_name(place: Path) -> Path:
     made = make_artifact(place, make_variant(place / "parts", CUDA))
-    return made.rename(place / artifact_name())
+    return made.rename(place / ARTIFACT)
 
 
-def member(place: Path, name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> Path:
+def member(place: Path, name: str) -> Path:
     """An artifact with one member more."""
     made = make_artifact(place, make_variant(place / "parts", CPU))
     with tarfile.open(made, "a") as archive:
-        info = tarfile.TarInfo(name)
-        info.type, info.linkname = kind, target
-        archive.addfile(info, io.BytesIO())
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
     return made
 
 
 def pipe(place: Path) -> Path:
-    os.mkfifo(place / artifact_name())
-    return place / artifact_name()
+    os.mkfifo(place / ARTIFACT)
+    return place / ARTIFACT
 
 
 def folder_of_pipes(place: Path) -> Path:
@@ -352,30 +315,19 @@ def lying_leg(text: bytes = b"", **changes: Any) -> Callable[[Path], Path]:
         directory = make_variant(place / "parts", CPU)
         said = msgspec.to_builtins(leg_of(directory)) | changes
         content = text or json.dumps(said).encode()
-        with tarfile.open(place / artifact_name(), "w") as archive:
+        with tarfile.open(place / ARTIFACT, "w") as archive:
             info = tarfile.TarInfo("leg.json")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
             archive.add(directory, CPU)
-        return place / artifact_name()
+        return place / ARTIFACT
 
     return made
 
 
 ARCHIVES: dict[str, tuple[Callable[[Path], Path], int, str]] = {
-    "a zip file": (zipped, 1, "KCI604"),
-    "a gzip file": (gzipped, 1, "KCI604"),
-    "a bomb": (bomb, 5, "KCI605"),
-    "a frame that asks for too much memory": (greedy_window, 1, "KCI604"),
     "a variant under another's name": (of_another_name, 1, "KCI612"),
     "a member that leads out": (lambda place: member(place, f"{CPU}/../../outside/x"), 5, "KCI605"),
-    "an absolute member": (lambda place: member(place, str(place.parent / "outside/x")), 5, "KCI605"),
-    "a member of another variant": (lambda place: member(place, f"{CUDA}/x"), 5, "KCI605"),
-    "a hard link out": (lambda place: member(place, f"{CPU}/x", tarfile.LNKTYPE, "../outside/secret"), 5, "KCI605"),
-    "a link out": (lambda place: member(place, f"{CPU}/x", tarfile.SYMTYPE, "../outside/secret"), 5, "KCI605"),
-    "a device": (lambda place: member(place, f"{CPU}/x", tarfile.CHRTYPE), 5, "KCI605"),
-    "a pipe": (lambda place: member(place, f"{CPU}/x", tarfile.FIFOTYPE), 5, "KCI605"),
-    "a line break in a name": (lambda place: member(place, f"{CPU}/a\nb"), 5, "KCI605"),
     "a pipe in place of an artifact": (pipe, 2, ""),
     "a pipe in a folder": (folder_of_pipes, 1, "KCI606"),
     "a link in a folder": (linked_folder, 1, "KCI606"),

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from kci.config.file_lints import flag_of_the_builder, relocatable_device_code
+from kci.config.find_settings import FoundSettings, find_settings
 from kci.config.reader import Kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
-from kci.inputs.source_lints import MAX_MISSING, lint_sources
+from kci.inputs.source_lints import MAX_MISSING, include_not_listed, lint_sources
+from kci.inputs.source_tree import SourceTree
 
 BUILD = """\
 [general]
@@ -40,7 +42,11 @@ def make(
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
     made = read_kernel(directory)
-    return made, lint_sources(made, directory)
+    return made, [*lint_sources(made, directory), *not_listed(made, directory)]
+
+
+def not_listed(made: Kernel, root: Path, settings: FoundSettings | None = None) -> list[Diagnostic]:
+    return list(include_not_listed(made, settings or FoundSettings(), SourceTree(root)))
 
 
 @pytest.mark.rule("KCI136", triggers=True)
@@ -107,7 +113,7 @@ def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path
 
 
 @pytest.mark.rule("KCI138", triggers=True)
-def test_headers_of_headers_are_followed_and_each_is_told_once(tmp_path: Path) -> None:
+def test_each_header_is_told_once_and_only_what_listed_files_include(tmp_path: Path) -> None:
     files = {
         "csrc/a.cu": '#include "a.h"\n',
         "csrc/b.cu": '#include "a.h"\n',
@@ -115,7 +121,28 @@ def test_headers_of_headers_are_followed_and_each_is_told_once(tmp_path: Path) -
         "csrc/sub/b.h": '#include "../a.h"\n',
     }
     _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu"])
-    assert [item.hint.split('"')[1] for item in found] == ["csrc/a.h", "csrc/sub/b.h"]
+    assert [item.hint for item in found] == ['add "csrc/a.h" to this `src`']
+    _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu", "csrc/a.h"])
+    assert [item.hint for item in found] == ['add "csrc/sub/b.h" to this `src`']
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+@pytest.mark.parametrize("link", [False, True])
+def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: bool) -> None:
+    directory = tmp_path / "kernel"
+    (directory / "csrc").mkdir(parents=True)
+    write = {"csrc/a.cu": '#include "common/scale.h"' if link else '#include "../../common/scale.h"'}
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common/scale.h").write_text("")
+    if link:
+        (directory / "csrc/common").symlink_to("../../common")
+    made, found = make(directory, write, ["csrc/a.cu"])
+    assert found == []
+    (found,) = not_listed(made, tmp_path)
+    assert (found.rule, found.line, "[[inputs]]" in found.hint) == ("KCI138", 15, not link)
+    if not link:
+        (tmp_path / "kci.toml").write_text('[[inputs]]\npaths = ["common"]\n')
+        assert not_listed(made, tmp_path, find_settings(tmp_path)) == []
 
 
 @pytest.mark.rule("KCI138", triggers=True)

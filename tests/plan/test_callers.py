@@ -40,7 +40,6 @@ def test_each_kernel_is_told_its_own_part() -> None:
         "matrix",
         "parts",
         "links",
-        "finish",
         "parallel",
         "parts_parallel",
         "plan",

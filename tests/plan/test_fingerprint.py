@@ -29,13 +29,10 @@ from kci.config.model import (
 )
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import FindingsError
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
-from kci.plan.fingerprint import Fingerprints, PublishedVariant, builder, configuration, fingerprints
-from kci.plan.machines import runners_from
-from planning import parse_settings
+from kci.plan.fingerprint import Fingerprints, builder, configuration, fingerprints
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -100,8 +97,8 @@ TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
         pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM}, id="source of two backends"),
         pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13}, id="source of a component that needs CUDA 13"),
         pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
-        pytest.param(append("csrc/cpu/util.h"), {CPU}, id="header of one backend"),
-        pytest.param(append("csrc/shared.h"), ALL, id="header that others include"),
+        pytest.param(append("csrc/cpu/util.h"), ALL, id="header, which every component sees"),
+        pytest.param(append("csrc/shared.h"), ALL, id="header of several components"),
         pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}, id="listed file removed"),
         pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
         pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
@@ -299,7 +296,8 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
     (norm / "csrc/endless").symlink_to("endless")
     (norm / "csrc/dir").symlink_to("cuda")
     os.mkfifo(norm / "csrc/pipe")
-    (norm / "csrc/shared.h").write_text('#include "pipe"\n#include "broken.h"\n#include "endless/x.h"\n')
+    listed = ", ".join(f'"csrc/{name}"' for name in ("out.h", "broken.h", "endless/x.h", "dir", "pipe"))
+    replace('"torch-ext/binding.h"]', f'"torch-ext/binding.h", {listed}]')(norm)
     assert prints(norm, catalog)
 
 
@@ -308,7 +306,8 @@ def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog) -> None:
     (norm / "csrc/one.h").write_text("#define V 1")
     (norm / "csrc/two.h").write_text("#define V 2")
     (norm / "csrc/link.h").symlink_to("one.h")
-    append("csrc/shared.h", '\n#include "one.h"\n#include "two.h"\n#include "link.h"\n')(norm)
+    listed = '"torch-ext/binding.h", "csrc/one.h", "csrc/two.h", "csrc/link.h"]'
+    replace('"torch-ext/binding.h"]', listed)(norm)
 
     def retarget(root: Path) -> None:
         (root / "csrc/link.h").unlink()
@@ -326,77 +325,6 @@ def test_a_file_that_goes_while_it_is_looked_at_is_said(norm: Path, catalog: Cat
         files.fingerprint(variant, IMAGE)
 
 
-# --- what a build really read ---
-
-
-def test_only_what_was_read_has_to_be_the_same(norm: Path, catalog: Catalog) -> None:
-    variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CUDA13)
-    then = Fingerprints(read_kernel(norm))
-    before = then.fingerprint(variant, IMAGE)
-    digest = then.inputs.tree.digest("csrc/cuda/norm.cu")
-
-    def holds(read: dict[str, str]) -> bool:
-        now = Fingerprints(read_kernel(norm))
-        return now.still_holds(now.fingerprint(variant, IMAGE), before, read)
-
-    append("csrc/shared.h")(norm)
-    assert Fingerprints(read_kernel(norm)).fingerprint(variant, IMAGE) != before
-    assert holds({"csrc/cuda/norm.cu": digest}), "shared.h is not among what was read"
-    assert not holds({}), "a record of nothing proves nothing"
-    assert not holds({"csrc/cuda/norm.cu": "0" * 64})
-    assert not holds({"csrc/gone.h": digest})
-    (norm / "csrc/util.h").write_text("a header that a compiler may now find first")
-    assert not holds({"csrc/cuda/norm.cu": digest})
-
-
-@pytest.mark.parametrize(
-    ("change", "moved"),
-    [
-        (append("csrc/shared.h"), {1}),
-        (append("torch-ext/norm/__init__.py", "# changed\n"), {2}),
-        (lambda root: (root / "torch-ext/norm/new.py").write_text(""), {2}),
-        (replace('"MIT"', '"BSD"'), {2}),
-        (replace(ON_CPU, f'{ON_CPU}\ncxx-flags = ["-O1"]'), {0}),
-        (lambda root: (root / "csrc/util.h").write_text(""), {0, 1}),
-    ],
-)
-def test_its_thirds_tell_what_code_is_made_with_its_files_and_the_python_part(
-    norm: Path, catalog: Catalog, change: Callable[[Path], object], moved: set[int]
-) -> None:
-    append("csrc/shared.h", '\n#include "util.h"\n')(norm)
-    before = prints(norm, catalog)[CPU]
-    change(norm)
-    after = prints(norm, catalog)[CPU]
-    assert {part for part in range(3) if before[32 * part :][:32] != after[32 * part :][:32]} == moved
-    assert len(after) == 96
-
-
-@pytest.mark.parametrize(
-    ("change", "again"),
-    [
-        (append("torch-ext/norm/__init__.py", "# changed\n"), {"torch-ext/binding.cpp"}),
-        (append("csrc/shared.h"), {"torch-ext/binding.cpp", "csrc/cuda/norm.cu"}),
-        (append("torch-ext/binding.cpp"), {"torch-ext/binding.cpp"}),
-        (lambda root: (root / "csrc/shared.h").unlink(), None),
-    ],
-)
-def test_what_is_compiled_of_a_variant_whose_objects_are_kept(
-    norm: Path, catalog: Catalog, change: Callable[[Path], object], again: set[str] | None
-) -> None:
-    append("torch-ext/binding.cpp", "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")(norm)
-    variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CUDA13)
-    then = Fingerprints(read_kernel(norm))
-    read = {then.inputs.shown(real): then.inputs.tree.digest(real) for _, real in then.inputs.of(variant) if real}
-    known = PublishedVariant(then.fingerprint(variant, IMAGE), RecordedInputs(read))
-    change(norm)
-    now = Fingerprints(read_kernel(norm))
-    assert now.compiled_again(variant, now.fingerprint(variant, IMAGE), known) == again
-    assert now.compiled_again(variant, now.fingerprint(variant, "another"), known) is None
-    unread = PublishedVariant(known.fingerprint)
-    only_python = again is not None and now.fingerprint(variant, IMAGE)[:64] == known.fingerprint[:64]
-    assert now.compiled_again(variant, now.fingerprint(variant, IMAGE), unread) == (again if only_python else None)
-
-
 def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Catalog) -> None:
     variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CPU)
 
@@ -408,20 +336,6 @@ def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Cat
     assert all_of_it() == usual
     write("flake.lock")(norm)
     assert all_of_it() != usual
-
-
-def test_what_is_crossed_without_an_image_is_not_what_its_own_machine_compiles(catalog: Catalog) -> None:
-    from kci.matrix.selection import compute_matrix
-
-    kernels = [read_kernel(REPO / "norm")]
-    matrix = compute_matrix(kernels, catalog)
-    own, crossed = (
-        fingerprints(kernels, matrix, runners_from(parse_settings(text)), container=False)
-        for text in (b"", b"[runners.any.aarch64-linux]\ncross = true\n")
-    )
-    moved = {variant for _, variant in own if own["norm", variant] != crossed["norm", variant]}
-    assert moved
-    assert all(variant.endswith("aarch64-linux") for variant in moved)
 
 
 def test_all_of_a_matrix(catalog: Catalog) -> None:

@@ -13,7 +13,6 @@ import pytest
 from act.harness import commit_all
 from cli.runner import kci
 from kci.catalog.runners import Runner, default_runners
-from kci.plan.fingerprint import PublishedVariant
 from kci.plan.github import only_hosted
 from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
 from kci.plan.plan import KernelPlan, Plan, TestLeg
@@ -205,7 +204,7 @@ def test_a_selection_of_what_is_carried_over_is_tested_as_the_tree_that_it_hands
     first = plan_run(workspace, PlanRequest(fingerprints=True)).plan
     (kernel,) = first.kernels
     assert kernel.fingerprints is not None
-    known = {("norm", name): PublishedVariant(text) for name, text in kernel.fingerprints.items()}
+    known = {("norm", name): text for name, text in kernel.fingerprints.items()}
     trees = {"norm": CarriedTree("41", dict.fromkeys(kernel.planned, "d"))}
     request = PlanRequest(choice=Choice(backends=("cpu",)), published=known, trees=trees)
     narrow = plan_run(workspace, request).plan

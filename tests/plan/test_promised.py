@@ -10,7 +10,7 @@ from kci.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
 from kci.plan.github import only_hosted, only_own, untested
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Plan, RunnerGroup, Split, TestLeg, promised
+from kci.plan.plan import Plan, RunnerGroup, TestLeg, promised
 
 NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
 
@@ -49,14 +49,6 @@ def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(plan: Pla
     assert [(item.variant, item.rule) for item in waiting.left_out[new:]] == [(second.name, "KCI316")]
     assert [(item.variant, item.rule) for item in theirs.left_out[new:]] == [(first.name, "KCI316")]
     assert [entry["planned"] for entry in promised(theirs)["kernels"]] == [[second.name]]
-
-
-def test_what_is_not_built_is_not_said_to_be_in_parts(plan: Plan) -> None:
-    first, second = plan.legs
-    elsewhere = msgspec.structs.replace(second, runner=("self-hosted", "gpu"))
-    splits = tuple(Split(leg.kernel, leg.name, 2, 9, 400, "why") for leg in plan.legs)
-    mixed = msgspec.structs.replace(plan, legs=(first, elsewhere), splits=splits)
-    assert (only_hosted(mixed).splits, only_own(mixed).splits) == (splits[:1], splits[1:])
 
 
 @pytest.mark.rule("KCI317", triggers=False)

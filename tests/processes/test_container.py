@@ -54,7 +54,7 @@ def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch
     """By name, so that no key is on a command line; but no place of this machine that the container does not see."""
     conf = tmp_path / "sccache.conf"
     conf.touch()
-    said = {"DISTCC_HOSTS": "a/8 b/8", "CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
+    said = {"CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
     secret = {"AWS_SECRET_ACCESS_KEY": "key"}
     for name, value in {**said, **secret, "CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}.items():
         monkeypatch.setenv(name, value)

@@ -5,12 +5,10 @@ The stand-in of test_container.py shows which command kci gives; this shows that
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import program, warm_cache, write_tree
+from buildkit import program, write_tree
 from cli.runner import kci_process
 from conftest import ROOT
 from kci.errors import BuildFailedError
@@ -29,7 +27,6 @@ from podmankit import IMAGE, containers, podman_for_tests, wheels_for_container
 from processes.test_process import gone
 
 VARIANT = "tvm-ffi01-cpu-x86_64-linux"
-CROSSED = "tvm-ffi01-cpu-aarch64-linux"
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
@@ -89,31 +86,6 @@ def test_the_same_bytes_as_outside_without_any_network(
     # A second start has what it needs in the cache, and takes a fraction of the time.
     again = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE, PIP_FIND_LINKS="/nowhere")
     assert again.code == 0, again.stderr
-
-
-@pytest.mark.torch
-@pytest.mark.usefixtures("cross_compilers", "podman_with_network", "offline")
-def test_an_image_with_a_cross_compiler_makes_the_bytes_of_the_other_system(
-    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The headers of the other system come out of its wheel, by byte ranges; all else is as without a network."""
-    for tool in ("g++", "ld"):
-        name = f"aarch64-linux-gnu-{tool}"
-        inside = version("podman", "run", "--rm", IMAGE, name, "--version")
-        if version(name, "--version") != inside:
-            pytest.skip(f"the bytes cannot be compared: the image has {inside!r} (bin/container_image.sh makes it)")
-    monkeypatch.setenv("SSL_CERT_FILE", ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
-    arguments = ["build", kernel, "--variant", CROSSED, "--tier", "all"]
-    for folder, cache, image in (
-        ("in", tmp_path / "cold", ["--container", IMAGE]),
-        ("out", warm_cache(tmp_path), []),
-    ):
-        built = kci_process(*arguments, "--cache", cache, "--output", tmp_path / folder, *image)
-        assert built.code == 0, built.stderr
-    within = tmp_path / "in" / CROSSED
-    assert file_hashes(within) == file_hashes(tmp_path / "out" / CROSSED)
-    metadata = json.loads((within / "metadata.json").read_text())
-    assert metadata["kci"]["built-on"] == "x86_64-linux"
 
 
 def said_in_it(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

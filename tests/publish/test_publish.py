@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def library(unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000) 
 def make_tree(
     place: Path, variants: tuple[str, ...] = ("torch-cpu", "torch-cuda"), *, unique: str = "1a2b3c4", plan: bool = True,
     planned: tuple[str, ...] = (), version: int = 1, into: Path | None = None, commit: str = COMMIT,
-    committed: int | None = None, prints: dict[str, str] | None = None, built_on: str | None = None,
+    committed: int | None = None, prints: dict[str, str] | None = None,
 ) -> Path:  # fmt: skip
     """A merged tree of variants of Python only, which a test machine can verify without compilers."""
     for variant in variants:
@@ -94,7 +95,6 @@ def make_tree(
         made = make_variant(
             place / f"parts-{unique}", variant, unique=unique, version=version, files=library(unique, backend=backend),
             archs=("8.0",) if backend == "cuda" else None, source=GitState(commit, dirty=False), committed=committed,
-            built_on=built_on,
         )  # fmt: skip
         make_artifact(place / f"artifacts-{unique}" / variant, made)
     kernel = PlannedKernel("gated-norm", planned or variants, version, prints)
@@ -534,7 +534,8 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [
     (500, {}, 2.0), (None, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
-    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "99999"}, 300.0),
+    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "300"}, 300.0),
+    (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
 def test_a_commit_that_did_not_land_is_made_again(
     hub: FakeHub, tmp_path: Path, status: int | None, headers: dict[str, str], expected: float
@@ -553,6 +554,28 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
         bring(make_tree(tmp_path), waits)
     assert waits.waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."
+
+
+@pytest.mark.parametrize(("status", "headers", "seconds"), [
+    (429, {"Retry_After": "3600"}, "3600"),
+    (429, {"Retry_After": "99999"}, "99999"),
+    (503, {"Retry_After": "301"}, "301"),
+    (429, {"RateLimit": '"api";r=0;t=1800'}, "1800"),
+    (429, {"Retry_After": "Wed, 21 Oct 2099 07:28:00 GMT"}, r"\d{9,}"),
+    (429, {"X_Error_Message": IN_AN_HOUR}, "3600"),
+    (429, {"X_Error_Message": "Too many requests: try again in 45 minutes"}, "2700"),
+])  # fmt: skip
+def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
+    hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
+) -> None:
+    hub.fail("POST .*/commit/", status, times=100, **headers)
+    with pytest.raises(FindingsError, match=f"asks to be left alone for {seconds} seconds: {status}") as told:
+        bring(make_tree(tmp_path), Patience())
+    assert re.match(r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint)
+    assert len(hub.asked("POST .*/commit/")) == 1
 
 
 def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> None:
@@ -686,29 +709,3 @@ def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:
     merge([tmp_path / "artifacts"], tmp_path / "tree", planned)
     with pytest.raises(FindingsError, match="does not meet the requirements"):
         read_release(tmp_path / "tree")
-
-
-# --- what another system compiled ---
-
-
-@pytest.mark.rule("KCI520", triggers=True)
-def test_what_another_system_compiled_and_no_test_has_run_is_not_published(
-    hub: FakeHub, token: None, tmp_path: Path
-) -> None:
-    tree = make_tree(tmp_path, built_on="x86_64-linux")
-    refused = publish(tree)
-    assert refused.code == 1
-    assert "KCI520" in refused.stderr
-    assert "torch-cpu was compiled on x86_64-linux" in refused.stderr
-    assert "v1" not in hub[REPO].branches
-
-
-def test_kci_toml_may_say_that_it_is_published_untested(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text('[publish]\ncrossed = "untested"\n')
-    tree = make_tree(tmp_path, built_on="x86_64-linux")
-    monkeypatch.chdir(tmp_path)
-    done = publish(tree)
-    assert done.code == 0, done.stderr

@@ -54,7 +54,7 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
     print(f"{count} kernels: {callers} callers, {len(legs)} legs, {total} jobs")
 
 
-@pytest.mark.parametrize("case", ["runtime", "many"])
+@pytest.mark.parametrize("case", ["one", "several"])
 def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
     jobs = read_yaml((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
     condition = jobs["record"]["if"].replace("!cancelled() && ", "")

@@ -14,7 +14,6 @@ import pytest
 
 from cli.runner import kci
 from conftest import read_yaml
-from kci.catalog.runners import default_runners
 from kci.errors import UnsafeError
 from kci.matrix.names import Kind
 from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
@@ -310,27 +309,6 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
     assert judged < sent
 
 
-def crossed_jobs() -> dict[str, Any]:
-    name, system = "torch213-cxx11-cpu-aarch64-linux", "aarch64-linux"
-    crossed = leg(name, system=system, built_on="x86_64-linux", cross=default_runners().cross[system].package)
-    emulated = TestLeg("k", "k", f"cpu-{system}", "cpu", system, (name,), ("ubuntu-24.04",), 30, host="x86_64-linux")
-    return jobs(child_pipeline(document([crossed, leg()], tests=(emulated,)), HUB, Purpose.PUBLISH))
-
-
-def test_what_is_crossed_gets_its_compiler_is_emulated_and_published_with_the_record_of_that() -> None:
-    found = crossed_jobs()
-    built, native = found["k: torch213-cxx11-cpu-aarch64-linux"], found[f"k: {leg().name}"]
-    (install,) = (line for line in built["script"] if "apt-get" in line)
-    assert install.endswith(" g++-aarch64-linux-gnu")
-    assert not any("apt-get" in line for line in native["script"])
-    assert built.get("tags") == native.get("tags"), "GitLab's own runners for x86-64"
-    tested = found["k: test cpu-aarch64-linux"]
-    assert tested.get("tags") == native.get("tags")
-    assert tested["script"][0].endswith(" qemu-user-static debian-archive-keyring")
-    record = "kci-records/k/cpu-aarch64-linux/kci-test.json"
-    assert tested["script"][-1].endswith(f" --record {record} --emulate")
-
-
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
 def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
     found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
@@ -388,10 +366,10 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
 @pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
-    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\ncommands = true\n")
+    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n")
     done = kci("render", "--ci", "gitlab", "--output", tmp_path)
     assert done.code == 0
-    assert "GitLab's file has nothing for `pull-request.comment` and `pull-request.commands` of kci.toml" in done.stderr
+    assert "GitLab's file has nothing for `pull-request.comment` of kci.toml" in done.stderr
 
 
 @pytest.mark.rule("KCI454", triggers=False)

@@ -28,10 +28,9 @@ DEPENDABOT = ROOT / ".github" / "dependabot.yml"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 
 ALLOWED = {"dangerous-triggers", "self-hosted-runner", "self-repository", "unpinned-uses"}
-"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change, kci's own actions follow
-their major tag until a committed file pins them, a static matrix names the machines that kci.toml gives to a variant
-(its job never runs for a fork), and the older spelling of a workflow in the same repository is known to every
-server."""
+"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change, benchmarks need a machine
+of one's own, kci's own actions follow their major tag until a committed file pins them, and the older spelling of a
+workflow in the same repository is known to every server."""
 
 
 Tool = Callable[[str], str]

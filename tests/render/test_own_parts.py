@@ -63,7 +63,6 @@ def test_a_script_keeps_every_line(repository: Path) -> None:
 
 def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
-    own(repository, "templates/compat.yml.j2", kci("render", "--template", "compat.yml.j2").stdout)
     assert kci("render").code == 0
     before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT)}
     for file in (repository / ".github" / "kci").rglob("*.*"):
@@ -161,47 +160,13 @@ def test_a_job_with_the_id_of_one_of_kcis_is_an_error(repository: Path, taken: s
     own(repository, "jobs.yml", JOBS.replace("lint:", f"{taken}:"))
     refused = kci("render")
     assert refused.code == 1
-    assert f"the key `{taken}` is there twice" in refused.stderr
+    assert f"kci has a job with the id `{taken}`" in refused.stderr
 
 
 @pytest.mark.rule("KCI423", triggers=False)
 def test_a_readme_is_no_part(repository: Path) -> None:
     own(repository, "README.md", "# What these are\n")
     assert kci("render").code == 0
-
-
-def override(root: Path, name: str, old: str, new: str) -> None:
-    printed = kci("render", "--template", name)
-    assert printed.code == 0
-    assert printed.stdout.count(old) == 1
-    own(root, f"templates/{name}", printed.stdout.replace(old, new))
-
-
-def test_a_template_of_the_repository_is_taken(repository: Path) -> None:
-    override(repository, "compat.yml.j2", "name: kci compat", "name: nightly")
-    assert kci("render").code == 0
-    assert "\nname: nightly\n" in (repository / COMPAT).read_text()
-    assert "kci-template" not in (repository / COMPAT).read_text()
-    assert kci("render", "--check").code == 0
-
-
-def test_a_template_without_the_place_of_a_step_is_an_error(repository: Path) -> None:
-    own(repository, "after-merge.yml", STEP)
-    override(repository, "_jobs.j2", '[[ point("after-merge") ]]', "")
-    lost = kci("render")
-    assert (lost.code, "KCI423" in lost.stderr) == (1, True)
-    assert not (repository / RELEASE).exists()
-
-
-def test_a_template_from_another_kci_is_an_error(repository: Path) -> None:
-    for text in ("name: x\n", "[# kci-template: 0123456789abcdef #]\nname: x\n"):
-        own(repository, "templates/compat.yml.j2", text)
-        refused = kci("render")
-        assert refused.code == 1
-        assert "kci render --template compat.yml.j2" in refused.stderr
-    own(repository, "templates/compat.yml.j2", "")
-    own(repository, "templates/other.j2", "x")
-    assert "kci has no template 'other.j2'" in kci("render").stderr
 
 
 @pytest.mark.rule("KCI422", triggers=True)
@@ -228,36 +193,10 @@ def test_what_cannot_be_put_into_a_file(repository: Path, name: str, text: str) 
     assert not (repository / RELEASE).exists()
 
 
-@pytest.mark.rule("KCI422", triggers=True)
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "[% for x in %]",
-        "[[ ''.__class__.__mro__ ]]",
-        "[[ nothing ]]",
-        "[[ uses.__globals__ ]]",
-        "[% include '/etc/passwd' %]",
-    ],
-)
-def test_a_template_that_fails_or_reaches_out(repository: Path, hostile: str) -> None:
-    override(repository, "compat.yml.j2", "name: kci compat", f"name: {hostile}")
-    refused = kci("render")
-    assert refused.code == 1, refused.stdout
-    assert "KCI422" in refused.stderr
-    assert "Traceback" not in refused.stderr
-
-
 @pytest.mark.rule("KCI422", triggers=False)
 def test_steps_without_names_and_comments_are_fine(repository: Path) -> None:
     own(repository, "before-build.yml", "# why\n- run: true\n- uses: ./.github/actions/login\n")
     assert kci("render").code == 0
-
-
-def test_what_a_step_may_not_do_is_found_as_in_kcis_own(repository: Path) -> None:
-    own(repository, "before-build.yml", "- run: echo ${{ github.head_ref }}\n")
-    refused = kci("render")
-    assert refused.code == 1
-    assert "KCI417" in refused.stderr
 
 
 def test_links_are_not_followed(repository: Path) -> None:
@@ -284,5 +223,5 @@ def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(re
 
 
 def test_the_golden_files_have_every_point() -> None:
-    (case,) = (case for case in CASES if case.name == "own")
+    (case,) = (case for case in CASES if case.name == "one")
     assert set(case.own.steps) == {"before-build", "after-build", "before-merge", "after-merge"}

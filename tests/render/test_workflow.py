@@ -12,31 +12,29 @@ import pytest
 
 from conftest import read_yaml
 from kci.catalog.runners import hosted_runners, is_hosted
-from kci.errors import FindingsError, UnsafeError
+from kci.errors import UnsafeError
 from kci.files import templates
 from kci.render import workflow
 from kci.render.pins import shipped_pins
 from kci.render.workflow import (
-    COMMANDS_FILE,
     COMMENT_FILE,
-    COMMIT_FILE,
     COMPAT_FILE,
     KERNEL_FILE,
+    OWN_MACHINES_FILE,
     PUBLISH_FILE,
     RELEASE_FILE,
-    STAGE_FILE,
     Inputs,
-    Mode,
     PublishJobs,
     cron,
     render,
 )
-from kci.render.workflow_rules import check_workflows
-from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
+from render.cases import CASES, GOLDEN, OTHERS, VERSION, Case
+
+ALL = [*CASES, *OTHERS]
 
 
 def case_of(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+    return next(case for case in ALL if case.name == name)
 
 
 def inputs_of_plan(jobs: dict) -> dict:
@@ -63,13 +61,6 @@ def test_every_golden_file_belongs_to_a_case() -> None:
     ) == sorted(case.name for case in CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rendered_files_pass_the_checks(case: Case) -> None:
-    # What an action sets is not seen in its steps: those are held to the rules for every workflow.
-    own = "" if case.inputs.wheel else case.pins["kci/build"].repository or "kci/build"
-    assert check_workflows(case.files(), own=own) == []
-
-
 def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """A template's broken branch stays unseen until somebody needs it, so no branch is without a case."""
     seen: dict[str, set[bool]] = {}
@@ -91,7 +82,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
     probing = templates.template_environment().overlay(loader=jinja2.DictLoader(sources))
     probing.globals = {**probing.globals, "probe": probe}
     monkeypatch.setattr(workflow, "template_environment", lambda: probing)
-    for case in CASES:
+    for case in ALL:
         case.files()
     assert len(seen) >= 5
     assert [place for place, values in seen.items() if values != {True, False}] == []
@@ -125,8 +116,8 @@ def test_header_says_version_command_and_inputs() -> None:
 
 
 def test_digest_changes_with_the_inputs() -> None:
-    digests = {workflow.input_digest(case.inputs, case.own) for case in CASES}
-    assert len(digests) == len(CASES)
+    digests = {workflow.input_digest(case.inputs, case.own) for case in ALL}
+    assert len(digests) == len(ALL)
 
 
 def test_triggers_and_concurrency() -> None:
@@ -146,15 +137,11 @@ MAY_WRITE = {
 }
 """The jobs of the scheduled workflow that may write, and what."""
 
-TALKING = {
-    COMMENT_FILE: {"comment": {"pull-requests"}},
-    COMMANDS_FILE: {"command": {"actions", "pull-requests"}},
-}
-STAGING = {"stage": {"id-token"}, "clean": {"id-token"}, "tell": {"pull-requests"}}
-"""The same of the files that pull requests are talked about in, whose jobs run no code of any kernel."""
+TALKING = {"comment": {"pull-requests"}}
+"""The same of the file that pull requests are talked about in, whose job runs no code of any kernel."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_security_baseline(case: Case) -> None:
     for path, text in case.files().items():
         jobs = parsed(text)["jobs"]
@@ -164,13 +151,11 @@ def test_security_baseline(case: Case) -> None:
             # A commit status, by jobs that check out nothing of what they judge, or before they do. Only the job that
             # publishes proves who it is, and it builds nothing.
             allowed = {"attestations", "id-token"} if "environment" in job else set()
-            allowed |= {"statuses"} if case.inputs.forks == "dispatch" or path == COMMIT_FILE else set()
-            for file, rights in {COMPAT_FILE: MAY_WRITE, STAGE_FILE: STAGING, **TALKING}.items():
+            allowed |= {"statuses"} if case.inputs.forks == "dispatch" else set()
+            for file, rights in {COMPAT_FILE: MAY_WRITE, COMMENT_FILE: TALKING}.items():
                 allowed = rights.get(name, set()) if path == file else allowed
             if path == PUBLISH_FILE and name == "record":
                 allowed = {"contents"}  # the branch with the history
-            if path == COMMANDS_FILE and case.inputs.publish is not None:
-                allowed = allowed | {"contents"}  # `/kci release` merges
             assert written <= allowed
             assert "secrets" not in json.dumps(job)
             for step in job.get("steps", []):
@@ -197,7 +182,7 @@ def test_no_job_is_skipped_because_one_far_before_it_is() -> None:
 
 
 def test_the_gate_needs_every_job_and_always_runs() -> None:
-    for case in CASES:
+    for case in ALL:
         jobs = parsed(case.files()[RELEASE_FILE])["jobs"]
         assert sorted(jobs["kci"]["needs"]) == sorted(set(jobs) - {"kci"})
         assert jobs["kci"]["if"] == "${{ always() }}"
@@ -211,14 +196,12 @@ def test_only_the_jobs_that_publish_one_kernel_wait_for_each_other(case: str) ->
     assert workflow["concurrency"]["group"] == "kci-publish-run-${{ github.run_id }}"
     held = {name: job["concurrency"] for name, job in workflow["jobs"].items() if "concurrency" in job}
     group = "kci-publish-${{ matrix.kernel }}"
-    one_at_a_time = {"cancel-in-progress": False, "queue": "max"}
-    signing = {"again": {"group": "kci-publish-${{ inputs.kernel }}", **one_at_a_time}} if case == "published" else {}
-    assert held == {"publish": {"group": group, **one_at_a_time}, **signing}
+    assert held == {"publish": {"group": group, "cancel-in-progress": False, "queue": "max"}}
     assert workflow["jobs"]["kci"]["name"] == "kci-publish"
 
 
 def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
-    compat = parsed(case_of("runtime").files()[COMPAT_FILE])
+    compat = parsed(case_of("of-forks").files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
     jobs = compat["jobs"]
     assert set(jobs) == {"plan", "build", "suspects", "again", "record", "issues", "awake"}
@@ -243,17 +226,12 @@ def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
 
 
 def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
-    for case in CASES:
+    for case in ALL:
         for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
             if name in MAY_WRITE:
                 used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
                 own = case.pins["kci/build"].repository or "kci/build"
                 allowed = {"actions/checkout", *(f"{own}/{action}" for action in ("record", "decide"))}
-                if case.inputs.wheel:
-                    allowed = {
-                        f"actions/{name}"
-                        for name in ("checkout", "setup-python", "upload-artifact", "download-artifact")
-                    }
                 assert used <= allowed
 
 
@@ -275,16 +253,16 @@ def test_pull_requests_build_the_tier_of_kci_toml_and_its_tiers_can_be_dispatche
 
 def test_every_kernel_is_called_on_its_own() -> None:
     files = case_of("many").files()
-    assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
+    assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE}
     for path in (RELEASE_FILE, COMPAT_FILE):
         jobs = parsed(files[path])["jobs"]
-        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE, "suspects", "again"}
+        last = {"kci", "lint"} if path == RELEASE_FILE else {*MAY_WRITE, "suspects", "again"}
         assert set(jobs) == {"plan", "kernels-1", "kernels-2", *last}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
         assert inputs_of_plan(jobs)["callers"] == "2"
         called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
-        assert set(given) | {"watch", "again"} == set(called[True]["workflow_call"]["inputs"])
+        assert set(given) | {"watch", "again", "ref"} == set(called[True]["workflow_call"]["inputs"])
         granted = jobs["kernels-1"]["permissions"]
         for job in called["jobs"].values():
             assert job["permissions"].items() <= granted.items(), "a called workflow gets no more than its caller has"
@@ -308,21 +286,6 @@ def test_schedule_is_off_peak_spread_and_depends_on_names_only() -> None:
         assert (day, month) == ("*", "*")
         assert 0 <= int(weekday) <= 6
     assert cron(("b", "a")) == cron(("a", "b"))
-
-
-def test_static_legs_of_pull_requests_are_split_by_who_may_run_them() -> None:
-    static = next(case for case in CASES if case.name == "static")
-    jobs = parsed(static.files()[RELEASE_FILE])["jobs"]
-    includes = {name: job["strategy"]["matrix"]["include"] for name, job in jobs.items() if "strategy" in job}
-    assert includes["build-pr"] == [PR_CPU]
-    assert includes["build-pr-own"] == [PR_GPU]
-    assert "head.repo.full_name == github.repository" in jobs["build-pr-own"]["if"]
-    assert len(includes["build"]) == 3
-
-
-def test_static_without_legs_is_an_error() -> None:
-    with pytest.raises(FindingsError, match="no leg"):
-        render(Inputs(names=("a",), mode=Mode.STATIC), shipped_pins(), VERSION)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +315,6 @@ def test_hostile_values_are_refused(text: str) -> None:
         Inputs(names=("a",), kernels=(text,)),
         Inputs(names=("a",), branch=text),
         Inputs(names=(text,)),
-        Inputs(names=("a",), mode=Mode.STATIC, release_legs=({**leg("torch-cpu"), "path": text},)),
     ):
         with pytest.raises(UnsafeError):
             render(inputs, pins, VERSION)
@@ -371,79 +333,52 @@ def test_a_push_to_the_branch_itself_builds_whatever_its_name_means_in_a_filter(
 
 def test_quotes_and_yaml_signs_in_values_stay_values() -> None:
     odd = "a\"b'c: [d] # e & *f"
-    text = render(
-        Inputs(names=("a",), kernels=(odd,), branch=odd, mode=Mode.STATIC, release_legs=({**CPU, "path": odd},)),
-        shipped_pins(),
-        VERSION,
-    )[RELEASE_FILE]
+    text = render(Inputs(names=("a",), kernels=(odd,), branch=odd), shipped_pins(), VERSION)[RELEASE_FILE]
     release = parsed(text)
     assert release[True]["push"]["branches"] == [odd]
-    assert release["jobs"]["plan"]["steps"][1]["with"]["kernels"] == odd
-    assert release["jobs"]["build"]["strategy"]["matrix"]["include"][0]["path"] == odd
+    assert inputs_of_plan(release["jobs"])["kernels"] == odd
 
 
 def test_what_talks_about_pull_requests_is_off_by_default_and_checks_out_nothing() -> None:
-    assert not set(TALKING) & case_of("runtime").files().keys()
-    files = case_of("forks").files()
-    for path, jobs in TALKING.items():
-        talking = parsed(files[path])["jobs"]
-        for name in jobs:
-            own = [step["uses"].partition("@")[0] for step in talking[name]["steps"]]
-            assert own == ["kci/build/talk"], "no checkout, no script, no artifact on the disk"
+    assert COMMENT_FILE not in case_of("one").files()
+    files = case_of("own-machines").files()
     comment = parsed(files[COMMENT_FILE])
     assert comment[True] == {
         "workflow_run": {"workflows": [parsed(files[RELEASE_FILE])["name"]], "types": ["completed"]}
     }
     (job,) = comment["jobs"].values()
+    own = [step["uses"].partition("@")[0] for step in job["steps"]]
+    assert own == ["acme/kci-fork/talk"], "no checkout, no script, no artifact on the disk"
     assert job["if"] == "${{ github.event.workflow_run.event == 'pull_request' }}"
     assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
     assert job["concurrency"] == {"group": "kci-comment", "cancel-in-progress": False, "queue": "max"}
 
 
-def test_what_stages_checks_out_nothing_and_asks_the_reviewers_first() -> None:
-    stage = parsed(case_of("forks").files()[STAGE_FILE])
-    assert stage[True].keys() == {"pull_request_target", "workflow_dispatch"}
-    assert stage[True]["pull_request_target"] == {"types": ["closed"]}
-    used = {step["uses"].partition("@")[0] for job in stage["jobs"].values() for step in job["steps"]}
-    assert used == {"kci/build/talk", "kci/build/publish", "actions/download-artifact"}
-    reviewed = {name: job.get("environment") for name, job in stage["jobs"].items()}
-    assert reviewed == {"find": None, "stage": "kci-staging", "tell": None, "clean": "kci-staging-clean"}
-    for name in ("stage", "clean"):
-        (published,) = [step["with"] for step in stage["jobs"][name]["steps"] if "/publish" in step["uses"]]
-        assert published["repo-id"] == "acme-staging/${{ matrix.kernel }}"
-        assert published["branch"].startswith("pr-${{ ")
+@pytest.mark.parametrize("case", ["own-machines", "many"])
+def test_what_a_fork_needs_machines_for_is_built_at_the_full_commit_that_was_reviewed(case: str) -> None:
+    files = case_of(case).files()
+    own = parsed(files[OWN_MACHINES_FILE])
+    assert set(own[True]) == {"workflow_dispatch"}
+    assert own[True]["workflow_dispatch"]["inputs"]["commit"]["required"] is True
+    jobs = own["jobs"]
+    assert "0-9a-f]{40}" in jobs["plan"]["steps"][0]["run"]
+    assert jobs["plan"]["environment"] == "kci-own-machines"
+    called = [jobs["build"]] if case == "own-machines" else [parsed(files[KERNEL_FILE])["jobs"]["build"]]
+    refs = [
+        step["with"].get("ref")
+        for job in (jobs["plan"], *called)
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert refs == ["${{ inputs.commit }}", "${{ inputs.commit }}" if case == "own-machines" else "${{ inputs.ref }}"]
+    if case == "many":
+        assert jobs["kernels-1"]["with"]["ref"] == "${{ inputs.commit }}"
 
 
-def test_only_new_comments_in_pull_requests_can_be_commands_and_a_full_commit_is_built() -> None:
-    for name in ("forks", "published"):
-        files = case_of(name).files()
-        commands = parsed(files[COMMANDS_FILE])
-        assert commands[True] == {"issue_comment": {"types": ["created"]}}
-        (job,) = commands["jobs"].values()
-        assert job["if"].startswith(
-            "${{ github.event.issue.pull_request && startsWith(github.event.comment.body, '/kci')"
-        )
-        assert "user.type == 'User'" in job["if"]
-        merges = {"contents": "write"} if name == "published" else {}
-        assert job["permissions"] == {"actions": "write", "pull-requests": "write"} | merges
-        commit = parsed(files[COMMIT_FILE])
-        jobs = commit["jobs"]
-        assert set(commit[True]) == {"workflow_dispatch"}
-        assert commit[True]["workflow_dispatch"]["inputs"]["commit"]["required"] is True
-        assert "0-9a-f]{40}" in jobs["plan"]["steps"][0]["run"]
-        assert jobs["plan"]["environment"] == "kci-own-machines"
-        refs = [
-            step["with"].get("ref")
-            for job in (jobs["plan"], jobs.get("build"), jobs.get("test"))
-            if job
-            for step in job["steps"]
-            if step.get("uses", "").startswith("actions/checkout@")
-        ]
-        assert refs
-        assert set(refs) == {"${{ inputs.commit }}"}
-        if "kernels" in jobs:
-            assert jobs["kernels"]["with"]["ref"] == "${{ inputs.commit }}"
-    called = parsed(case_of("published").files()[KERNEL_FILE])["jobs"]
-    for name in ("build", "test"):
-        (checkout,) = [step for step in called[name]["steps"] if step.get("uses", "").startswith("actions/checkout@")]
-        assert checkout["with"]["ref"] == "${{ inputs.ref }}"
+def test_the_nix_builder_is_asked_for_where_a_leg_needs_it() -> None:
+    steps = parsed(case_of("own-machines").files()[RELEASE_FILE])["jobs"]["build"]["steps"]
+    (install,) = [step for step in steps if "nix-installer" in step.get("uses", "")]
+    assert install["if"] == "${{ matrix.builder == 'nix' }}"
+    (build,) = [step for step in steps if step["name"] == "Build"]
+    assert build["with"]["builder"] == "${{ matrix.builder }}"
+    assert "nix" not in case_of("compiled").files()[RELEASE_FILE]

@@ -78,9 +78,7 @@ def test_an_error_names_the_file_from_where_the_user_stands(tmp_path: Path, monk
 
 def test_what_kci_toml_says_of_builds_reaches_every_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    (kernel / "kci.toml").write_text(
-        '[mirrors]\ncutlass = "https://example.com/cutlass"\n[build]\nlauncher = "distcc"\n'
-    )
+    (kernel / "kci.toml").write_text('[mirrors]\ncutlass = "https://example.com/cutlass"\n[build]\nobjects-gb = 3\n')
     workspace = open_workspace([kernel])
     seen: list[BuildOptions] = []
 
@@ -99,4 +97,4 @@ def test_what_kci_toml_says_of_builds_reaches_every_one(tmp_path: Path, monkeypa
     outcomes = local.outcomes_of(workspace, Choice(only=("torch-cpu",)))
     local.run_here(workspace, outcomes, local.tree_places(workspace, None), options, lambda _: None)
     assert [dict(item.mirrors) for item in seen] == [{"cutlass": "https://example.com/cutlass"}] * 2
-    assert [item.launcher for item in seen] == ["distcc"] * 2
+    assert [item.objects_gb for item in seen] == [3] * 2

@@ -19,7 +19,6 @@ from kci.files.bounded_json import read_json
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of, why_not
-from kci.toolchains.emulation import Emulated
 from kci.tree.manifest import read_manifest
 from run.cuda_python import python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
@@ -82,26 +81,6 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: P
     report = outcome(tmp_path, GOOD, test_it=TEST, test_import=imports)
     assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 2, 0, 0), report.output
     assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
-
-
-@pytest.mark.parametrize(
-    ("machine", "said"), [("x86_64", "a variant for aarch64-linux, and installs"), ("aarch64", "")]
-)
-def test_where_torch_is_one_for_gpus_the_emulated_one_is_named(
-    machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    told: list[str] = []
-
-    def lacking(*_arguments: object, instead: str, **_options: object) -> Path:
-        told.append(instead)
-        raise MissingToolError("torch is for CUDA", hint=instead)
-
-    monkeypatch.setattr(kernel_tests, "ensure_runtime", lacking)
-    with pytest.raises(MissingToolError):
-        outcome(tmp_path, GOOD, test_it=TEST)
-    assert ("kci test --emulate" in told[0]) is bool(said)
-    assert said in told[0]
 
 
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
@@ -199,16 +178,13 @@ def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     assert wheels[0][-1] == "einops"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="torch brings triton along on Linux only")
-def test_triton_is_there_for_a_kernel_that_imports_it(tmp_path: Path, python: Path, wheels: list[list[str]]) -> None:
-    variant = make_variant(
-        tmp_path / "tree", CPU, files={"__init__.py": "", "deep/a.py": "if 1:\n    import triton.x\n"}
-    )
-    run_kernel_tests(variant, None, quiet, cache=tmp_path)
-    assert [command[-1] for command in wheels] == ["triton==3.7.1"]
-    plain = make_variant(tmp_path / "plain", CPU, files={"__init__.py": "# import triton\n"})
-    run_kernel_tests(plain, None, quiet, cache=tmp_path)
-    assert len(wheels) == 1
+def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(
+    tmp_path: Path, python: Path, wheels: list[list[str]]
+) -> None:
+    """torch for the CPU brings no triton."""
+    variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import triton\n"})
+    assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOT_LOADED
+    assert not wheels
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
@@ -370,71 +346,11 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
 ARM = "torch213-cxx11-cpu-aarch64-linux"
 
 
-@pytest.fixture
-def emulates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_tests, "emulated_system", lambda: "aarch64-linux")
-    monkeypatch.setattr("kci.cli.test.require_emulated", lambda: "aarch64-linux")
-
-
-def test_only_the_emulated_systems_variants_are_tested_and_the_record_says_by_what(
-    tmp_path: Path, python: Path, emulates: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def emulated(system: str, torch: str, **_: object) -> Emulated:
-        asked.append((system, torch))
-        return Emulated(python, ("false",), "qemu-aarch64 version 9.8.7")
-
-    monkeypatch.setattr(kernel_tests, "emulated_python", emulated)
-    for name in (ARM, CPU, ARM.replace("cpu", "cu130"), "torch-cpu"):
-        make_variant(tmp_path / "tree", name, files=dict(GOOD), archs=("9.0",) if "cu130" in name else None)
-    record = tmp_path / "record.json"
-    words = ("--emulate", "--kernel", sources(tmp_path, test_it=TEST), "--cache", tmp_path, "--record", record)
-    done = kci("test", tmp_path / "tree", *words)
-    assert (done.code, asked) == (0, [("aarch64-linux", "2.13")]), done.stderr
-    (row,) = done.stdout.splitlines()[1:]
-    assert row.split()[1:] == [ARM, "passed,", "emulated", "1", "0", "0"]
-    assert "emulating aarch64-linux with qemu-aarch64 version 9.8.7" in done.stderr
-    told = read_json(record, TestRecord)
-    assert (told.tested, told.emulated) == ((ARM,), "qemu-aarch64 version 9.8.7")
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        (CPU, "is for x86_64-linux, as this machine: leave out --emulate"),
-        ("torch213-cxx11-cu130-aarch64-linux", "needs a device for cuda, and only a CPU is emulated"),
-        ("torch213-cpu-aarch64-darwin", "needs a machine of aarch64-darwin"),
-    ],
-)
-def test_what_is_not_emulated_is_told(tmp_path: Path, emulates: None, name: str, why: str) -> None:
-    make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu130" in name else None)
-    done = kci("test", tmp_path / "tree", "--emulate")
-    assert (done.code, done.stdout) == (3, "")
-    assert f"{name}: built, not run: {why}" in done.stderr
-
-
-def test_who_has_not_the_machine_is_told_of_emulation(tmp_path: Path, emulates: None) -> None:
+def test_who_has_not_the_machine_is_told(tmp_path: Path) -> None:
     make_variant(tmp_path / "tree", ARM)
     done = kci("test", tmp_path / "tree")
-    assert done.code == 3
-    assert "needs a machine of aarch64-linux" in done.stderr
-    assert "`kci test --emulate` runs variants for the CPU of aarch64-linux" in done.stderr
-
-
-def test_emulation_makes_its_own_python(tmp_path: Path) -> None:
-    make_variant(tmp_path / "tree", ARM)
-    done = kci("test", tmp_path / "tree", "--emulate", "--no-isolation")
-    assert (done.code, "--emulate goes with neither --python nor --no-isolation" in done.stderr) == (2, True)
-
-
-def test_a_machine_that_emulates_nothing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.toolchains.emulation.this_system", lambda: "aarch64-darwin")
-    make_variant(tmp_path / "tree", ARM)
-    done = kci("test", tmp_path / "tree", "--emulate")
-    assert done.code == 3
-    assert "kci emulates no other system on aarch64-darwin" in done.stderr
-    assert "aarch64-linux on x86_64-linux" in done.stderr
+    assert (done.code, done.stdout) == (3, "")
+    assert f"{ARM}: built, not run: needs a machine of aarch64-linux" in done.stderr
 
 
 def test_a_gpu_is_there_if_nvidia_smi_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from buildkit import STABLE_CPU, noarch_kernel, only_these, program, variant, write_tree
+from buildkit import STABLE_CPU, noarch_kernel, only_these, variant, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
@@ -114,53 +114,16 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
 
 
 @pytest.mark.usefixtures("november")
-@pytest.mark.usefixtures("cross_compilers")
 def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = only_these(monkeypatch, tmp_path, "git")
+    only_these(monkeypatch, tmp_path, "git")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
     notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
-    needs = "needs an aarch64-linux machine, or g++-aarch64-linux-gnu"
+    needs = "needs an aarch64-linux machine"
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == needs
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
-    monkeypatch.setenv("CXX", "nosuchcc")
-    wrong = {
-        item.variant.name: item.note for item in outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
-    }
-    assert wrong["torch213-cxx11-cpu-aarch64-linux"] == "CXX=nosuchcc names a C++ compiler that does not exist"
-    monkeypatch.delenv("CXX")
-    program(folder, "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
-    crossed = {
-        outcome.variant.name
-        for outcome in outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
-        if outcome.state is OutcomeState.WAITING
-    } - waiting
-    assert "torch213-cxx11-cpu-aarch64-linux" in crossed
-    assert all(name.endswith("aarch64-linux") for name in crossed)
-
-
-@pytest.mark.usefixtures("november")
-@pytest.mark.usefixtures("cross_compilers")
-def test_what_kci_toml_does_not_want_crossed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(only_these(monkeypatch, tmp_path, "git"), "aarch64-linux-gnu-g++", "echo aarch64-linux-gnu")
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    place = tmp_path / "repository"
-    shutil.copytree(ROOT / "examples" / "relu", place / "relu", ignore=shutil.ignore_patterns("build", "__pycache__"))
-
-    def left(text: str) -> dict[str, str]:
-        (place / "kci.toml").write_text(text)
-        found = outcomes_of(open_workspace([place / "relu"]), Choice())
-        return {item.variant.name: item.note for item in found if "aarch64-linux" in item.variant.name and item.note}
-
-    cpu, cuda = "torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cu130-aarch64-linux"
-    why = "needs an aarch64-linux machine: kci.toml says `cross = false`"
-    assert not {cpu, cuda} & left("").keys()
-    found = left("[runners.cpu.aarch64-linux]\ncross = false\n")
-    assert (found[cpu], cuda in found) == (why, False)
-    assert left("[runners.any.aarch64-linux]\ncross = false\n")[cuda] == why
-    assert cpu not in left("[runners.any.aarch64-linux]\ncross = false\n[runners.cpu.aarch64-linux]\ncross = true\n")
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from forked import fork_server
 from kci.cli.run import _report
 from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState, RunResult
-from kci.toolchains.launcher import ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.verify import verify
 from run.crash_anywhere import CRASHED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.server
-import json
+import re
 import threading
 import urllib.parse
 import urllib.request
@@ -60,8 +60,7 @@ class PassOn(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         kind, _, rest = self.path.strip("/").partition("/")
         address = urllib.parse.unquote(rest) if kind == "files" else f"{PYPI}/{rest}/"
-        headers = {"Accept": "application/vnd.pypi.simple.v1+json"} if kind == "simple" else {}
-        headers |= {"Range": self.headers["Range"]} if "Range" in self.headers else {}
+        headers = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
         try:
             answer = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60)
         except urllib.error.HTTPError as error:
@@ -71,19 +70,19 @@ class PassOn(http.server.BaseHTTPRequestHandler):
             data = answer.read()
         name = address.rpartition("/")[2] or rest
         if kind == "simple":
-            page = json.loads(data)
-            for file in page["files"]:
-                file["url"] = f"{self.server.url}/files/{urllib.parse.quote(file['url'], safe='')}"
-                file["core-metadata"] = file["data-dist-info-metadata"] = False
-            data = json.dumps(page).encode()
+            data = re.sub(rb' data-(?:core|dist-info)-metadata="[^"]*"', b"", data)
+            data = re.sub(rb'(?<=href=")[^"#]+', lambda found: self._here(found[0]), data)
         self.server.sent[name] += len(data)
         self.send_response(answer.status)
-        self.send_header("Content-Type", headers.get("Accept", "application/octet-stream"))
+        self.send_header("Content-Type", "text/html" if kind == "simple" else "application/octet-stream")
         self.send_header("Content-Length", str(len(data)))
         if "Content-Range" in answer.headers:
             self.send_header("Content-Range", answer.headers["Content-Range"])
         self.end_headers()
         self.wfile.write(data)
+
+    def _here(self, address: bytes) -> bytes:
+        return f"{self.server.url}/files/{urllib.parse.quote(address, safe='')}".encode()
 
     do_HEAD = do_GET
 

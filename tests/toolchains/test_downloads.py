@@ -18,7 +18,7 @@ from kci.errors import MissingToolError
 from kci.files.cache import LAST_TIMES
 from kci.processes.process import Finished
 from kci.toolchains import downloads
-from kci.toolchains.downloads import PipLines, Transfer, install, newer_pip, pip_install, read_transfer, run_pip, timed
+from kci.toolchains.downloads import PipLines, Transfer, TransferLine, install, newer_pip, pip_install, run_pip, timed
 from wheels import make_wheel
 
 WHEEL = "big-1.0-py3-none-any.whl"
@@ -71,21 +71,19 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHa
 def test_bytes_are_told_while_they_come(index: HalfAndHalf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count()
     monkeypatch.setattr(downloads, "Transfer", functools.partial(Transfer, clock=lambda: float(next(seconds))))
-    said: list[str] = []
+    said: list[TransferLine] = []
 
     def log(line: str) -> None:
+        assert isinstance(line, TransferLine)
         said.append(line)
-        if read_transfer(line):  # without this line the other half would not come
-            index.go_on.set()
+        index.go_on.set()  # without this line the other half would not come
 
-    done = run_pip([*pip_install(Path(sys.executable)), "--no-deps", "--target", str(tmp_path / "made"), "big"], log)
+    command = [*pip_install(Path(sys.executable)), "--no-deps", "--target", str(tmp_path / "made"), "big"]
+    done = run_pip(command, "big 1.0", log)
     assert done.code == 0, done.output
     assert (tmp_path / "made/big/__init__.py").is_file()
-    assert said[0] == f"downloading {WHEEL} (4.2 MB)"
-    told = [read_transfer(line) for line in said[1:]]
-    assert {item.what for item in told if item} == {WHEEL}
-    assert told[-1] is not None
-    assert (told[-1].amount, told[-1].left) == ("4.2 of 4.2 MB", "")
+    assert {line.what for line in said} == {"big 1.0"}
+    assert (said[-1].amount, said[-1].left) == ("4.2 of 4.2 MB", "")
     assert "Progress" not in done.output  # what an error message would show
     assert f"Downloading {WHEEL}" in done.output
 
@@ -107,22 +105,50 @@ def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert info.value.hint.startswith(f"free space in {tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("ERROR: No matching distribution found for torch==2.13.0", "check that this Python has wheels for it"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", ""),
+        ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: '/x'", ""),
+    ],
+)
+def test_other_failures_of_pip_speak_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+) -> None:
+    monkeypatch.setattr(downloads, "run_pip", lambda *_: Finished(1, said))
+    with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
+        install(["pip"], "torch", print, tmp_path)
+    assert info.value.hint == hint
+
+
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, str]] = []
 
     def run(_command: list[str], log: PipLines, *, env: dict[str, str]) -> Finished:
         asked.append(env)
         log("  Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (184.3 MB)")
-        log("  Downloading https://host/whl/ninja-1.13.2-py3-none-any.whl (180 kB)")
         return Finished(0, "")
 
     monkeypatch.setattr(downloads, "guarded", run)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
         monkeypatch.setattr(downloads, "said", lambda *_, version=version: f"pip {version} from /x\n")
-        run_pip(["python", "-m", "pip", "install"], said.append, {"A": "1"})
+        run_pip(["python", "-m", "pip", "install"], "torch", said.append, {"A": "1"})
     assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
-    assert said == ["downloading torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl (184.3 MB)"] * 2
+    assert said == []
+
+
+def test_each_file_is_counted_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(downloads, "Transfer", functools.partial(Transfer, clock=lambda: float(next(seconds))))
+    said: list[str] = []
+    lines = PipLines("torch", said.append)
+    for line in ("Progress 0 of 2000000", "Collecting x", "Progress 2000000 of 2000000", "Progress 1000000 of 4000000"):
+        lines(line)
+    assert [line.partition(" MB,")[0] for line in said] == [
+        "torch: 0.0 of 2.0", "torch: 2.0 of 2.0", "torch: 1.0 of 4.0",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("version", "asked"), [("23.2.1", 1), ("24.0", 1), ("24.1", 0), ("26.3", 0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.toolchains.downloads import SeldomTransfers, Transfer, Transferred, progress_line, read_transfer
+from kci.toolchains.downloads import SeldomTransfers, Transfer, TransferLine
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from kci.toolchains.downloads import SeldomTransfers, Transfer, Transferred, pro
     ],
 )
 def test_the_line(done: int, total: int, seconds: float, line: str) -> None:
-    assert progress_line("it", done, total, seconds) == line
+    assert TransferLine("it", done, total, seconds) == line
 
 
 def test_it_is_said_now_and_then() -> None:
@@ -39,18 +39,13 @@ def test_its_end_is_said_if_anything_was() -> None:
     assert said[-1] == "it: 2.0 of 2.0 MB, 2.9 MB/s"
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("a: b: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left", Transferred("a: b", "6.1 of 13.2 MB", "3.0 MB/s", "2 s", False)),
-        ("it: 13.2 of 13.2 MB, 3.3 MB/s", Transferred("it", "13.2 of 13.2 MB", "3.3 MB/s", "", True)),
-        ("it: 0.5 MB, 0.5 MB/s", Transferred("it", "0.5 MB", "0.5 MB/s", "", False)),
-        ("[1/2] c++ csrc/relu.cpp", None),
-        ("it: 13.2 of 13.2 MB", None),
-    ],
-)
-def test_a_line_is_read_again(line: str, told: Transferred | None) -> None:
-    assert read_transfer(line) == told
+def test_a_line_has_its_words() -> None:
+    line = TransferLine("a: b", 6_100_000, 13_200_000, 2.0)
+    assert (line.what, line.amount, line.rate, line.left, line.ended) == (
+        "a: b", "6.1 of 13.2 MB", "3.0 MB/s", "2 s", False,
+    )  # fmt: skip
+    assert TransferLine("it", 13_200_000, 13_200_000, 4.0).ended
+    assert not TransferLine("it", 500_000, 0, 1.0).ended
 
 
 def test_where_lines_stay_there_are_few_of_a_download() -> None:
@@ -59,10 +54,10 @@ def test_where_lines_stay_there_are_few_of_a_download() -> None:
     log = SeldomTransfers(said.append, lambda: now)
     for second in range(25):
         now = float(second)
-        log(progress_line("it", second * 1_000_000, 25_000_000, second))
+        log(TransferLine("it", second * 1_000_000, 25_000_000, second))
         if second == 5:
             log("another line")
-    log(progress_line("it", 25_000_000, 25_000_000, 25))
+    log(TransferLine("it", 25_000_000, 25_000_000, 25))
     assert [line.partition(" MB,")[0] for line in said] == [
         "it: 0.0 of 25.0", "another line", "it: 10.0 of 25.0", "it: 20.0 of 25.0", "it: 25.0 of 25.0",
     ]  # fmt: skip

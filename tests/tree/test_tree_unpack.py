@@ -218,6 +218,19 @@ def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: LegRec
     refused(artifact, tmp_path / "into", "larger than")
 
 
+def test_a_frame_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> None:
+    """Two gigabytes, before its first byte."""
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is an optional dependency")
+    parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
+    with (
+        (tmp_path / "x.tar.zst").open("wb") as stream,
+        zstandard.ZstdCompressor(compression_params=parameters).stream_writer(stream, closefd=False) as writer,
+    ):
+        writer.write(bytes(1024))
+    with pytest.raises(FindingsError, match="memory"):
+        unpack(tmp_path / "x.tar.zst", tmp_path / "into")
+
+
 @pytest.mark.rule("KCI604", triggers=True)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
 def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: Path, suffix: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -299,7 +301,41 @@ def test_what_a_module_imports_counts_when_the_package_loads_it(tmp_path: Path) 
 @pytest.mark.rule("KCI771", "KCI773", "KCI775", triggers=False)
 def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: Path) -> None:
     text = "import packaging.version, huggingface_hub, sympy, yaml, triton.language\nfrom cuda.bindings import driver\n"
-    assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n") == []
+    assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n", "torch-cuda") == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("torch-cpu", "triton"),
+        ("torch-metal", "triton.language"),
+        ("torch-neuron", "triton"),
+        ("torch-rocm", "cuda.bindings"),
+        ("torch-cpu", "cuda.pathfinder"),
+    ],
+)
+def test_what_torch_brings_for_some_backends_is_not_there_for_others(tmp_path: Path, name: str, module: str) -> None:
+    (found,) = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
+    assert (found.rule, found.line) == ("KCI771", 1), "the first one, and that once"
+    assert f"imports {module}, which torch for {name.removeprefix('torch-')} does not bring" in found.message
+
+
+@pytest.mark.rule("KCI771", "KCI773", "KCI775", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def late():\n    import triton\n",
+        "try:\n    import triton\nexcept ImportError:\n    triton = None\n",
+        "import torch\nif torch.cuda.is_available():\n    import triton\n",
+    ],
+)
+def test_a_package_may_ask_first(tmp_path: Path, text: str) -> None:
+    assert variant(tmp_path / "variant", text) == []
+    (tmp_path / "kernel").mkdir()
+    assert verify(kernel(tmp_path / "kernel", text)) == []
+    for backend in ("cuda", "rocm", "xpu"):
+        assert variant(tmp_path / backend, "import triton\n", f"torch-{backend}") == []
 
 
 def test_what_neuron_kernels_depend_on_stands_in_no_metadata(tmp_path: Path) -> None:
@@ -376,11 +412,19 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
             assert (found[0].path, found[0].line) == (f"{root}/torch-ext/b.cpp", 2)
 
 
-def kernel(root: Path, text: str = "", *, general: str = "", framework: str = "torch-noarch") -> Path:
+def kernel(
+    root: Path,
+    text: str = "",
+    *,
+    general: str = "",
+    framework: str = "torch-noarch",
+    backends: Sequence[str] = ("cpu", "cuda"),
+) -> Path:
     """A kernel directory with one Python file."""
     (root / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
-        f"{general}\n[{framework}]\n" + ("src = []\n" if framework == "tvm-ffi" else "")
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = {json.dumps(backends)}\n{general}\n[{framework}]\n"
+        + ("src = []\n" if framework == "tvm-ffi" else "")
     )
     package = root / ("tvm-ffi-ext" if framework == "tvm-ffi" else "torch-ext") / "gated_norm"
     package.mkdir(parents=True)
@@ -405,7 +449,17 @@ def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
 def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
     general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
-    assert verify(kernel(tmp_path, "import einops\nimport cutlass\n", general=general)) == []
+    assert verify(kernel(tmp_path, "import einops\ndef late():\n    import cutlass\n", general=general)) == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_a_package_is_loaded_on_each_of_its_backends(tmp_path: Path) -> None:
+    text = "import triton\nimport triton.language as tl\nimport cutlass\nimport jax\n"
+    general = '[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
+    found = verify(kernel(tmp_path, text, general=general, backends=["cpu", "cuda", "metal", "tpu"]))
+    assert [(item.rule, item.line, item.message.partition(" for ")[2].partition(" does")[0]) for item in found] == [
+        ("KCI771", 1, "cpu, metal, tpu"), ("KCI771", 3, "cpu, metal, tpu"), ("KCI771", 4, "cpu, cuda, metal"),
+    ]  # fmt: skip
 
 
 def test_tvm_ffi_kernels_may_import_it(tmp_path: Path) -> None:

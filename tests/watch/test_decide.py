@@ -1,4 +1,4 @@
-"""Which issues a history leads to: rule by rule, and over a made-up year."""
+"""Which issues a history leads to: rule by rule."""
 
 from __future__ import annotations
 
@@ -305,6 +305,39 @@ def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "cause"),
+    [
+        ("2026-11-14T08:20:20Z it is stale", "2026-11-15T03:17:01.123Z it is stale", "it is stale"),
+        ("2026/11/14 08:20:20 it is stale", "[2026-11-15 03:17:01,123] it is stale", "it is stale"),
+        ("Nov 14 08:20:20 host-1 kernel[12]: it is stale", "Nov  5 03:17:01 b nvrm[9]: it is stale", "it is stale"),
+        ("E1114 03:17:22.123456 4711 a.cpp:88] empty", "E1115 03:17:23.000001 1 a.cpp:90] empty", "empty"),
+        ("[rank0]:[E1114 03:17:22.12 PG.cpp:607] empty", "[rank0]:[E1115 04:17:22.13 PG.cpp:7] empty", "empty"),
+        ("2026-11-14 03:17:22.1: E a/b.cc:3] empty", "2026-11-15 03:17:22.2: E a/b.cc:4] empty", "empty"),
+        ("1731560240.12 it is stale", "1731646640.5 it is stale", "it is stale"),
+        ("x at 1731560240.12", "x at 1731646640.5", "x at <time>"),
+        ("cache of Sat Nov 14 03:17:22 2026 gone", "cache of Sun Nov 15 03:17:22 2026 gone", "cache of <time> gone"),
+        ("x of Sat, 14 Nov 2026 03:17:22 GMT gone", "x of 14-Nov-2026 03:17:22 +0000 gone", "x of <time> gone"),
+        ("cache 20261114T031722Z gone", "cache 20261115_041722 gone", "cache <time> gone"),
+        ("cache of 03:17:22 gone", "cache of 2026-11-14 gone", "cache of <time> gone"),
+        ("no 3f2a004d-1b2c-4d5e-8f90-123456789abc", "no AF2A004D-1B2C-4D5E-8F90-123456789ABC", "no <id>"),
+        ("torch 2.15.0.dev20261114+cu130", "torch 2.15.0.dev20261115+gitdf6a0b2", "torch 2.15.0.dev"),
+        ("torch 2.15.0a0+git0a1b2c3 is bad", "torch 2.15.0a0+gitdeadbee is bad", "torch 2.15.0a0 is bad"),
+        ("kci v1.2-34-g0a1b2c3 is bad", "kci v1.2-35-gdeadbee is bad", "kci v1.2 is bad"),
+        ("digest 0A1B2C3D4E5F is bad", "digest 0a1b2c3d4e5f is bad", "digest # is bad"),
+        ("OSError: /tmp/tmpab_12cde", "OSError: /tmp/tmpzzzzzzzz", "OSError: /<temporary>"),
+        ("cannot open /tmp/ccAbCd12.s", "cannot open /tmp/ccZZZZZZ.s", "cannot open /<temporary>.s"),
+        ("cannot open /tmp/kci-x8s0dq2/a", "cannot open /tmp/kci-9abcdef/a", "cannot open /a"),
+        ("cannot enter /tmp/kci-x8s0_q2a", "cannot enter /var/tmp/kci-a-abc1_fgh", "cannot enter /<temporary>"),
+        ("[pid 4711] bad", "[pid 12] bad", "[pid #] bad"),
+        ("no way to 10.1.2.3:443 today", "no way to 172.16.0.9:8080 today", "no way to <address> today"),
+        ("gave up after 12.5s and 300ms", "gave up after 9s and 12ms", "gave up after #s and #ms"),
+    ],
+)  # fmt: skip
+def test_what_is_otherwise_each_night_is_no_part_of_a_cause(one: str, other: str, cause: str) -> None:
+    assert cause_of(one, "relu", "v") == cause_of(other, "relu", "v") == cause
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ("csrc/relu.cu:3:1: error: no x", "csrc/relu.cu:99: error: no x"),
@@ -324,7 +357,9 @@ def test_the_same_cause(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [("error: no member 'a'", "error: no member 'b'"), ("error: needs CUDA 13.0", "error: needs CUDA 12.6"),
-     ("error: sm_90 x", "error: sm_100 x"), ("ImportError: a", "RuntimeError: a")],
+     ("error: sm_90 x", "error: sm_100 x"), ("ImportError: a", "RuntimeError: a"),
+     ("torch 2.14.0 is bad", "torch 2.15.0 is bad"), ("no /tmp/lock", "no /tmp/cache"),
+     ("unknown name tmp_storage", "unknown name tmp_variance")],
 )  # fmt: skip
 def test_different_causes(one: str, other: str) -> None:
     assert cause_of(one, "relu", "v") != cause_of(other, "relu", "v")
@@ -339,6 +374,20 @@ def test_names_of_kernel_and_variant_are_no_part_of_a_cause() -> None:
 def test_any_text_has_a_cause_of_bounded_length(text: str) -> None:
     assert 0 < len(cause_of(text, "relu", "v")) <= 1100
     assert len(error_line(text)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "csrc/a.cu:3:1: error: 'ECONNRESET' was not declared in this scope",
+        "csrc/a.cu(3): error: static assertion failed: timed out waiting for connection",
+        "2026-11-14T03:17:22Z csrc/a.cpp:3:1: error: no member named 'no_space_left_on_device' in 'disk full'",
+        "ld: a.o: undefined reference to `SSL_connect(char const*, ssl_connect)'",
+        "csrc/a.cpp:1:10: fatal error: curl/oom_kill.h: No such file or directory",
+    ],
+)
+def test_what_a_compiler_says_of_a_source_is_no_outage(text: str) -> None:
+    assert not is_outage(text)
 
 
 @pytest.mark.parametrize(

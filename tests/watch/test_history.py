@@ -289,3 +289,13 @@ def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
     path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
     runs, problems = read_history(tmp_path / "h")
     assert (runs, [item.rule for item in problems]) == ([], ["KCI801"])
+
+
+def test_a_history_in_a_directory_is_appended_to(tmp_path: Path) -> None:
+    """As in a checkout of the branch; the same results are not there twice."""
+    results = files(tmp_path / "r", failed())
+    for new in (1, 0):
+        done = kci("compat", "record", results, "--history", tmp_path / "history")
+        assert done.code == 0, done.stderr
+        assert f"{new} new file" in done.stdout
+    assert kci("compat", "decide", "--history", tmp_path / "history").code == 0

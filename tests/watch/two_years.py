@@ -70,10 +70,6 @@ class World:
 
     breaks: list[Break]
     flaky: set[str]
-    outages: dict[str, int] = field(default_factory=dict)
-    unknown_words: int = 0
-    results: int = 0
-    looks: int = 0
 
 
 def hashed(chance: random.Random) -> str:
@@ -186,7 +182,6 @@ def _recorded(
     (seen,) = _gathered(run, 1, first)
     again = set(suspects(seen))
     second = {leg: _outcome(world, run, leg, chance, look=2) for leg in first if leg.key in again}
-    world.looks += len(second)
     failed = {failure.leg for failure in seen.failed}
     for item in world.breaks:
         if item.start <= run < item.end and item.seen is None:
@@ -208,17 +203,14 @@ def _gathered(run: int, look: int, outcomes: dict[Leg, tuple[LegOutcome, str]]) 
 
 
 def _outcome(world: World, run: int, leg: Leg, chance: random.Random, look: int) -> tuple[LegOutcome, str]:
-    world.results += 1
     lot = chance.random()
     if lot < (0.9 if run in DARK else 0.01):
         some = [item for item in OUTAGES if item["outage"] == DARK[run]] if run in DARK else OUTAGES
         message = chance.choice(some)
-        world.outages[message["outage"]] = world.outages.get(message["outage"], 0) + 1
         return LegOutcome.FAILED, message["text"]
     if lot > 0.995:
         return LegOutcome.SKIPPED, "there is no hipcc of ROCm 7.1 on this machine"
     if lot > 0.994 and look == 1:  # an outage in words that no pattern knows; another machine does not have it
-        world.unknown_words += 1
         return LegOutcome.FAILED, f"the flux capacitor of host-{chance.randrange(9)} is out of phase"
     broken = next((item for item in world.breaks if item.start <= run < item.end and item.hits(leg)), None)
     if broken is not None:  # who cannot install torch skips the leg

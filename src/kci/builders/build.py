@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import native, nix, noarch
-from kci.builders.elsewhere import elsewhere_commands, made_by_hand, never_ran_heading
 from kci.builders.recipe import commands
 from kci.builders.request import Built, Request
-from kci.errors import KciError, MissingToolError, UsageError
+from kci.errors import KciError, UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.processes.process import Log, shown, silent
@@ -31,8 +30,7 @@ def build_variant(request: Request, log: Log) -> Built:
         FindingsError: the kernel's files are not as build.toml says.
         UnsafeError: a path leads out of the kernel's directory.
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
-        BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
-            repository that its fingerprint does not cover (KCI510).
+        BuildFailedError: a compiler failed, or the variant cannot be built at all.
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":
@@ -43,11 +41,7 @@ def build_variant(request: Request, log: Log) -> Built:
         match name:
             case "noarch":
                 built = noarch.build(request, log)
-            case "native" if request.options.module is not None:
-                built = made_by_hand(request, request.options.module)
             case "native":
-                for line in never_ran_heading(request):
-                    log(line)
                 built = native.build(request, log)
             case _:
                 built = nix.build(request, log)
@@ -57,23 +51,18 @@ def build_variant(request: Request, log: Log) -> Built:
 def plan_commands(request: Request, log: Log = silent) -> list[str]:
     """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
 
-    Nothing is installed, written or compiled. What this machine lacks is assumed to be where it usually is; the first
-    line says so then. The arguments and errors are those of `build_variant`.
+    Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
     """
     match choose_builder(request.options.builder, request.variant):
         case "noarch":
             return noarch.commands(request)
         case "native":
-            try:
-                lines = commands(native.plan(request, log))
-            except MissingToolError as lacking:
-                lines = elsewhere_commands(request, lacking, log)
             last = (
                 f"copies the module and the package to {request.output}"
                 if request.part is None
                 else "keeps the objects"
             )
-            return [*never_ran_heading(request), *lines, f"# kci {last}"]
+            return [*commands(native.plan(request, log)), f"# kci {last}"]
         case _:
             return [
                 f"cd {shown([str(request.kernel_dir)])}",

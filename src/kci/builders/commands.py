@@ -1,47 +1,44 @@
 """The command lines of a native build: compile, link, and the stub library.
 
 Where a flag is not obvious the reason stands beside it; the rules are those of docs/format.md#flags.
-ninja runs in the work directory, and everything that a command names lies there: the kernel, torch and the rest are
-links (`links`). No path of this machine is on a command line then, so none gets into a binary, and the same C++ sources
-give the same bytes wherever they are compiled (nvcc still makes some names from the directory). nvcc hands its options
-to a shell unquoted, and this way it sees nothing odd.
+ninja runs in the work directory, and everything that a command names lies there: the kernel's files, torch and the rest
+are links (`VisibleFiles`, `links`). No path of this machine is on a command line then, so none gets into a binary, and
+the same C++ sources give the same bytes wherever they are compiled (nvcc still makes some names from the directory).
+nvcc hands its options to a shell unquoted, and this way it sees nothing odd.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from kci.builders.definitions import torch_definitions, tvm_ffi_definitions
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
-from kci.builders.never_ran import oneapi
 from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.toolchains import oneapi
+from kci.toolchains.compiler_cache import is_cache
 from kci.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.downloads import FetchedTool
-from kci.toolchains.environment import PYCONFIG, Environment
-from kci.toolchains.launcher import Launcher, is_launcher
+from kci.toolchains.environment import Environment
 from kci.toolchains.old_glibc import NewerParts, old_libraries
 from kci.toolchains.rocm import Rocm
 from kci.toolchains.toolchain_data import toolchains
 
 KERNEL, TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "kernel", "torch", "tvm_ffi", "python", "cuda", "rocm"
-"""Links in the work directory: to the kernel, the package of the framework, Python's headers, the toolkit."""
+"""Links in the work directory: the kernel's files, the package of the framework, Python's headers, the toolkit."""
 
 GENERATED = "generated/torch-ext"
 """Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
 
 COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
 """What `kci.builders.older_systems` makes: headers, an object, and functions that the linker takes from."""
-
-NVCC_INCLUDES = ("-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl")
-"""For another system nvcc looks in a folder that this toolkit has not; the text of the headers is the same."""
 
 EXPORTS = "exports.map"
 TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
@@ -57,7 +54,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """Everything that compiles one variant."""
 
     cxx: tuple[str, ...]
-    """The C++ compiler, possibly behind a launcher such as ccache."""
+    """The C++ compiler, possibly behind a cache."""
     gcc_flags: tuple[str, ...]
     """Those of `GCC_FLAGS` that the compiler takes."""
     environment: Environment
@@ -66,33 +63,23 @@ class Toolchain(msgspec.Struct, frozen=True):
     rocm: Rocm | None = None
     headers: tuple[Headers, ...] = ()
     cuda_headers: WheelFiles | None = None
-    cuda_runtime: WheelFiles | None = None
-    """The libraries of CUDA for a system that the toolkit is not for."""
-    pyconfig: Mapping[str, str] = {}
-    """What Python's headers lack for another system."""
     ar: str = "ar"
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     newer_parts: NewerParts | None = None
     """Parts of the C++ library that go into the binary where they are used."""
     sycl: oneapi.SyclCode | None = None
-    spirv_extensions: str = oneapi.ASKED_OF_ICPX
+    spirv_extensions: str = ""
+    """Those that icpx has by default; see `oneapi.default_extensions`."""
     nvcc_threads: int | None = None
-    nvcc_flags: tuple[str, ...] = ()
-    """What a cross compiler's nvcc needs."""
     versions: tuple[str, ...] = ()
     """What the tools say they are; another version compiles everything anew."""
-    launcher: Launcher | None = None
-    """What compilers are started through, as far as it takes them."""
-
-    def launched(self, compiler: str) -> Launcher | None:
-        """The launcher of a compiler: `c++` for the C++ compiler, `nvcc` or `hipcc`."""
-        tool = "icpx" if compiler == "c++" and self.sycl is not None else compiler
-        return self.launcher if self.launcher is not None and self.launcher.takes(tool) else None
+    launcher: Path | None = None
+    """The compiler cache that compilers are started through."""
 
     def fetched(self) -> list[FetchedTool]:
         """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
-        found = (self.environment, self.cuda, self.cuda_headers, self.cuda_runtime, *self.headers)
+        found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
         return [part for part in found if part is not None]
 
 
@@ -124,7 +111,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if unit.language is Language.HIP:
         return _hipcc(chain, target, unit)
     return [
-        *_launcher(chain, "c++"),
+        *_launcher(chain),
         *chain.cxx,
         *standard(target, gnu=True),
         "-O3",
@@ -235,11 +222,10 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
-        *_launcher(chain, "nvcc"),
+        *_launcher(chain),
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        *chain.nvcc_flags,
         *standard(target),
         "-O3",
         "-DNDEBUG",
@@ -281,7 +267,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
-        *_launcher(chain, "hipcc"),
+        *_launcher(chain),
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
         *standard(target),
@@ -309,14 +295,13 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def host_compiler(cxx: tuple[str, ...]) -> str:
-    """The compiler itself, without launcher and flags: nvcc takes only that."""
-    programs = [word for word in cxx if not word.startswith("-") and not is_launcher(word)]
+    """The compiler itself, without cache and flags: nvcc takes only that."""
+    programs = [word for word in cxx if not word.startswith("-") and not is_cache(word)]
     return programs[0] if programs else cxx[0]
 
 
-def _launcher(chain: Toolchain, compiler: str) -> list[str]:
-    launcher = chain.launched(compiler)
-    return [str(launcher.program)] if launcher else []
+def _launcher(chain: Toolchain) -> list[str]:
+    return [str(chain.launcher)] if chain.launcher else []
 
 
 def standard(target: Target, *, gnu: bool = False) -> list[str]:
@@ -360,8 +345,6 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         system.insert(0, TORCH_FOLDER)
     if chain.cuda_headers is not None and not target.tvm_ffi:
         system.append(LINK)
-    if chain.pyconfig and not target.tvm_ffi:
-        system.append(PYCONFIG)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
@@ -379,10 +362,10 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
     return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
 
 
-def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
-    """The links of the work directory."""
+def links(chain: Toolchain) -> dict[str, Path]:
+    """The links of the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
-    found = {KERNEL: kernel_dir.resolve(), package: chain.environment.torch, PYTHON: chain.python_include}
+    found = {package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
         found[CUDA] = chain.cuda.root
     if chain.rocm is not None:

@@ -2,7 +2,7 @@
 
 Every commit changes the id, and it reaches the sources as a macro. Most of them never mention that macro, and their
 objects stay as they are if the id is not on their command lines. They get `_POISON` instead: it is no C++ token, so
-that a mention which `sources_with_name` did not find stops the compiler, unless it is made a string.
+that a mention which `with_name` did not find stops the compiler, unless it is made a string.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _POISON = "@"
 _OF_BACKEND = {
     "cpu": ("-DCPU_KERNEL",),
     "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-    "metal": ("-DMETAL_KERNEL",),
     # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
     "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
     "xpu": ("-DXPU_KERNEL", "-DUSE_XPU"),
@@ -41,7 +40,7 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
         f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
     ]
     defines += _OF_BACKEND[variant.backend]
-    defines += toolchains().torch_defines(variant.backend, variant.system)
+    defines += toolchains().torch_defines(variant.backend)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return defines

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,8 @@ from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
+from kci.inputs.kernel_inputs import active
+from kci.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.plurals import count
 from kci.processes.ninja_run import failed_commands, was_killed
 from kci.processes.process import Finished, Log, silent
@@ -43,11 +45,13 @@ _THROUGH = (
 """How compilers name what led to an error: an instantiation says more than an include."""
 # The kernel's files, as the compilers see them in the work directory; in a sentence, at its begin or behind a word.
 _OWN = rf"(?:{KERNEL}|{FOLDER})/"
-_WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |")(?:{KERNEL})/')
+_WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
 # `cublas_v2.h`, `cudnn.h`: of CUDA libraries that pip's toolkit is without.
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 # torch's own #error.
 _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
+# Errors inside of pybind11's headers, and what torch's headers with them lack.
+_PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
 # g++, nvcc and clang++ of a header that is not found, in this order.
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
@@ -74,20 +78,19 @@ class ErrorSpot(msgspec.Struct, frozen=True):
     """The number of its line in what the compiler said."""
 
 
-def named_error(said: Sequence[str], renamed: Mapping[str, str] | None = None) -> ErrorSpot | None:
+def named_error(said: Sequence[str]) -> ErrorSpot | None:
     """The first error in what a compiler said; None if it named none.
 
     An error in a header of torch or CUTLASS is one of the kernel's line that includes or instantiates it, where the
-    compiler names that. `renamed` has the kernel's name of each translated source, both without the folder.
+    compiler names that.
     """
-    names = renamed or {}
     for number, line in enumerate(said):
         for pattern in _PLACED:
             if found := pattern.fullmatch(line):
-                if place := _own(found["path"], names):
+                if place := _own(found["path"]):
                     return ErrorSpot(found["text"], place, int(found["line"]), _column(found), number)
                 text = f"{found['text']} ({found['path']}:{found['line']})"
-                through = _through(said[max(0, number - _BEFORE) : number + _BEHIND], names)
+                through = _through(said[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, at=number)
     for number, line in enumerate(said):
         if found := _UNPLACED.fullmatch(line):
@@ -111,22 +114,21 @@ def as_written(line: str, kernel_dir: Path) -> str:
     return _WRITTEN.sub(lambda found: f"{found['before']}{prefix}", line)
 
 
-def _through(said: Sequence[str], names: Mapping[str, str]) -> tuple[str, int, int]:
+def _through(said: Sequence[str]) -> tuple[str, int, int]:
     """The kernel's own line that led to an error elsewhere."""
     for pattern in _THROUGH:
         for line in said:
             found = pattern.fullmatch(line)
-            if found and (place := _own(found["path"], names)):
+            if found and (place := _own(found["path"])):
                 return place, int(found["line"]), _column(found)
     return "", 0, 0
 
 
-def _own(path: str, names: Mapping[str, str]) -> str:
+def _own(path: str) -> str:
     """A path of the work directory relative to the kernel's directory; empty for a file that is not the kernel's."""
     if not re.match(_OWN, path):
         return ""
-    inside = posixpath.normpath(path.partition("/")[2])
-    return names.get(inside, inside)
+    return posixpath.normpath(path.partition("/")[2])
 
 
 def _column(found: re.Match[str]) -> int:
@@ -152,10 +154,9 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
             f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
         )
     failed, more = found[0], len(found) - 1
-    translated = {made: source for source, made in recipe.translation.sources.items()} if recipe.translation else {}
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
-    spot = named_error(failed.said, translated) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot.text, request.kernel_dir) or failure_hint(done, work, request.variant.system) or _AGAIN
+    spot = named_error(failed.said) or ErrorSpot(f"{what} failed")
+    hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in found if len(failed.said) > _SHOWN else found[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
             log(as_written(line, request.kernel_dir))
@@ -169,18 +170,36 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
     return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
 
 
-def _header_hint(text: str, kernel_dir: Path) -> str:
-    """What to do about a header that is not found, and that lies elsewhere in the kernel."""
-    if (missing := _MISSING_HEADER.search(text)) is None:
+def _header_hint(spot: ErrorSpot, request: Request) -> str:
+    """What to add to build.toml for a header that is not found, and that lies in the kernel."""
+    if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     wanted = next(name for name in missing.groups() if name)
+    kernel_dir, inputs = request.kernel_dir, request.files()
+    seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), wanted))
     for folder, folders, files in os.walk(kernel_dir):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
-        place = os.path.relpath(folder, kernel_dir)
-        if Path(wanted).name in files and f"{place}/{Path(wanted).name}".endswith(f"/{wanted}"):
-            include = (Path(place) / Path(wanted).name).as_posix().removesuffix(wanted).rstrip("/") or "."
-            return f'{wanted} is in {include}: add `include = ["{include}"]` to the component in build.toml'
+        for name in files:
+            path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
+            if path != beside and not f"/{path}".endswith(f"/{wanted}"):
+                continue
+            table, searched = _table_of(spot.path, request)
+            include = path.removesuffix(wanted).rstrip("/") or "."
+            add = [] if path in seen else [f'"{path}" to `src`']
+            add += [] if path == beside or include in searched else [f'"{include}" to `include`']
+            if add:
+                return f"{wanted} is {path}: add {' and '.join(add)} of {table} in build.toml"
     return ""
+
+
+def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+    """The table of build.toml that lists a source, else that of the binding, and where its headers are looked for."""
+    for label, part in active(request.build, request.variant).items():
+        if source in part.src:
+            return f"[kernel.{label}]", (*(part.include or ()), "csrc")
+    framework = request.build.torch or request.build.tvm_ffi
+    return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
 
 
 def failure_hint(done: Finished, work: Path, system: str) -> str:
@@ -192,6 +211,8 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
         )
     if standard := _OLD_STANDARD.search(done.output):
         return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
+    if _PYBIND.search(done.output):
+        return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
     if flag := _OTHER_PROCESSOR.search(done.output):
         named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
         return (
@@ -206,5 +227,5 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
 def out_of_time(request: Request, objects: Objects) -> KciError:
     """Why a build has ended before it was done."""
     done = objects.done()
-    hint = "nothing was done in this time; give it more" if done == len(objects.found) else ""
+    hint = "" if objects.use().made else "nothing was done in this time; give it more"
     return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)

@@ -19,7 +19,6 @@ class Facts(msgspec.Struct, frozen=True):
     """Its language as CMake calls it: `CXX`, `CUDA` or `HIP`."""
     compilers: dict[str, str]
     """The name of the compiler of each language, such as `GNU`."""
-    platform: str = "Linux"
     configuration: str = "Release"
 
 
@@ -99,7 +98,7 @@ def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
 def _known(facts: Facts) -> dict[str, str]:
     """Expressions that have a value, and are compared with one if they are given some."""
     found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
-    return {**found, "PLATFORM_ID": facts.platform, "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
+    return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
 
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:

@@ -1,7 +1,8 @@
 """Turning CUDA sources into HIP, with the hipify that comes in torch's wheel (docs/format.md#flags).
 
-The kernel is copied into the work directory and translated there; its own files are never written. The `.cu` sources
-and the headers that they include are translated, and C++ sources are compiled as they are: so does the reference.
+The files that the build sees are copied into the work directory and translated there; the kernel's own are never
+written. The `.cu` sources and the headers that they include are translated, and C++ sources are compiled as they are:
+so does the reference.
 
 A stable-ABI build is compiled against the CPU wheel, whose headers hide the declarations of the GPU functions behind
 `USE_CUDA`. Torch translates its own headers in the same way when it is built for ROCm, so translating them here gives
@@ -13,8 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -24,6 +24,8 @@ from kci.builders.units import Language, Unit
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.files.bounded_json import read_json
+from kci.files.cache import CACHE_OPTION
+from kci.files.full_disk import program_hint
 from kci.processes.process import Log, run, shown
 from kci.toolchains.environment import Environment
 
@@ -35,14 +37,18 @@ TORCH_FOLDER = "torch-hip"
 _SCRIPT = Path(__file__).with_name("hipify_script.py")
 _ASKED, _TOLD = "hipify.json", "hipify-result.json"
 _RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
-# Folders that hold no sources and can be large. One that build.toml names a source or an include directory in is kept.
-_LEFT_OUT = ("__pycache__", "build", "node_modules")
+_MEANT = {
+    "UnicodeDecodeError": "the sources are read as UTF-8",
+    "no kernel end found": "every kernel launch needs its <<<...>>> on both sides",
+}
+"""What hipify says of sources that it does not take, and what that means."""
 
 
 class Translation(msgspec.Struct, frozen=True):
     """What is translated, and where to."""
 
-    kernel_dir: Path
+    kernel: Path
+    """The kernel's folder of links."""
     work: Path
     environment: Environment
     sources: dict[str, str]
@@ -106,10 +112,11 @@ def translate(plan: Translation, log: Log) -> None:
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    _copy(plan, project)
+    _copy(plan.kernel, project)
     asked = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
+        "folder": FOLDER,
         "sources": plan.sources,
         "include": [path for path in plan.include if (project / path).is_dir()],
         "endings": [".cu", ".c", *CXX_ENDINGS, *HEADER_ENDINGS],
@@ -124,7 +131,8 @@ def translate(plan: Translation, log: Log) -> None:
     done = run(plan.command())
     told = _told(plan.work / _TOLD)
     if done.code != 0 or told is None:
-        hint = "the sources are read as UTF-8, and every kernel launch needs its <<<...>>> on both sides"
+        hint = program_hint(done.output, plan.work, CACHE_OPTION)
+        hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shown(plan.command())}\n{done.tail()}", hint=hint)
     if told:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
@@ -141,30 +149,13 @@ def _told(path: Path) -> list[str] | None:
         return None
 
 
-def _copy(plan: Translation, into: Path) -> None:
-    """Copy the kernel: regular files only, and of links only those to files inside of it."""
-    root = plan.kernel_dir.resolve()
-    named = [PurePosixPath(path) for path in (*plan.sources, *plan.include)]
-    wanted = {parent for path in named for parent in (path, *path.parents)}
-    for relative in _files(root, PurePosixPath(), wanted):
-        target = into / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / relative, target)
-        target.chmod(0o644)
-
-
-def _files(root: Path, folder: PurePosixPath, wanted: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    for entry in sorted(os.scandir(root / folder), key=lambda found: found.name):
-        relative = folder / entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if relative in wanted or not (entry.name.startswith(".") or entry.name in _LEFT_OUT):
-                yield from _files(root, relative, wanted)
-        elif entry.is_symlink():
-            real = (root / relative).resolve()
-            if real.is_relative_to(root) and real.is_file():
-                yield relative
-        elif stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-            yield relative
+def _copy(kernel: Path, into: Path) -> None:
+    for folder, _, names in os.walk(kernel):
+        target = into / os.path.relpath(folder, kernel)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copyfile(Path(folder, name), target / name)
+            (target / name).chmod(0o644)
 
 
 def _take_over(made: Path, folder: Path) -> None:

@@ -68,6 +68,8 @@ def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
             is_pytorch_extension=True,
             hipify_extra_files_only=True,
         )
+    for original, result in results.items():
+        _count_as(Path(original).relative_to(project).as_posix(), original, result.hipified_path, asked["folder"])
     for source, wanted in asked["sources"].items():
         original = str(project / source)
         # None: the source is itself the output of hipify.
@@ -77,6 +79,17 @@ def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
             shutil.copyfile(made, project / wanted)
     found = _COUNT.search(said.getvalue())
     return [call.strip() for call in found[2].split(",")] if found and int(found[1]) else []
+
+
+def _count_as(name: str, original: str, translation: str | None, folder: str) -> None:
+    """Have compilers name the file and the lines that somebody wrote: hipify puts lines of its own on top."""
+    if translation in (None, original):
+        return
+    written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
+    made = Path(translation).read_text(encoding="utf-8").splitlines(keepends=True)
+    top = max(len(made) - len(written), 0)
+    made.insert(top, f'#line 1 "{folder}/{name}"\n')
+    Path(translation).write_text("".join(made), encoding="utf-8")
 
 
 def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:

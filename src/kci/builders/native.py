@@ -8,50 +8,43 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.commands import NVCC_INCLUDES, Toolchain
+from kci.builders.commands import Toolchain
 from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, out_of_time, unwritable
 from kci.builders.kernel_files import refused, write_package
-from kci.builders.never_ran.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.ninjafile import ninja_text
-from kci.builders.object_packs import PackHead, missing_parts, pack_objects, packs_in, unpack_objects
-from kci.builders.object_store import ObjectStore
+from kci.builders.object_packs import missing_parts
 from kci.builders.objects import Objects
-from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
-from kci.builders.units import Language
+from kci.builders.visible_files import VisibleFiles
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.files.lock import locked
-from kci.inputs.kernel_inputs import RecordedInputs
-from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.jobs import ninja_status, nvcc_threads, read_progress
 from kci.processes.ninja_run import NINJA_LOG, NinjaRun, ending, of_failure, run_ninja
 from kci.processes.process import Finished, Log
+from kci.toolchains.compiler_cache import find_cache
 from kci.toolchains.compilers import (
     compiler_of,
     gcc_flags,
     glibc_is_newer,
     ninja_version,
     program_of,
-    refuse_backend,
     version_line,
 )
-from kci.toolchains.crossing import crosses, is_crossed, refuse_other_system
 from kci.toolchains.cuda import (
     Toolkit,
     find_library_headers,
     find_toolkit,
-    for_system,
     mentions_libraries,
     nvcc_name,
 )
@@ -60,27 +53,16 @@ from kci.toolchains.environment import (
     Environment,
     isolated,
     own,
-    python_config,
     python_include,
     tvm_ffi_environment,
 )
-from kci.toolchains.launcher import CacheUse, find_launcher
 from kci.toolchains.old_glibc import find_newer_parts
+from kci.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import read_torch_version, same_version
 
-GIVEN = "given"
-"""The objects of packs in the work directory, as long as a build lasts."""
-
-OBJECTS = "objects/1"
-"""Where the cache has objects."""
-
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
-_SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
-"""A compiler cache that remembers what was included does not see a header that would be found before it now."""
-_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
-"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -104,29 +86,25 @@ def plan(request: Request, log: Log) -> Recipe:
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     newer_glibc = glibc_is_newer(cxx)
-    cuda, runtime = for_system(cuda, request.options.cache, variant.system) if cuda is not None else (None, None)
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.options.cache, variant.system)
+        cuda_headers=find_library_headers(cuda, request.options.cache)
         if cuda is not None and wants_libraries
         else None,
-        cuda_runtime=runtime,
-        nvcc_flags=NVCC_INCLUDES if cuda is not None and is_crossed(variant) else (),
-        pyconfig={} if variant.kind is Kind.TVM_FFI else python_config(variant.system),
         ar=program_of(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
-        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        launcher=find_launcher(cxx, request.options.launcher, log),
+        launcher=find_cache(cxx),
     )
     return make_recipe(request, sources, chain)
 
@@ -140,7 +118,7 @@ def build(request: Request, log: Log) -> Built:
     """
     ends_at = ending(request.options.stop_after)
     recipe = plan(request, log)
-    watch = Watch(request)
+    visible = VisibleFiles(request)
     environment = recipe.chain.environment
     for part in recipe.chain.fetched():
         part.ensure(environment.python, log)
@@ -149,29 +127,27 @@ def build(request: Request, log: Log) -> Built:
     work = recipe.work
     with locked(work, log) as lock:
         try:
-            _prepare(recipe)
+            _prepare(recipe, visible)
             if recipe.translation is not None:
                 hipify.translate(recipe.translation, log)
-            objects = _objects(recipe, request, watch, log)
-            missing = objects.restore()
-            others = [step for step in recipe.steps if not step.depfile]
-            wanted = [step.output for step in missing] if request.part else [recipe.target.module]
-            _write(work, {"build.ninja": ninja_text([*missing, *others], *wanted, pools=recipe.pools)})
+            objects = Objects(recipe, request, log)
+            others = [step.output for step in recipe.steps if step.depfile]
+            wanted = others if request.part else [recipe.target.module]
+            _write(work, {"build.ninja": ninja_text(recipe.steps, *wanted, pools=recipe.pools)})
         except OSError as error:
             raise unwritable(work, error) from error
-        if objects.use().found:
-            log(str(objects.use()))
-        with _kept(objects, request, work / GIVEN, log):
-            done, use = Finished(0, ""), None
-            if wanted:
-                done, use = _compile(recipe, request, lock, log, objects, ends_at)
+        if request.options.link:
+            for line in missing_parts(objects.heads, request.variant.name):
+                log(f"{line}: what is missing is compiled here")
+        with _packed(objects, log):
+            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else Finished(0, "")
             if done.code != 0:
                 raise failed_build(recipe, request, done, log)
-            objects.complete()
             if request.part is None:
-                objects.linked()
-                inputs = _recorded(recipe, watch, objects.named())
-        made = Built(builder="native", archs=None, cache=use, objects=objects.use())
+                visible.require_unchanged()
+            if (use := objects.use()).found:
+                log(str(use))
+        made = Built(builder="native", archs=None, objects=use)
         if request.part is not None:
             return made
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
@@ -179,104 +155,44 @@ def build(request: Request, log: Log) -> Built:
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return msgspec.structs.replace(made, archs=archs, inputs=inputs)
-
-
-def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
-    """The objects of a build; one that is to make everything anew finds none and keeps none."""
-    options = request.options
-    stores = [] if request.fresh else [ObjectStore(options.cache / OBJECTS)]
-    given = recipe.work / GIVEN
-    shutil.rmtree(given, ignore_errors=True)
-    heads: list[PackHead] = []
-    if options.objects_from and not request.fresh:
-        stores.append(ObjectStore(given))
-        heads = [unpack_objects(pack, stores[-1], log) for pack in packs_in(options.objects_from)]
-        for line in missing_parts(heads, request.variant.name) if options.link else ():
-            log(f"{line}: what is missing is compiled here")
-    remembered = StatCache(Path("/"), options.cache / "inputs")
-    return Objects(recipe, watch, stores, remembered, log, [head.run for head in heads])
+    return msgspec.structs.replace(made, archs=archs)
 
 
 @contextmanager
-def _kept(objects: Objects, request: Request, given: Path, log: Log) -> Iterator[None]:
-    """However the build ends, its objects are kept, and packed where that is asked for."""
+def _packed(objects: Objects, log: Log) -> Iterator[None]:
+    """However the build ends, its objects are packed where that is asked for."""
     try:
         yield
     except BaseException:
-        objects.finish(request.options.objects_gb * 10**9)
         try:
-            _pack(objects, request)
+            objects.finish()
         except KciError as error:
             log(error.message)
         raise
     else:
-        objects.finish(request.options.objects_gb * 10**9)
-        _pack(objects, request)
-    finally:
-        shutil.rmtree(given, ignore_errors=True)
-
-
-def _pack(objects: Objects, request: Request) -> None:
-    out_file, packed = request.options.objects_to, objects.packed()
-    if out_file is not None and not request.fresh:
-        use = objects.use()
-        head = PackHead(
-            kernel=request.build.name,
-            variant=request.variant.name,
-            part=request.part,
-            objects=len(packed),
-            wanted=objects.wanted,
-            use=msgspec.structs.replace(use, made=len(packed) - use.found),
-            run=request.options.run,
-        )
-        pack_objects(packed, head, out_file)
-
-
-def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:
-    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
-    chain, covered = recipe.chain, watch.covered
-    read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
-    if any(unit.language is Language.HIP for unit in recipe.sources.units):
-        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(chain.versions))
+        objects.finish()
 
 
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
-) -> tuple[Finished, CacheUse | None]:
-    """Run ninja, keep each object as it is compiled, and ask the compiler cache what it had of it.
+) -> Finished:
+    """Run ninja.
 
     Raises:
         UnfinishedBuildError: the time was over, or somebody has ended this process.
         BuildFailedError: as `run_ninja`.
     """
-    tools, found = _compile_environment(recipe.chain), recipe.chain.launcher
+    tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
-    tools |= _FRESH if request.fresh else {}
-    tools |= found.settings(recipe.work, request.options.cache) if found else {}
-    before = found.start(recipe.work, tools) if found else {}
-    if found and (line := found.about_to_run(tools, _not_launched(recipe))):
-        log(line)
     names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
     run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
     try:
-        done = run_ninja(run, _readable(log, recipe, request.kernel_dir), objects.ended)
+        done = run_ninja(run, _readable(log, recipe, request.kernel_dir))
     except KeyboardInterrupt:
         done = None
     if done is None:
         raise out_of_time(request, objects)
-    use = found.use(recipe.work, tools, before) if found else None
-    if use is not None:
-        log(str(use))
-    return done, use
-
-
-def _not_launched(recipe: Recipe) -> list[str]:
-    """The compilers of a build that are started without the launcher."""
-    tools = {step.what.partition(" ")[0] for step in recipe.steps if step.depfile}
-    names = {tool: "icpx" if tool == "c++" and recipe.chain.sycl else tool for tool in tools}
-    return sorted(name for tool, name in names.items() if recipe.chain.launched(tool) is None)
+    return done
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
@@ -310,17 +226,15 @@ def _require_buildable(request: Request) -> None:
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         raise refused("KCI507", message, kind=BuildFailedError)
-    if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
-        hint = "build it with --builder nix, or with the reference builder"
-        raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
-    if variant.backend not in BUILDABLE:
-        refuse_backend(variant.backend)
+    compiled = TVM_FFI_BACKENDS if variant.kind is Kind.TVM_FFI else BUILDABLE
+    if variant.backend not in compiled or not variant.system.endswith("-linux"):
+        message = f"the native builder does not compile {variant.name}"
+        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
+        raise MissingToolError(message, hint=hint)
     here = this_system()
-    if here != variant.system and not crosses(variant, here):
-        refuse_other_system(variant)
-    if here != variant.system and not request.options.isolation:
-        message = f"{variant.name} needs a torch for {variant.system}, and this Python's is for {here}"
-        raise MissingToolError(message, hint="leave out --no-isolation")
+    if here != variant.system:
+        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
 
 
 def _environment(request: Request) -> Environment:
@@ -331,14 +245,14 @@ def _environment(request: Request) -> Environment:
     """
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "", variant.system)
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
     if not request.options.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only, system=variant.system)
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -370,9 +284,9 @@ def _versions(
     return tuple(found)
 
 
-def _prepare(recipe: Recipe) -> None:
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
-    recipe.work.mkdir(parents=True, exist_ok=True)
+    visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:
@@ -395,7 +309,7 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
     linker would make an RPATH of one.
     """
-    made = {**os.environ, **_SURE, "LC_ALL": "C"}
+    made = {**os.environ, "LC_ALL": "C"}
     made.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}

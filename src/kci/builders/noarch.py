@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kci.builders.generate import noarch_ops
 from kci.builders.kernel_files import package_files, refused, write_package
-from kci.builders.read_files import Watch
 from kci.builders.request import Built, Request
+from kci.builders.visible_files import VisibleFiles
 from kci.config.values import python_name
 from kci.errors import BuildFailedError, UsageError
 from kci.inputs.kernel_inputs import package_path
@@ -26,11 +26,12 @@ def build(request: Request, log: Log) -> Built:
         UnsafeError: a link in it leads out of the kernel's directory.
     """
     files = _files(request)
-    watch = Watch(request)
+    visible = VisibleFiles(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
-    return Built(builder="noarch", archs=request.variant.archs, inputs=watch.copied())
+    visible.require_unchanged()
+    return Built(builder="noarch", archs=request.variant.archs)
 
 
 def _files(request: Request) -> dict[str, Path]:

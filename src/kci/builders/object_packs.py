@@ -1,30 +1,25 @@
-"""Objects in an archive, to be carried to another machine: what one build used or made, for another to look in.
+"""Objects in an archive, to be carried to another machine: what ccache used or made in one build, for another.
 
-A pack is a tar of records and lists in front of the objects that they are about. Everything in it is hostile until it
-was looked at: a record has to compute to its name, a list and an object to the digest that names them. What nothing can
-show is that an object was made from what its record says; so who gives a build a pack is trusted as a compiler is.
+Nothing can show that an object was made from what its name says; so who gives a build a pack is trusted as a compiler
+is. All else in a pack is hostile until it was looked at.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
-from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from kci.builders.files_now import OWN
-from kci.builders.object_store import ObjectRecord, ObjectStore, read_header_list
 from kci.builders.request import PartOf
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.files.archive import (
     SUFFIXES,
     DamagedError,
-    Member,
     RefusedError,
     TarStream,
     opened_archive,
@@ -34,19 +29,17 @@ from kci.files.archive import (
 from kci.files.bounded_json import MAX_BYTES, decode_json, require_schema
 from kci.files.replace import replacing
 from kci.matrix.names import objects_name
-from kci.plan.object_work import ObjectCost
 from kci.plurals import count
 from kci.processes.process import Log
-from kci.toolchains.launcher import ObjectUse, RunId
+from kci.toolchains.compiler_cache import ObjectUse, RunId
 
 SCHEMA = 1
 HEAD = "objects.json"
 _LEVEL = 3
 """Of zstd: machine code does not get much smaller with more, and takes ten times as long."""
 _CHUNK = 1024 * 1024
-_IN_MEMORY, _AT_ONCE, _WRITERS = 16 * 1024 * 1024, 8, 2
-"""Objects up to this size are hashed and written by so many threads, while others are read."""
-_MEMBER = re.compile(r"([0-9a-f]{64})\.(json|list|o)")
+_MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
+"""A result or a manifest of ccache."""
 
 
 class PackHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,16 +68,8 @@ def pack_name(kernel: str, variant: str, part: PartOf | None) -> str:
     return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
 
 
-class PackedObject(msgspec.Struct, frozen=True):
-    """One object of a store, for a pack."""
-
-    store: ObjectStore
-    name: str
-    record: ObjectRecord
-
-
-def pack_objects(items: Iterable[PackedObject], head: PackHead, out_file: Path) -> Path:
-    """Write a pack; the same objects always give the same bytes. `.tar.zst` compresses, `.tar` does not.
+def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
+    """Write a pack of what a folder of ccache has that was made or found since a time (`time.time`).
 
     Raises:
         UsageError: the file name ends with neither suffix.
@@ -97,18 +82,13 @@ def pack_objects(items: Iterable[PackedObject], head: PackHead, out_file: Path) 
     with replacing(out_file) as made:
         try:
             with written_archive(made.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
-
-                def add(name: str, data: bytes) -> None:
-                    archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
-
-                add(HEAD, msgspec.json.encode(head))
-                listed = set()
-                for item in sorted(items, key=lambda item: item.name):
-                    if item.record.headers not in listed:
-                        listed.add(item.record.headers)
-                        add(f"{item.record.headers}.list", item.store.list_path(item.record.headers).read_bytes())
-                    add(f"{item.name}.json", msgspec.json.encode(item.record))
-                    add(f"{item.name}.o", item.store.object_path(item.record.asked, item.name).read_bytes())
+                text = msgspec.json.encode(head)
+                archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
+                for path in sorted(folder.rglob("*")):
+                    name = path.relative_to(folder).as_posix()
+                    if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                        data = path.read_bytes()
+                        archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
         except OSError as error:
             raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
         made.commit()
@@ -153,121 +133,59 @@ def read_head(pack: Path) -> PackHead:
     """
     try:
         with opened_archive(pack) as archive:
-            member = next(archive.members(), None)
-            if member is not None and member.name == HEAD and member.size <= MAX_BYTES:
-                return decode_json(b"".join(iter(lambda: archive.read(_CHUNK), b"")), PackHead)
+            for member in archive.members():
+                return _head(archive, member)
     except (OSError, RefusedError, DamagedError, ValueError) as error:
         raise FindingsError(f"cannot read {pack}: {error}") from error
     raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
 
 
-def read_costs(pack: Path) -> dict[str, ObjectCost]:
-    """What the objects of a pack took to compile, by the source as build.toml names it, as far as that can be read."""
-    found: dict[str, ObjectCost] = {}
-    with suppress(OSError, RefusedError, DamagedError, ValueError), opened_archive(pack) as archive:
-        for member in archive.members():
-            named = _MEMBER.fullmatch(member.name)
-            if named is None or named[2] != "json" or member.size > MAX_BYTES:
-                continue
-            record = decode_json(b"".join(iter(lambda: archive.read(_CHUNK), b"")), ObjectRecord)
-            if record.seconds is not None and record.source.startswith(OWN[0]):
-                source = record.source.removeprefix(OWN[0])
-                found[source] = ObjectCost(round(record.seconds, 1), record.memory or 0)
-    return found
+def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
+    """Put the objects of a pack into a folder of ccache. Of a pack that is cut short what is whole is taken.
 
-
-def unpack_objects(pack: Path, store: ObjectStore, log: Log) -> PackHead:
-    """Put the objects of a pack into a store. What is damaged or wrong is left out, and said; the rest is taken.
+    ccache compares the checksum of an object as it takes it, and goes on without one that is damaged.
 
     Raises:
         FindingsError: the file is no pack.
         UnsafeError: it holds something that no pack has.
     """
-    broken = ""
-    store.place.mkdir(parents=True, exist_ok=True)
+    head: PackHead | None = None
     try:
-        with ThreadPoolExecutor(_WRITERS) as pool, opened_archive(pack) as archive:
-            taken = _Taken(store, pool)
+        with opened_archive(pack) as archive:
             try:
                 for member in archive.members():
-                    taken.member(archive, member)
+                    if head is None:
+                        head = _head(archive, member)
+                    elif not member.isfile() or not _MEMBER.fullmatch(member.name):
+                        raise RefusedError(member.name, "no pack has one of this name")
+                    else:
+                        _take(archive, folder / member.name)
             except DamagedError as error:
-                broken = str(error)
-            taken.wait()
+                if head is None:
+                    raise
+                log(f"{pack} is cut short or damaged ({error}): what is whole is taken")
     except RefusedError as error:
         raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
-    except (OSError, DamagedError) as error:
+    except (OSError, DamagedError, ValueError) as error:
         raise FindingsError(f"cannot read {pack}: {error}") from error
-    head = taken.head
     if head is None:
         raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
-    if broken:
-        log(f"{pack} is cut short or damaged ({broken}): {taken.objects} of {count(head.objects, 'object')} are whole")
-    if taken.refused:
-        log(f"{pack}: {count(taken.refused, 'object')} refused, not what the record says")
     return head
 
 
-class _Taken:
-    """The members of a pack, one after the other."""
+def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
+    if member.name != HEAD or member.size > MAX_BYTES:
+        raise RefusedError(member.name, f"{HEAD} is the first")
+    return decode_json(_content(archive), PackHead)
 
-    def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-        self._waiting: deque[Future[bool]] = deque()
-        self.head: PackHead | None = None
-        self.objects = self.refused = 0
-        self._store = store
-        self._lists: set[str] = set()
-        self._names: set[str] = set()
-        self._next: tuple[str, ObjectRecord] | None = None
 
-    def member(self, archive: TarStream, member: Member) -> None:
-        found = _MEMBER.fullmatch(member.name)
-        if member.directory or (found is None and member.name != HEAD):
-            raise RefusedError(member.name, "no pack has one of this name")
-        if (found is None) is not (self.head is None):
-            raise RefusedError(member.name, f"{HEAD} is the first, and there is one")
-        if found is not None and found[2] == "o":
-            self._object(archive, member, found[1])
-            return
-        if member.size > MAX_BYTES:
-            raise RefusedError(member.name, f"it is larger than {MAX_BYTES} bytes")
-        text = b"".join(iter(lambda: archive.read(_CHUNK), b""))
-        try:
-            if found is None:
-                self.head = decode_json(text, PackHead)
-            elif found[2] == "list":
-                read_header_list(found[1], text)
-                self._store.add_list(found[1], text)
-                self._lists.add(found[1])
-            else:
-                record = decode_json(text, ObjectRecord)
-                self._next = (found[1], record) if record.name == found[1] else None
-        except ValueError as error:
-            if found is None:
-                raise RefusedError(member.name, str(error)) from error
-            self._next = None
+def _take(archive: TarStream, place: Path) -> None:
+    data = _content(archive)
+    if not place.exists():  # of two with one name the first is taken
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        os.utime(place, (0, 0))
 
-    def _object(self, archive: TarStream, member: Member, name: str) -> None:
-        following, self._next = self._next, None
-        # Of two with one name the first is taken: side by side it would be a matter of luck which.
-        if following is None or following[0] != name or following[1].headers not in self._lists or name in self._names:
-            self.refused += 1
-            return
-        self._names.add(name)
-        chunks = iter(lambda: archive.read(_CHUNK), b"")
-        if member.size > _IN_MEMORY:
-            self._count(self._store.receive(following[1], chunks))
-            return
-        self._waiting.append(self._pool.submit(self._store.receive, following[1], list(chunks)))
-        if len(self._waiting) > _AT_ONCE:
-            self._count(self._waiting.popleft().result())
 
-    def wait(self) -> None:
-        """Until all objects are kept."""
-        while self._waiting:
-            self._count(self._waiting.popleft().result())
-
-    def _count(self, kept: bool) -> None:
-        self.objects += kept
-        self.refused += not kept
+def _content(archive: TarStream) -> bytes:
+    return b"".join(iter(lambda: archive.read(_CHUNK), b""))

@@ -1,320 +1,167 @@
-"""The objects of one build: those that are there already, and those that it makes, kept as each compiler ends.
+"""The objects of one build, by ccache: which of them it may take, and what it had.
 
-ninja orders what has to run and is no judge of objects: a step whose object was found is none of its steps. It still
-links, and so its module goes whenever other objects were found than those that it was made of.
+ccache looks at what a compiler read the last time, and not at a header that would be found before one of those now. So
+the names of the kernel's files, torch and the toolkit are a namespace: of other ones nothing is found.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import posixpath
+import re
+import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kci.builders.files_now import OWN, FilesNow, InTheWay
-from kci.builders.ninjafile import Step
-from kci.builders.object_compilers import ObjectCompilers
-from kci.builders.object_packs import PackedObject
-from kci.builders.object_store import (
-    ObjectRecord,
-    ObjectStore,
-    Reads,
-    asked_name,
-    file_digest,
-    header_list,
-    object_name,
-)
-from kci.builders.read_files import Watch, dependencies
-from kci.builders.recipe import Recipe
-from kci.builders.units import Language
-from kci.inputs.stat_cache import StatCache
-from kci.processes.ninja_run import EndedCommand
-from kci.processes.process import Log
-from kci.toolchains.launcher import ObjectUse
+import msgspec
 
-_LINKED = "linked"
-"""A file of the work directory: the digests of its module, and of all that this is made of."""
-_THERE = "0" * 64
-_SHARE = 20
-"""Looking at files takes at most this part of the time."""
+from kci.builders.commands import Toolchain
+from kci.builders.object_packs import PackHead, pack_objects, packs_in, unpack_objects
+from kci.builders.recipe import Recipe
+from kci.builders.request import Request
+from kci.matrix.names import this_system
+from kci.processes.process import Log, said
+from kci.toolchains.compiler_cache import ObjectUse, is_cache
+from kci.toolchains.compilers import environment_flags
+
+OWN = "ccache"
+"""The folder of ccache: in the cache, and in the work directory of a build that is given objects or hands them on."""
+
+_PARTS_OF_CXX = ("cc1plus", "as")
+_PARTS_OF_CUDA = (
+    *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+    *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # read by what nvcc generates, and not listed
+)
+_PARTS_OF_ROCM = (
+    *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
+    *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+)
+_NAMES_FOLDER = re.compile(
+    r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
+)
+"""Flags with which the object names the directory that it was compiled in."""
+_STATS = "ccache-stats.log"
+_HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
 
 class Objects:
     """The objects of one build."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        watch: Watch,
-        stores: Sequence[ObjectStore],
-        remembered: StatCache,
-        log: Log,
-        runs: Sequence[str] = (),
-    ) -> None:
-        """Note that the build begins.
-
-        Args:
-            recipe: the build; everything but objects is in its work directory.
-            watch: the kernel's files.
-            stores: where objects are looked for; the first takes those that are made. None of them: nothing is found
-                or kept.
-            remembered: digests of files.
-            log: takes a line if objects cannot be kept.
-            runs: the CI runs that packed what is in the second store.
+    def __init__(self, recipe: Recipe, request: Request, log: Log) -> None:
+        """Begin the build: nothing that an earlier one made is left, and the objects that it is given are unpacked.
 
         Raises:
             OSError: the work directory cannot be written.
+            KciError: a pack is none, or not safe.
         """
-        self.records: dict[str, tuple[ObjectStore, str, ObjectRecord]] = {}
-        """By output, what was found or kept: where, its name and its record."""
-        self.found: set[str] = set()
+        self._request = request
+        self._recipe = recipe
         self._work = recipe.work
-        self._steps = {step.output: step for step in recipe.steps if step.depfile}
-        others = (step.output for step in recipe.steps if not step.depfile)
-        self._helpers = [output for output in others if output != recipe.target.module]
-        self._module = recipe.work / recipe.target.module
-        self._stores = stores
-        self._runs = tuple(sorted({run for run in runs if run}))
-        self._log = log
-        self._files = FilesNow(recipe.work, remembered)
-        self._compilers = ObjectCompilers(recipe.chain, self._files)
-        self._watch = watch
-        inputs = watch.inputs
-        self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(watch.variant)}
-        # What hipcc lists is not known to be all.
-        self._may_read = {
-            unit.object: {
-                f"{OWN[0]}{inputs.shown(path)}"
-                for path, _ in inputs.of_source(watch.variant, str(unit.source), map(str, unit.include), unit.flags)
-            }
-            for unit in recipe.sources.units
-            if unit.language is Language.HIP
-        }
-        # What assembler includes has a name that is wanted; here it is about files that a flag names.
-        self._unlisted = {f"{OWN[0]}{inputs.shown(path)}" for path in inputs.unlisted(watch.variant)}
-        self._links = _as_links(recipe.links)
-        self._in_the_way: dict[tuple[str, ...], InTheWay] = {}
-        self._reads: dict[str, Iterable[str]] = {}
-        self._lists: dict[str, Reads | None] = {}
-        self._hold: dict[str, bool] = {}
-        self._same: dict[str, bool] = {}
-        self._ended: dict[str, EndedCommand] = {}
-        self._asked: dict[str, tuple[str, str]] = {}
-        self._look_again = 0.0
-        self._alone = 0
-
-    def restore(self) -> list[Step]:
-        """Put the objects that are there into the work directory.
-
-        Returns:
-            the steps of the others. Whatever lies in their place is gone. So is
-            what kci links besides, and the module, where they are not what they were when they were linked.
-
-        Raises:
-            OSError: something cannot be removed.
-        """
-        missing = [step for step in self._steps.values() if not self._restore(step)]
-        for step in missing:
-            (self._work / step.output).unlink(missing_ok=True)
-        wrong = {output for output, _ in self._linked().items() ^ self._digests().items()}
-        if not wrong.isdisjoint(self._helpers):
-            for output in self._helpers:
-                (self._work / output).unlink(missing_ok=True)
-        if wrong.difference(self._helpers):
-            self._module.unlink(missing_ok=True)
-        return missing
-
-    def ended(self, command: EndedCommand) -> None:
-        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest."""
-        self._ended[command.output] = command
-        self._alone += command.alone
-        if time.monotonic() >= self._look_again:
-            self.keep()
-
-    def done(self) -> int:
-        """How many are there now, found or made."""
-        self.keep()
-        return len(self._reads)
-
-    def keep(self) -> None:
-        """Keep the objects whose compilers have ended."""
-        began = time.monotonic()
-        ended, self._ended = self._ended, {}
-        read = {output: self._read(self._steps[output]) for output in ended}
-        if self._stores:
-            changed = self._files.changed(set().union(*read.values()))
-            for output, command in ended.items():
-                self._keep(self._steps[output], read[output], changed, command)
-        now = time.monotonic()
-        self._look_again = now + _SHARE * (now - began)
-
-    def complete(self) -> None:
-        """All compilers have ended well."""
-        for output in self._steps.keys() - self._reads.keys() - self._ended.keys():
-            self._ended[output] = EndedCommand(output, None)
-        self.keep()
-
-    def linked(self) -> None:
-        """The module is made, of the objects that are there."""
-        text = "".join(f"{digest} {output}\n" for output, digest in self._digests().items())
-        (self._work / _LINKED).write_text(text, encoding="utf-8")
-
-    def finish(self, limit: int) -> None:
-        """The build ends, however it does: what was used is noted, and the oldest objects go beyond so many bytes."""
-        if self._ended:
-            self.keep()
-        self._files.save()
-        for store in self._stores[:1]:
-            store.finish(limit)
-
-    def use(self) -> ObjectUse:
-        """How many were found."""
-        seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
-        given = any(self.records[output][0] is not self._stores[0] for output in self.found if output in self.records)
-        runs = self._runs if given else ()
-        return ObjectUse(len(self.found), len(self._steps) - len(self.found), seconds, self._alone, runs)
-
-    def packed(self) -> list[PackedObject]:
-        """Those that were found or kept."""
-        return [PackedObject(*found) for found in self.records.values()]
+        self._steps = [step for step in recipe.steps if step.depfile]
+        options = request.options
+        self._carried = bool(options.objects_from or options.objects_to)
+        own = Path(os.environ.get("CCACHE_DIR") or options.cache / OWN)
+        self._folder = recipe.work / OWN if self._carried else own
+        self._cleared()
+        for step in recipe.steps:
+            (recipe.work / step.output).unlink(missing_ok=True)
+        (recipe.work / _STATS).unlink(missing_ok=True)
+        packs = packs_in(options.objects_from) if self._carried else []
+        self.heads: list[PackHead] = [unpack_objects(pack, self._folder, log) for pack in packs]
+        self._begun = time.time()
 
     @property
     def wanted(self) -> int:
         """How many there are to be."""
         return len(self._steps)
 
-    def named(self) -> list[str]:
-        """The files that compilers read, as they name them: absolute, or relative to the work directory."""
-        return sorted({path for reads in self._reads.values() for path in reads})
+    def environment(self) -> dict[str, str]:
+        """Ccache's variables. What somebody else sets of these would make it take another object, or none."""
+        made = {
+            "CCACHE_DIR": str(self._folder),
+            "CCACHE_BASEDIR": str(self._work),
+            "CCACHE_COMPILERCHECK": "content",
+            "CCACHE_NAMESPACE": self._namespace(),
+            "CCACHE_SLOPPINESS": "",
+            "CCACHE_MAXSIZE": f"{self._request.options.objects_gb}G",
+            "CCACHE_STATSLOG": str(self._work / _STATS),
+        }
+        words = (word for step in self._steps for word in step.command)
+        made["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
+        return _for_ccache(made)
 
-    def _restore(self, step: Step) -> bool:
-        command, compilers = self._names(step)
-        for store in self._stores:
-            for name, record in store.of(asked_name(command, compilers)):
-                headers = self._headers(record.headers)
-                if headers is None or self._name_now(step, record, headers) != name:
-                    continue
-                if store.take(name, record, self._work / step.output):
-                    self.records[step.output] = (store, name, record)
-                    self.found.add(step.output)
-                    self._reads[step.output] = (*record.reads, *headers)
-                    return True
-        return False
+    def use(self) -> ObjectUse:
+        """How many were found."""
+        try:
+            lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        found = min(sum(line in _HITS for line in lines), self.done())
+        runs = tuple(sorted({head.run for head in self.heads if head.run})) if found else ()
+        return ObjectUse(found, self.done() - found, runs)
 
-    def _name_now(self, step: Step, record: ObjectRecord, headers: Reads) -> str | None:
-        """The name of what the compiler would make now of the files that it read then; None if it would read others."""
-        reads = self._files.digests(record.reads)
-        if reads != record.reads or not self._holds(record.headers, headers):
-            return None
-        placed = self._placed(step, reads, headers, record.headers)
-        return object_name(*self._names(step), reads, record.headers, placed)
+    def done(self) -> int:
+        """How many are there now, found or made."""
+        return sum((self._work / step.output).is_file() for step in self._steps)
 
-    def _holds(self, name: str, headers: Reads) -> bool:
-        if name not in self._hold:
-            self._hold[name] = self._files.digests(headers) == headers
-        return self._hold[name]
-
-    def _headers(self, name: str) -> Reads | None:
-        if name not in self._lists:
-            self._lists[name] = next(
-                (found for store in self._stores if (found := store.headers(name)) is not None), None
+    def finish(self) -> None:
+        """The build ends, however it does: its objects are packed, where that is asked for."""
+        request = self._request
+        if (out_file := request.options.objects_to) is not None and self._carried:
+            head = PackHead(
+                kernel=request.build.name,
+                variant=request.variant.name,
+                part=request.part,
+                objects=self.done(),
+                wanted=self.wanted,
+                use=self.use(),
+                run=request.options.run,
             )
-        return self._lists[name]
+            pack_objects(self._folder, self._begun, head, out_file)
+        self._cleared()
 
-    def _placed(self, step: Step, reads: Iterable[str], headers: Collection[str], listed: str) -> Reads:
-        words = step.command
-        directories = self._compilers.directories(words)
-        if directories not in self._in_the_way:
-            self._in_the_way[directories] = InTheWay(self._files, self._own, directories)
-        found = self._in_the_way[directories].of(step.inputs[0], reads, headers, listed)
-        found |= self._may_read.get(step.output, set())
-        # Of what is not the kernel's it counts that it is there: then one torch is as good as another.
-        there = self._files.digests(sorted(found.difference(reads)))
-        return {path: digest if path.startswith(OWN) else _THERE for path, digest in there.items()}
+    def _cleared(self) -> None:
+        shutil.rmtree(self._work / OWN, ignore_errors=True)
 
-    def _names(self, step: Step) -> tuple[str, str]:
-        if step.output not in self._asked:
-            self._asked[step.output] = self._compilers.named(step.command)
-        return self._asked[step.output]
-
-    def _read(self, step: Step) -> set[str]:
-        """What a compiler says that it read, by names that are the same on every machine."""
-        found = {self._link_name(path) for path in dependencies(self._work / f"{step.output}.d")}
-        words = " ".join(step.command)
-        found |= {path for path in self._unlisted if posixpath.basename(path) in words}
-        found |= {path for own in found if own.startswith(OWN) for path in self._files.assembled(own)}
-        found |= self._may_read.get(step.output, set())
-        self._reads[step.output] = found
-        return found
-
-    def _link_name(self, path: str) -> str:
-        if path.startswith("/"):
-            for place, name in self._links:
-                if path.startswith(place):
-                    return f"{name}/{path[len(place) :]}"
-        return path
-
-    def _keep(self, step: Step, read: set[str], changed: set[str], ended: EndedCommand) -> None:
-        if not read.isdisjoint(changed):
-            return
-        reads = self._files.digests(sorted(path for path in read if path.startswith(OWN)))
-        headers = self._files.digests(read - reads.keys())
-        listed, text = header_list(headers)
-        placed = self._placed(step, reads, headers, listed)
-        made = self._work / step.output
-        if self._files.changed(placed) or not all(self._is_same_again(path, reads[path]) for path in reads):
-            return
-        command, compilers = self._names(step)
-        try:
-            record = ObjectRecord(
-                command=command, compilers=compilers, reads=reads, headers=listed, placed=placed,
-                digest=file_digest(made), size=made.stat().st_size, source=step.inputs[0],
-                seconds=ended.seconds,
-            )  # fmt: skip
-            self._stores[0].add_list(listed, text)
-            name = self._stores[0].add(record, made)
-        except OSError as error:
-            self._log(f"objects are not kept: {error.strerror or error}")
-            self._stores = ()
-            return
-        self.records[step.output] = (self._stores[0], name, record)
-
-    def _is_same_again(self, path: str, digest: str) -> bool:
-        """Whether a file is what it was when the build began, also where a folder was renamed, and is so tomorrow."""
-        if path not in self._same:
-            before = self._watch.before(os.path.realpath(self._work / path)) or digest
-            text = self._files.text(path)
-            timed = b"__TIMESTAMP__" in text or (
-                (b"__DATE__" in text or b"__TIME__" in text) and "SOURCE_DATE_EPOCH" not in os.environ
-            )
-            self._same[path] = before == digest and not timed
-        return self._same[path]
-
-    def _digests(self) -> dict[str, str]:
-        return {output: self._digest(output) for output in sorted([*self._steps, *self._helpers, self._module.name])}
-
-    def _linked(self) -> dict[str, str]:
-        try:
-            lines = (self._work / _LINKED).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError):
-            return {}
-        return {output: digest for digest, _, output in (line.partition(" ") for line in lines)}
-
-    def _digest(self, output: str) -> str:
-        if output in self.records:
-            return self.records[output][2].digest
-        try:
-            return file_digest(self._work / output)
-        except FileNotFoundError:
-            return ""
+    def _namespace(self) -> str:
+        chain, inputs = self._recipe.chain, self._request.files()
+        words = [path for path, _ in inputs.of(self._request.variant)]
+        words += ["", *chain.versions, *environment_flags()]
+        words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
+        if any(word.endswith("=native") for step in self._steps for word in step.command):
+            words += _this_processor()
+        return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
 
 
-def _as_links(links: Mapping[str, Path]) -> list[tuple[str, str]]:
-    """The directories that links of the work directory lead to, with their names, the longest first."""
-    found = set()
-    for name, target in links.items():
-        for place in (str(target), str(target.resolve())):
-            if place not in ("/", "/usr"):  # a tool that is a part of the system
-                found.add((f"{place.rstrip('/')}/", name))
-    return sorted(found, key=lambda item: (-len(item[0]), item))
+def _programs(chain: Toolchain) -> Iterator[Path]:
+    """The programs that compilers run: ccache itself looks at the driver alone."""
+    asked = (said(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    for name in (*(word for word in chain.cxx if not is_cache(word)), *asked):
+        if found := shutil.which(name):
+            yield Path(os.path.realpath(found))
+    tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))
+    for root, parts in ((tool.root, parts) for tool, parts in tools if tool is not None):
+        for part in parts:
+            yield from (path for path in root.glob(part) if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _this_processor() -> Sequence[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said_of_it = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return [this_system(), *sorted(said_of_it)]
+
+
+def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
+    # it replaces `$NAME` in a value, once, and has no way to write a `$` itself
+    inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
+    return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner

@@ -11,6 +11,7 @@ from kci.builders import generate, hipify, older_systems
 from kci.builders.commands import (
     EXPORTS,
     GENERATED,
+    KERNEL,
     Target,
     Toolchain,
     compile_command,
@@ -23,19 +24,16 @@ from kci.builders.commands import (
 )
 from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
-from kci.builders.parts import read_seconds, share_of
+from kci.builders.parts import share_of
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.files.cache import work_dir
-from kci.inputs.header_names import HeaderNames
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
-from kci.plan.object_work import work_of
 from kci.plurals import count
 from kci.processes.jobs import job_count, pool_depth
 from kci.processes.process import Log, shown
 from kci.toolchains.compilers import environment_flags
-from kci.toolchains.environment import PYCONFIG
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""
@@ -58,6 +56,8 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     links: dict[str, Path]
     """Links in the work directory."""
+    kernel: str
+    """What the folder of the kernel has links to, in words."""
     files: dict[str, str]
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
@@ -98,11 +98,13 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         work=work,
         target=target,
         chain=chain,
-        links=links(chain, request.kernel_dir),
+        links=links(chain),
         sources=sources,
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
+        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of {request.kernel_dir.resolve()} that"
+        " build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.builds),
         pools=pools,
@@ -114,9 +116,7 @@ def _share(request: Request, sources: Sources) -> frozenset[str] | None:
     """The objects of the part that is asked for; None for all there is to do."""
     if (part := request.part) is None:
         return None
-    work = work_of(request.build, request.variant, HeaderNames(request.files()))
-    told = read_seconds(request.options.balance) if request.options.balance else {}
-    return share_of(sources.units, part, work, told, torch_only=request.options.torch_only)
+    return share_of(sources.units, part)
 
 
 def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Iterator[str]:
@@ -132,6 +132,7 @@ def commands(recipe: Recipe) -> list[str]:
     lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
         lines += [
@@ -192,7 +193,7 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
+    return hipify.Translation(work / KERNEL, work, chain.environment, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
@@ -201,6 +202,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
-        **{f"{PYCONFIG}/{name}": text for name, text in chain.pyconfig.items()},
         **older_systems.files(chain, target),
     }

@@ -11,12 +11,11 @@ from msgspec import field
 
 from kci.config.model import Build
 from kci.config.settings import OBJECTS_GB, Settings
-from kci.config.values import LauncherTool
 from kci.errors import UsageError
 from kci.files.cache import default_cache
-from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
+from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.matrix.variants import Variant
-from kci.toolchains.launcher import CacheUse, ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
 
 
 class PartOf(msgspec.Struct, frozen=True):
@@ -65,26 +64,16 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """The commit of the sources, where they came without their repository."""
     archs: tuple[str, ...] = ()
     """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
-    check_reproducible: bool = False
-    """Build it a second time elsewhere, and refuse it if the two differ."""
     part: str | None = None
     """Compile only this share of the objects, such as `3/16`, and make no variant."""
-    torch_only: bool = False
-    """The share is one of those objects alone that read headers of torch: parts of another variant have the rest."""
-    balance: Path | None = None
-    """What sources took, by which the shares are balanced; the same for all parts (`kci.builders.parts.Seconds`)."""
     link: bool = False
     """Make the variant of the parts in `objects_from`, and say which are missing."""
     objects_from: tuple[Path, ...] = ()
-    """Packs of objects, and folders of them, to look in besides the cache."""
+    """Packs of objects, and folders of them, to look in instead of the cache."""
     objects_to: Path | None = None
     """Write a pack of all objects that were found or made, however the build ends."""
-    module: Path | None = None
-    """The native module, made by hand with the commands that never ran; see `made_by_hand`."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name."""
-    launcher: LauncherTool | None = None
-    """What kci.toml wants compilers to be started through."""
     objects_gb: int = OBJECTS_GB
     """The size of the objects that are kept, in GB; the oldest go."""
     attempt: int = 1
@@ -113,12 +102,10 @@ class BuildOptions(msgspec.Struct, frozen=True):
     def under(self, settings: Settings) -> BuildOptions:
         """The same, with what kci.toml says."""
         build = settings.build
-        return msgspec.structs.replace(
-            self, mirrors=settings.mirrors.addresses(), launcher=build.launcher, objects_gb=build.objects_gb
-        )
+        return msgspec.structs.replace(self, mirrors=settings.mirrors.addresses(), objects_gb=build.objects_gb)
 
 
-_KNOWN_ELSEWHERE = ("cache", "mirrors", "launcher", "objects_gb", "attempt", "run")
+_KNOWN_ELSEWHERE = ("cache", "mirrors", "objects_gb", "attempt", "run")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -135,8 +122,6 @@ class Request(msgspec.Struct, frozen=True):
     """How; the cache as an absolute path."""
     builds: int = 1
     """How many builds share this machine."""
-    fresh: bool = False
-    """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
 
@@ -161,11 +146,7 @@ class Built(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None
     """What it really holds code for, in the order of metadata.json; None for backends without archs."""
     seconds: float = 0.0
-    cache: CacheUse | None = None
-    """What a compiler cache had of it; None where there is none."""
     objects: ObjectUse | None = None
-    """What the native builder had to compile of it."""
+    """How many objects the native builder found; None for another builder."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
-    inputs: RecordedInputs | None = None
-    """What it was really made from; None where the builder cannot tell."""

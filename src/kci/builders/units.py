@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.kernel_files import inside, is_plain, refused, source_file
-from kci.builders.never_ran import oneapi
 from kci.builders.request import Request
 from kci.catalog.arch_tables import OLDEST, arch_tables, toolkits
-from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
+from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
 from kci.config.values import (
-    C_ENDINGS,
     CUDA_ENDINGS,
     CXX_ENDINGS,
     HEADER_ENDINGS,
     HIP_ENDINGS,
-    METAL_ENDINGS,
-    OBJC_ENDINGS,
     Backend,
     Depend,
     Version,
 )
 from kci.errors import BuildFailedError, UsageError
-from kci.inputs.changed_objects import sources_with_name
-from kci.inputs.kernel_inputs import active
+from kci.inputs.includes import included
+from kci.inputs.kernel_inputs import KernelInputs, active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
 from kci.processes.process import Log
+from kci.toolchains import oneapi
 from kci.toolchains.compilers import compiler_id, compiler_of
 
 # The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
-_ELSEWHERE = {"darwin": ("Darwin", "AppleClang"), "windows": ("Windows", "MSVC")}
-"""The platform and the C++ compiler of another operating system, as CMake calls them."""
+_NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
 class Language(enum.StrEnum):
@@ -48,16 +44,11 @@ class Language(enum.StrEnum):
     CXX = "cxx"
     CUDA = "cuda"
     HIP = "hip"
-    METAL = "metal"
-    """A shader."""
-    OBJCXX = "objcxx"
-    C = "c"
 
 
 _DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
     Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
     Language.HIP: {Language.HIP: HIP_ENDINGS},
-    Language.METAL: {Language.METAL: METAL_ENDINGS, Language.OBJCXX: OBJC_ENDINGS, Language.C: C_ENDINGS},
 }
 """What the components of a backend may have besides C++, by the language of their device code."""
 
@@ -143,12 +134,27 @@ def collect(request: Request, log: Log) -> Sources:
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
-    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    named = with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
         units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
+
+
+def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
+    """Those of the sources that may mention the name of the extension: each by its own text.
+
+    It is all of them where another file mentions it, or one of them that is included by its name.
+    """
+    tree = inputs.tree
+    texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
+    mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
+    compiled = {source: tree.file(inputs.inside(source)) for source in sources}
+    asked = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or asked & {posixpath.basename(real) for real in mention}:
+        return {*sources}
+    return {source for source, real in compiled.items() if real in mention}
 
 
 def _active(request: Request, log: Log) -> dict[str, Component]:
@@ -167,8 +173,6 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         code = oneapi.code_for(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
-    if isinstance(component, MetalComponent):
-        return msgspec.structs.replace(origin, device=Language.METAL)
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
@@ -244,9 +248,8 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
     if not any("$<" in flag for flag in given):
         yield from given
         return
-    platform, compiler = _ELSEWHERE.get(variant.system.partition("-")[2], ("Linux", ""))
-    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant)))
-    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"}, platform)
+    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant))
+    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
     for flag in given:
         try:
             yield from expanded(flag, facts)

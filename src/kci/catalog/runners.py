@@ -28,28 +28,11 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     currency: str = ""
     pool_size: int | None = None
     """How many of them there are."""
-    host: str = ""
-    """Its own system, where it compiles for another one."""
-    cross_image: str = ""
-    """The image with a cross compiler that it does that in; empty for none."""
 
     @property
     def hosted(self) -> bool:
         """Whether GitHub hosts the machine for everybody; see `is_hosted`."""
         return not self.group and is_hosted(self.labels)
-
-
-class CrossTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A system that machines of other systems compile for."""
-
-    triplet: str
-    """What GCC calls it: its cross compiler is `<triplet>-g++`."""
-    package: str
-    """Debian's and Ubuntu's package of the compiler, with the libraries of C and C++."""
-    cuda: str
-    """What NVIDIA calls it in a toolkit's `targets`."""
-    hosts: dict[str, dict[str, tuple[str, ...]]]
-    """The backends by the system of the machine that compiles, with the versions that need no image; none for all."""
 
 
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -89,19 +72,12 @@ class Runners(msgspec.Struct, frozen=True):
     test: dict[tuple[str, str], Runner] = {}
     """Runners that test, by backend and system."""
     limits: tuple[Limit, ...] = ()
-    cross: dict[str, CrossTarget] = {}
-    """What it takes to compile for a system on a machine of another one."""
     nix: frozenset[str] = frozenset()
     """The systems and backends for which the nix builder makes what no image of `build` compiles."""
 
     def machine(self, backend: str, system: str) -> Runner | None:
         """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""
         return self.own.get((backend, system)) or self.runner.get(system)
-
-    def native(self, backend: str, system: str) -> Runner | None:
-        """As `machine`, one of that very system."""
-        found = self.machine(backend, system)
-        return self.runner.get(system) if found is not None and found.host else found
 
     def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
         """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""
@@ -122,14 +98,13 @@ class Runners(msgspec.Struct, frozen=True):
 class _RunnerTable(Dated, frozen=True):
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
-    cross: dict[str, CrossTarget]
 
 
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
     table = shipped("catalog/data/runners.toml", _RunnerTable)()
-    return Runners(table.runner, table.build, cross=table.cross)
+    return Runners(table.runner, table.build)
 
 
 class Quotas(Dated, frozen=True):
@@ -149,7 +124,9 @@ class HostedRunners(Dated, frozen=True):
 
     default: str
     """The label for jobs that do not build: plan, merge, gate."""
-    labels: frozenset[str]
+    labels: dict[str, str]
+    """Each with the system of its machines."""
+    retired: frozenset[str]
 
 
 hosted_runners = shipped("catalog/data/hosted.toml", HostedRunners)

@@ -20,11 +20,6 @@ _NO_RECORD = (
 )
 
 
-UNPROVEN = (
-    "it was compiled on another system and no test has passed on it: name a machine under [test] in kci.toml, or say "
-    '`crossed = "untested"` under [publish]'
-)
-
 PLAN_JOB, PUBLISH_JOB = "plan", "publish"
 """What rendered workflows call these jobs."""
 
@@ -115,11 +110,6 @@ def judge(run: RunUploads) -> list[GateRow]:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             found += _of_kernel(plan.tier, record, legs)
-    if plan.leave_out is not None:  # it publishes
-        for kernel, variants in sorted(msgspec.structs.replace(run, records=fresh).unproven().items()):
-            found += [
-                GateRow(kernel, name, "publish", UNPROVEN, f"kci test --variant {name} --emulate") for name in variants
-            ]
     for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
         told = run.tests.get((kernel, name))
         found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
@@ -159,7 +149,7 @@ def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
     # What is declared and not in the plan has passed on the very tree in an earlier run.
-    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()} | run.unproven().keys()
+    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
     found = []
     for kernel in plan.kernels:
         record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)

@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -19,10 +19,9 @@ import msgspec
 
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE
 from kci.ci.tree_index import INDEX_FILE
-from kci.errors import FindingsError, UsageError
-from kci.files.bounded_json import MAX_BYTES, decode_json
-from kci.watch.github_api import Account, GitHubApi, NotThereError
-from kci.watch.issue_text import plain
+from kci.errors import FindingsError
+from kci.files.bounded_json import MAX_BYTES
+from kci.watch.github_api import Account, GitHubApi
 
 RUN_FILE = ".github/workflows/kci.yml"
 """The workflow whose runs count."""
@@ -30,9 +29,6 @@ RUN_FILE = ".github/workflows/kci.yml"
 BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
 """How the comment begins."""
-
-STAGED = "<!-- kci-staged -->"
-"""What follows in the comment is about the staging repositories."""
 
 _PAGE, _PAGES = 100, 50
 _RECORDS = 4 * 1024 * 1024
@@ -58,8 +54,6 @@ class WorkflowRun(msgspec.Struct, frozen=True):
     head_repository: Repository | None = None
     run_attempt: int = 1
     conclusion: str | None = None
-    created_at: str = ""
-    """In UTC, so that these compare as they are."""
 
     @property
     def of_pull_request(self) -> bool:
@@ -81,7 +75,6 @@ class PullRequestState(msgspec.Struct, frozen=True):
     number: int
     state: str
     head: Head
-    merged_at: str | None = None
 
     def from_fork(self, repository: str) -> bool:
         """Whether its commits are of another repository."""
@@ -101,12 +94,6 @@ class Comment(msgspec.Struct, frozen=True):
         found = MARK.match(_unix(self.body))
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
-    @property
-    def staged(self) -> str:
-        """What it says about the staging repositories."""
-        _, mark, staged = _unix(self.body).partition(STAGED)
-        return mark + staged
-
 
 class _Artifact(msgspec.Struct, frozen=True):
     id: int
@@ -119,18 +106,6 @@ class _Artifacts(msgspec.Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-class _Runs(msgspec.Struct, frozen=True):
-    workflow_runs: list[WorkflowRun]
-
-
-class _Permission(msgspec.Struct, frozen=True):
-    permission: str
-
-
-class _Dispatched(msgspec.Struct, frozen=True):
-    workflow_run_id: int
-
-
 class PullTalk:
     """The pull requests of a repository; every method raises FindingsError where GitHub refuses or does not answer."""
 
@@ -141,15 +116,6 @@ class PullTalk:
 
     def run(self, number: int) -> WorkflowRun:
         return self._api.told(WorkflowRun, "GET", f"actions/runs/{number}")
-
-    def newest_run(self, commit: str) -> WorkflowRun | None:
-        """The latest run of kci.yml that a pull request has of this commit."""
-        query = f"head_sha={commit}&event=pull_request&per_page={_PAGE}"
-        found = self._api.told(_Runs, "GET", f"actions/runs?{query}").workflow_runs
-        return max((run for run in found if run.of_pull_request), key=lambda run: run.created_at, default=None)
-
-    def pull(self, number: int) -> PullRequestState:
-        return self._api.told(PullRequestState, "GET", f"pulls/{number}")
 
     def pulls_of(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests whose newest commit the run is of; GitHub names none for a run of a fork."""
@@ -174,10 +140,6 @@ class PullTalk:
                 left.append(artifact.name)
         return left
 
-    def artifact_sizes(self, run: WorkflowRun) -> dict[str, int]:
-        """The bytes of each artifact that a run still has, by name."""
-        return {item.name: item.size_in_bytes for item in self._artifacts(run.id) if not item.expired}
-
     def _artifacts(self, run: int) -> Iterator[_Artifact]:
         for page in range(1, _PAGES + 1):
             path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
@@ -197,72 +159,19 @@ class PullTalk:
         return own
 
     def keep_comment(self, number: int, body: str) -> str:
-        """Make the one comment say this, unless it is about a newer run; returns what was done.
-
-        What it says about staging stays unless the new text says something about that itself.
-        """
-        mine, there = Comment(0, body), self.own_comments(number)
-        if there and max(item.key for item in there) > mine.key:
+        """Make the one comment say this, unless it is about a newer run; returns what was done."""
+        there = self.own_comments(number)
+        if there and max(item.key for item in there) > Comment(0, body).key:
             return "the comment is about a newer run"
         if not there:
-            self.say(number, body)
+            self._api.ask("POST", f"issues/{number}/comments", body=body)
             return "written"
-        if not mine.staged:
-            body += next((item.staged for item in there if item.staged), "")
         for twin in there[1:]:
             self._api.ask("DELETE", f"issues/comments/{twin.id}")
         if _unix(there[0].body).strip() == body.strip():
             return "the comment says so already"
         self._api.ask("PATCH", f"issues/comments/{there[0].id}", body=body)
         return "updated"
-
-    def keep_staged(self, number: int, run: WorkflowRun, text: str) -> None:
-        """Make the one comment end with what is said about staging; it may be the first to say anything."""
-        for comment in self.own_comments(number)[:1]:
-            body = _unix(comment.body).removesuffix(comment.staged)
-            self._api.ask("PATCH", f"issues/comments/{comment.id}", body=body + text)
-            return
-        self.say(number, f"<!-- kci-pull-request: run {run.id} attempt 0 -->\n{text}")
-
-    def permission(self, login: str) -> str:
-        """What somebody may do in the repository, asked of GitHub; empty for a name that nobody has."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", login):
-            return ""
-        with suppress(NotThereError):
-            return self._api.told(_Permission, "GET", f"collaborators/{login}/permission").permission
-        return ""
-
-    def merge(self, number: int, commit: str) -> None:
-        """Merge a pull request that is at this commit; UsageError says why GitHub does not."""
-        for method in ("merge", "squash", "rebase"):
-            try:
-                self._api.ask("PUT", f"pulls/{number}/merge", sha=commit, merge_method=method)
-            except FindingsError as error:
-                if "are not allowed on this repository" in error.message and method != "rebase":
-                    continue
-                if error.message.endswith(("(HTTP 405)", "(HTTP 409)")):
-                    raise UsageError(f"GitHub does not merge it: {plain(error.message.partition(': ')[2])}") from None
-                raise
-            return
-
-    def react(self, comment: int, content: str) -> None:
-        """React to a comment, by GitHub's word for it."""
-        self._api.ask("POST", f"issues/comments/{comment}/reactions", content=content)
-
-    def run_failed_again(self, run: int) -> None:
-        self._api.ask("POST", f"actions/runs/{run}/rerun-failed-jobs")
-
-    def dispatch(self, workflow: str, branch: str, inputs: Mapping[str, str]) -> int:
-        """Start a workflow of a branch; returns the id of its run, 0 where GitHub does not say."""
-        path = f"actions/workflows/{workflow}/dispatches"
-        said = self._api.ask("POST", path, ref=branch, inputs=dict(inputs), return_run_details=True)
-        with suppress(ValueError):
-            return decode_json(said, _Dispatched).workflow_run_id
-        return 0
-
-    def say(self, number: int, body: str) -> None:
-        """Add a comment."""
-        self._api.ask("POST", f"issues/{number}/comments", body=body)
 
 
 def _unix(text: str | None) -> str:
@@ -294,8 +203,8 @@ def github_api(repository: str) -> GitHubApi:
     return GitHubApi(repository, "may the job write to pull requests (pull-requests: write)?")
 
 
-def require_number(text: str, what: str) -> int:
-    """A number from an event; FindingsError for anything else."""
+def run_number(text: str) -> int:
+    """The number of a run from an event; FindingsError for anything else."""
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
-        raise FindingsError(f"{text[:40]!r} is not the number of a {what}")
+        raise FindingsError(f"{text[:40]!r} is not the number of a run")
     return int(text)

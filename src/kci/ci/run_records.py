@@ -16,12 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.discover import FaultyKernel
-from kci.config.values import Crossed, LeaveOut
+from kci.config.values import LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
 from kci.matrix.names import objects_name
-from kci.plan.object_work import ObjectCost
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.run.kernel_tests import TestState
 from kci.tree.artifacts import CiRun
@@ -78,8 +77,6 @@ class LegObjects(_Record, frozen=True):
     made: Annotated[int, Meta(ge=0)] = 0
     seconds: Annotated[float, Meta(ge=0)] = 0.0
     """What it took to compile those that were found, as far as it is known."""
-    costs: Annotated[dict[Text, ObjectCost], Meta(max_length=20_000)] = {}
-    """What each took, by its source."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,8 +137,6 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    emulated: Text = ""
-    """What ran the variants in place of a machine of their system."""
     variants: tuple[TestedVariant, ...] = ()
 
 
@@ -157,7 +152,6 @@ class RunPlan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
     leave_out: LeaveOut | None = None
-    crossed: Crossed = Crossed.TESTED
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:

@@ -28,16 +28,12 @@ from kci.ci.run_records import (
     newest,
     read_uploaded,
 )
-from kci.config.values import Crossed
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import Log
-from kci.matrix.names import parse_variant_name
-from kci.plan.fingerprint import Key, PublishedVariant
+from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.object_work import Costs, ObjectCost
-from kci.plan.plan import KeptObjects, TestLeg
-from kci.run.kernel_tests import TestState
-from kci.tree.manifest import Manifest, Present
+from kci.plan.plan import KeptObjects
+from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
 INDEX_FILE = "kci-trees.json"
@@ -85,8 +81,6 @@ class TreeIndex(msgspec.Struct, frozen=True):
     """The attempt of that run; each plans anew, and the newest counts."""
     objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
     """The newest objects of each kernel's legs, by the leg's name: of pushes to the branch only, as the trees are."""
-    costs: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, dict[Text, ObjectCost]]] = {}
-    """What compiling each kernel's sources took, by backend and source: of the latest that was recorded."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -110,14 +104,10 @@ class TreeIndex(msgspec.Struct, frozen=True):
         """The objects as a plan takes them."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
-    def object_costs(self) -> dict[Key, Costs]:
-        """What objects took, as a plan takes it."""
-        return {(kernel, backend): each for kernel, found in self.costs.items() for backend, each in found.items()}
-
-    def published(self) -> dict[Key, PublishedVariant]:
-        """The variants of the trees, as `read_published` tells those of files."""
+    def published(self) -> dict[Key, str]:
+        """The fingerprints of the variants of the trees, as `read_published` tells those of files."""
         return {
-            (kernel, entry.variant): PublishedVariant(entry.fingerprint, place.manifest.inputs.get(entry.inputs or ""))
+            (kernel, entry.variant): entry.fingerprint
             for kernel, place in self.trees.items()
             for entry in place.manifest.present
             if entry.fingerprint is not None
@@ -168,39 +158,6 @@ class RunUploads(msgspec.Struct, frozen=True):
                 found[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
         return found
 
-    def unproven(self) -> dict[str, list[str]]:
-        """By kernel, the variants that another system compiled and no test has passed on, unless that is allowed."""
-        if self.plan.crossed is Crossed.UNTESTED:
-            return {}
-        # Of a kernel that was not merged, tests neither passed nor failed.
-        passing, built = self.tests.keys() - self.untested().keys(), {leg.kernel for leg in self.plan.legs}
-        found = {}
-        for kernel in self.plan.kernels:
-            name, record, place = kernel.name, self.records.get(kernel.name), self.index.trees.get(kernel.name)
-            manifest = (record and record.manifest) if name in built else (place and place.manifest)
-            here = [test for test in self.plan.tests if test.kernel == name and (name, test.name) in passing]
-            passed = {variant for test in here for variant in self._passed(test)}
-            before = place.passed if place is not None and name not in built else {}
-            lacking = [
-                entry.variant
-                for entry in (manifest.present if manifest else ())
-                if entry.origin.built_on and entry.variant not in passed and _machine_of(entry) not in before
-            ]
-            if lacking:
-                found[name] = lacking
-        return found
-
-    def _passed(self, test: TestLeg) -> set[str]:
-        """A record that passed may name variants without any test."""
-        record = self.tests[test.kernel, test.name]
-        empty = {item.variant for item in record.variants if item.state is not TestState.PASSED}
-        return {*test.variants} & {*record.tested} - empty
-
-
-def _machine_of(entry: Present) -> str:
-    """The test leg that a variant is tested by."""
-    return f"{entry.backend}-{parse_variant_name(entry.variant).system}"
-
 
 def read_uploads(folder: Path) -> RunUploads:
     """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
@@ -229,14 +186,9 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     """The index that a run leaves: the one that it began with, and what became of its kernels."""
     trees, lacking = dict(before.index.trees), before.untested()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
-    costs = {kernel: dict(found) for kernel, found in before.index.costs.items()}
-    backends = {(leg.kernel, leg.name): leg.backend for leg in before.plan.legs}
     for kernel, record in before.records.items():
         for leg in record.objects:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
-            if leg.costs and (backend := backends.get((kernel, leg.leg))):
-                of_kernel = costs.setdefault(kernel, {})
-                of_kernel[backend] = of_kernel.get(backend, {}) | leg.costs
         if _lost(before.plan, record):
             trees.pop(kernel, None)  # so the next run builds all of it
         elif record.manifest is not None and record.complete and not _only_carried(before.plan, kernel):
@@ -256,7 +208,7 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
         for kernel, legs in sorted(objects.items())
     }
     objects = {kernel: legs for kernel, legs in still.items() if legs}
-    return TreeIndex(trees, day, objects=objects, costs=costs).still(day)
+    return TreeIndex(trees, day, objects=objects).still(day)
 
 
 def _only_carried(plan: RunPlan, kernel: str) -> bool:

@@ -32,7 +32,6 @@ from kci.version import __version__
 
 COMMANDS = {
     "init": "write a new kernel that builds, tests and loads",
-    "adopt": "move a repository of kernels from its own CI to kci",
     "run": "plan, build, merge and verify on this machine",
     "matrix": "list the variants of kernels, and why each exists",
     "check": "check build.toml, sources and kci.toml",

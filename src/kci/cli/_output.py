@@ -62,9 +62,9 @@ class _InPlace:
         self._over = False
 
     def __call__(self, line: str) -> None:
-        from kci.toolchains.downloads import read_transfer
+        from kci.toolchains.downloads import TransferLine
 
-        told = read_transfer(line) is not None
+        told = isinstance(line, TransferLine)
         if told:
             line = middle(line, (terminal_width(sys.stderr) or 80) - 1)
         click.echo(("\x1b[1A\x1b[2K" if told and self._over else "") + line, err=True, color=True if told else None)

@@ -12,7 +12,7 @@ from kci.cli import Options, at_interrupt, colored, dumb
 from kci.cli._output import middle
 from kci.plurals import count
 from kci.run.local import Outcome, OutcomeState
-from kci.toolchains.downloads import SeldomTransfers, duration, is_step, read_transfer
+from kci.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
@@ -144,8 +144,9 @@ class RunDisplay(LiveTable):
 
 def progress_text(outcome: Outcome, *, rate: bool = True) -> str:
     """The progress of the download or the compilers, and the time that is left."""
-    if download := read_transfer(outcome.line):
-        parts = (download.amount, download.rate if rate else "", f"{download.left} left" if download.left else "")
+    line = outcome.line
+    if isinstance(line, TransferLine):
+        parts = (line.amount, line.rate if rate else "", f"{line.left} left" if line.left else "")
         return ", ".join(part for part in parts if part)
     progress = outcome.progress
     if progress is None:

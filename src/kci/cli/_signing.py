@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import click
 
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
-from kci.tree.dsse import Signers, SigningContext
-from kci.tree.signing import read_public_key
+from kci.tree.statements import SigningContext
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,15 +29,14 @@ def ci_context(repository: str, commit: str) -> SigningContext:
     )
 
 
-def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[Signers, SigningContext]:
-    """Who may sign, and what a signature must name: the options, else `[signing]` of the kci.toml above a path."""
+def policy(path: Path, repository: str, commit: str) -> tuple[Path | None, SigningContext]:
+    """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
+
+    UsageError: nobody may sign.
+    """
     # A kci.toml inside of a tree is part of what is judged.
     found = find_settings(path.resolve().parent)
     signing = found.settings.signing
-    named = [read_public_key(key) for key in keys] or [read_public_key(key, found.root) for key in signing.keys]
-    if not named and not (repository or signing.repository):
-        raise UsageError(
-            "no signer is allowed", hint="give --key PUBLIC_KEY, or set `keys` or `repository` in [signing] of kci.toml"
-        )
-    context = SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
-    return Signers(tuple(named), found.trust_config), context
+    if not (repository or signing.repository):
+        raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
+    return found.trust_config, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.cli import options
 from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
@@ -55,10 +54,10 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
         (
             leg.kernel,
             leg.name,
-            f"{leg.runner_text} (crossed)" if leg.built_on else leg.runner_text,
+            leg.runner_text,
             leg.image or "-",
             f"{leg.timeout} min",
-            leg.takes_text + ("" if leg.compiles is None else f", compiles {count(leg.compiles, 'object')}"),
+            leg.takes_text,
         )
         for leg in plan.legs
     )
@@ -72,19 +71,10 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
-    ways = [
-        f"; of {count(way.legs, 'leg')} for {way.system} {way.now} crossed: {money(way.native)} on machines of that "
-        f"system, {money(way.crossed)} on {way.host}"
-        for way in made.both_ways
-        if way.now or options().verbose
-    ]
-    recorded = sum(leg.recorded for leg in plan.legs)
-    known = f" ({count(recorded, 'leg')} from recorded seconds of objects)" if recorded else ""
-    minutes = f"{between(made.at_least, made.at_most, 'runner minute')}{known}"
+    minutes = between(made.at_least, made.at_most, "runner minute")
     wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
     return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in "
-        f"{count(made.waves, 'wave')}{''.join(ways)}"
+        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in {count(made.waves, 'wave')}"
     )
 
 
@@ -170,15 +160,6 @@ def tests_table(plan: Plan) -> AnswerTable:
     return AnswerTable("Tests", ("kernel", "test", "runner", "tree", "variants"), rows, layout)
 
 
-def splits_table(plan: Plan) -> AnswerTable:
-    """The variants that are compiled in parts, and why."""
-    rows = tuple((item.kernel, item.variant, str(item.parts), item.takes or "-", item.reason) for item in plan.splits)
-    saved = sum(item.saves for item in plan.splits)
-    below = f"sharing objects between variants saves about {count(saved, 'runner minute')}" if saved else ""
-    layout = Layout(drop=("takes from",), cut=("kernel", "variant", "takes from"), wrap="because")
-    return AnswerTable("Parts", ("kernel", "variant", "parts", "takes from", "because"), rows, layout, below)
-
-
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
     outside = sum(not item.kernel for item in touches)
@@ -190,8 +171,7 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
 def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, made), *([backends_table(plan)] if plan.legs else [])]
-    found = [splits_table(plan)] if plan.splits else []
-    return [*legs, *found, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
+    return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:

@@ -82,17 +82,13 @@ from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part,
 @click.option(
     "--part", metavar="I/N", help="Compile only this share of the objects, such as 3/16, and --pack them; no variant."
 )
-@click.option("--torch-only", is_flag=True, help="A share of those objects that read torch's headers.")
-@click.option(
-    "--balance", type=PATH, metavar="FILE", help="What sources took, to balance the parts by; the same for all of them."
-)
 @click.option("--link", is_flag=True, help="Make the variant of the objects of its parts; what is missing is compiled.")
 @click.option(
     "--objects-from",
     type=PATH,
     multiple=True,
     metavar="PATH",
-    help="Objects of another build, or a folder of such packs, to take what fits from; repeat for more.",
+    help="Objects of another build, or a folder of packs, to take from in place of the cache; repeat for more.",
 )
 @click.option(
     "--objects-to", type=PATH, metavar="FILE", help="Pack all objects into this file, also if the build fails."
@@ -102,13 +98,6 @@ from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part,
     type=PATH,
     metavar="DIR",
     help="Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
-)
-@click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
-@click.option(
-    "--module",
-    type=PATH,
-    metavar="FILE",
-    help="For macOS and Windows: make the variant of this module, which the commands of --dry-run have made.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(

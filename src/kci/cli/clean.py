@@ -63,7 +63,7 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
             for item in found
         ]
         click.echo(table(headers, rows, layout))
-    if any(item.path.parent.name == "objects" for item in found):
+    if any(item.part == "compiler-caches" for item in found):
         most = find_settings(Path()).settings.build.objects_gb
         click.echo(f"of objects at most {most} GB are kept: `objects-gb` in [build] of kci.toml")
     total = sum(item.size for item in found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,19 @@ from msgspec.structs import replace
 
 from kci.cli import PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, print_json, table
-from kci.cli._signing import policy
-from kci.cli._workspace import CATALOG, KERNELS, opened, selection_options, take_choice
+from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
-from kci.diagnostics import Diagnostic, Severity, printable
-from kci.errors import FindingsError, UsageError
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import UsageError
 from kci.files.full_disk import writing
-from kci.hub.client import ask_hub, known_access
-from kci.hub.held import Holding, held_in, held_on_hub, signed_on_hub
+from kci.hub.held import Holding, held_in, held_on_hub
 from kci.plan.settings_lints import replaced_settings
 from kci.plurals import count
-from kci.publish.branch_changes import version_of
-from kci.publish.hub import HubKernel
-from kci.publish.publish_tree import target_of
 from kci.tree.manifest import read_published
-from kci.tree.signing import evidence_of
-from kci.verify.tree_rules import check_signatures
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, each_run, gather, read_results
+from kci.watch.history import RecordedRun, append, each_run, gather, read_results
 from kci.watch.history_branch import HistoryBranch, address_of
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
@@ -114,7 +106,8 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
 @click.option("--branch", metavar="NAME", default="kci-history", show_default=True, help="The branch with the history.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
-def record(results: tuple[Path, ...], branch: str, remote: str) -> int:
+@click.option("--history", type=PATH, help="A checkout of the branch, or another directory, to append to instead.")
+def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | None) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
     The history is a branch of git. It only grows, and each call writes new files: concurrent calls do not conflict.
@@ -125,10 +118,15 @@ def record(results: tuple[Path, ...], branch: str, remote: str) -> int:
     """
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    new = HistoryBranch(address_of(Path(), remote), branch).record(runs) if runs else 0
+    new = 0
+    if history is not None:
+        with writing(history):
+            new = len(append(history, runs))
+    elif runs:
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch}")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or branch}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -206,61 +204,6 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
     else:
         click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
-
-
-@command.command("signatures")
-@KERNELS
-@CATALOG
-def show_signatures(kernels: tuple[str, ...], catalog: str | None) -> int:
-    """Check who signed what is published of each KERNEL, by [signing] of kci.toml: every branch of a version.
-
-    Exit 1 if a tree is not signed, or is not what was signed; exit 3 if the Hub did not answer for one, or has nothing
-    of it, which proves neither. The Hub lists the digests of large files; only small ones are fetched.
-
-    Examples:
-        # check what is published of every kernel here
-        kci compat signatures
-    """
-    rows: list[tuple[str, str]] = []
-    found: list[Diagnostic] = []
-    unknown: list[str] = []
-    for kernel in opened(kernels, catalog).kernels:
-        build, settings = kernel.build, find_settings(Path(kernel.directory)).settings.publish
-        target = target_of(build.name, build.general.version, settings, build=build)
-        signers, context = policy(Path(kernel.directory) / "build", (), "", "")
-        try:
-            heads = ask_hub(HubKernel(target.repo_id, known_access()).heads, f"{target.repo_id} cannot be read", _ASK)
-            branches = [name for name in sorted(heads) if name == target.branch or version_of(name) is not None]
-            if not branches:
-                raise FindingsError(
-                    f"{target.repo_id} has no branch of a version", hint="publish it, or name its branch"
-                )
-        except FindingsError as error:
-            unknown.append(error.message)
-            rows.append((target.repo_id, "not known"))
-            continue
-        for branch in branches:
-            place = f"{target.repo_id}@{branch}"
-            try:
-                with tempfile.TemporaryDirectory(prefix="kci-signed-") as folder:
-                    files = signed_on_hub(target.repo_id, heads[branch], Path(folder))
-                    wrong = list(check_signatures(Path(folder), place, signers, context, files))
-                    again = evidence_of(Path(folder))
-            except FindingsError as error:
-                unknown.append(error.message)
-                rows.append((place, "not known"))
-                continue
-            found += wrong
-            signed = f"signed again: {again}" if again else "signed"
-            rows.append((place, count(len(wrong), "finding") if wrong else signed))
-    click.echo(table(("published", "signature"), rows))
-    print_diagnostics(found)
-    for message in unknown:
-        click.echo(f"not known: {printable(message)}", err=True)
-    return 1 if found else 3 if unknown else 0
-
-
-_ASK = "is the network there, does HF_TOKEN give access?"
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from kci.builders.never_ran.ran_on import HOW, never_ran_text
 from kci.catalog.loading import load_catalog
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
@@ -42,7 +41,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":
-        print_json(machine=found, never_ran=never_ran_text(), settings=settings, publishing=publishing)
+        print_json(machine=found, settings=settings, publishing=publishing)
         return
     click.echo(click.style("This machine", bold=True))
     rows = [(item.what, item.health.value, item.found) for item in found]
@@ -50,9 +49,6 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
     for item in found:
         if item.remedy:
             click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
-    click.echo(f"\n{click.style('Commands that never ran', bold=True)}")
-    for line in (*never_ran_text(), HOW):
-        click.echo(paragraph(f"- {line}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, FileName, options
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.starter import new_kernel
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
@@ -33,24 +34,20 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Convert a kernel-builder repository, or a setup.py or CMake project; see --run.")  # fmt: skip
+              help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
 @click.option("--run", "may_run", is_flag=True,
-              help="Run setup.py or CMake of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
-@click.option("--extension", "extensions", multiple=True, metavar="NAME",
-              help="Which of several extensions to take over; repeat for more, or `all`.")  # fmt: skip
+              help="Run setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(
-    directory: str, origin: Path | None, yes: bool, may_run: bool, extensions: tuple[str, ...], **given: Any
-) -> int:
+def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **given: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant.
 
-    A setup.py is run to see what it builds, among stand-ins for torch and setuptools that compile nothing; so are
-    CMake files that find torch. They are code of somebody else, so kci asks before, or wants --run. What comes out is
-    a draft: kci lists what is left to do, and `kci check` reports it until it is done.
+    A setup.py is run with real setuptools and the torch of kci's cache, which kci makes if it is not there; nothing is
+    compiled. It is code of somebody else, so kci runs it only with --run. What comes out is a draft: kci lists what is
+    left to do, and `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -59,8 +56,8 @@ def command(
         kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y
         # convert a kernel-builder repository
         kci init my-kernel --from ../old-kernel
-        # run the setup.py of a project, and take over one of its extensions
-        kci init my-kernel --from ../old-extension --run --extension scatter
+        # run the setup.py of a project, and take over what it builds
+        kci init my-kernel --from ../old-extension --run
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -69,7 +66,7 @@ def command(
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
     if origin is not None:
-        chosen, adopted = _taken_over(origin, name, given, extensions, may_run=may_run)
+        chosen, adopted = _taken_over(origin, name, given, may_run=may_run)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -88,11 +85,11 @@ def command(
     for line in adopted.left if adopted else ():
         click.echo(f"  {line}")
     findings = tuple(item for item in findings if item.rule != "KCI165")
-    notes = [item for item in findings if item.severity is Severity.INFO]
+    notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
-        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'info')} besides", err=True)
-    faulty = any(item.severity is Severity.ERROR and item.rule not in _HELD for item in findings)
+        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'finding')} besides", err=True)
+    faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.left and not todo:
@@ -130,10 +127,10 @@ def _ask(name: str, given: dict[str, Any]) -> None:
     given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
 
 
-def _taken_over(
-    origin: Path, name: str, given: dict[str, Any], extensions: tuple[str, ...], *, may_run: bool
-) -> tuple[NewKernel, Adopted]:
+def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
     """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
+    if not origin.is_dir():
+        raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
         if value and (has_build_toml or option not in ("license", "repo_id")):
@@ -142,19 +139,19 @@ def _taken_over(
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
+    from kci.starter.from_setup import BY_HAND, from_setup_py
     from kci.starter.sandbox import sandbox
-    from kci.starter.take_over import from_setup_py
+    from kci.starter.setup_driver import SETUP_PY
 
-    def require_leave(file: Path) -> None:
-        nonlocal may_run
-        asked = not may_run and sys.stdin.isatty() and sys.stdout.isatty()
-        may_run = may_run or (asked and click.confirm(f"kci runs {file} to see what it builds, {sandbox()}. Run it"))
-        if not may_run:
-            hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-            raise UsageError(f"{file} has to be run, and nobody allowed that", hint=hint)
-
+    setup = origin / SETUP_PY
+    if not setup.is_file():
+        hint = f"kci takes over these; {BY_HAND}"
+        raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=hint)
+    if not may_run:
+        hint = f"look at it, then allow it with --run; it runs {sandbox()}"
+        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
     chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
-    return chosen, from_setup_py(origin, chosen, extensions, require_leave)
+    return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:

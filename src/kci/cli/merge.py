@@ -54,13 +54,6 @@ from kci.tree.signing import check_artifact
     help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
 )
 @click.option("--require-attestation", is_flag=True, help="Refuse artifacts without a signature of an allowed signer.")
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="PUBLIC",
-    help="The public key of an allowed signer, or its file; repeat for more.",
-)
 @click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 def command(
@@ -74,7 +67,6 @@ def command(
     run_id: str,
     run_attempt: int | None,
     require_attestation: bool,
-    keys: tuple[str, ...],
     repository: str,
     as_json: bool,
 ) -> int:
@@ -90,8 +82,8 @@ def command(
     planned = read_plan(plan_file) if plan_file else None
     require = None
     if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
-        allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
-        require = partial(check_artifact, signers=allowed, context=context)
+        trust, context = policy(into, repository, (planned.commit or "") if planned else "")
+        require = partial(check_artifact, trust=trust, context=context)
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")
     warnings: list[Diagnostic] = []

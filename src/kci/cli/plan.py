@@ -8,18 +8,16 @@ from typing import Any
 
 import click
 
-from kci.ci.tree_index import TreeIndex, read_index, today
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._tables import legs_table, markdown, plan_tables, splits_table, tests_table, touches_table, unbuilt_tables
+from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
-from kci.plan.github import FINISH
+from kci.plan.hardware_tests import CarriedTree
 from kci.plan.plan import Role
-from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -53,13 +51,11 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="The matrix that --format github prints, counted from 0.")
-@click.option(
-    "--matrix", type=click.Choice([*map(str, Role), FINISH]), help="Plan parts, and print this matrix of the four."
-)
+@click.option("--matrix", type=click.Choice([*map(str, Role)]), help="Plan parts, and print this matrix of the three.")
 @click.option(
     "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
 )
-@answer_forms("table", "json", "github", "html", "mermaid", "markdown")
+@answer_forms("table", "json", "github", "markdown")
 def command(
     kernels: tuple[str, ...],
     affected: str | None,
@@ -91,12 +87,17 @@ def command(
         raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
     known, problems = read_published(published)
     print_diagnostics(problems)
-    index = read_index(trees, partial(click.echo, err=True)).still(today()) if trees is not None else TreeIndex()
+    carried: dict[str, CarriedTree] = {}
+    if trees is not None:
+        from kci.ci.tree_index import read_index, today  # it loads half of kci
+
+        index = read_index(trees, partial(click.echo, err=True)).still(today())
+        known, carried = known | index.published(), index.carried()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
-        published=known | index.published(),
-        trees=index.carried(),
+        published=known,
+        trees=carried,
         fingerprints=fingerprints or bool(published) or trees is not None,
         digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
@@ -110,10 +111,6 @@ def command(
     print_diagnostics(planned.diagnostics)
     print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
     match output:
-        case "html":
-            click.echo(plan_page(planned.plan, planned.estimate), nl=False)
-        case "mermaid":
-            click.echo(mermaid(planned.plan), nl=False)
         case "markdown":
             click.echo(markdown(plan_tables(planned.plan, planned.estimate)))
         case "json":
@@ -125,7 +122,7 @@ def command(
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
-            tables += [legs_table(plan, planned.estimate), *([splits_table(plan)] if plan.splits else [])]
+            tables += [legs_table(plan, planned.estimate)]
             tables += [tests_table(plan)] if plan.tests else []
             click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))

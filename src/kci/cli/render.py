@@ -16,7 +16,6 @@ from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.render.committed import default_branch
 from kci.render.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
-from kci.render.own_parts import template_start
 from kci.render.repository import (
     RenderedFiles,
     publish_jobs,
@@ -26,29 +25,18 @@ from kci.render.repository import (
     render_workflows,
 )
 from kci.render.snakemake import SNAKEFILE
-from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
-from kci.suggest import one_of
+from kci.render.workflow import RELEASE_FILE
 
 
 @click.command("render", cls=Command)
 @KERNELS
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
-@click.option(
-    "--mode",
-    type=click.Choice([str(mode) for mode in Mode]),
-    help="Compute the legs when the workflow runs (the default), or write them into the file.",
-)
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
 @click.option(
     "--pin",
     type=click.Choice(["tag", "sha"]),
     help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
-)
-@click.option(
-    "--without-actions/--with-actions",
-    default=None,
-    help="Run the pinned wheel of kci that [actions] of kci.toml names, or use kci's own actions (the default).",
 )
 @click.option(
     "--ci",
@@ -69,7 +57,6 @@ from kci.suggest import one_of
     help="With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
 )
 @click.option("--force", is_flag=True, help="Overwrite edits in files that kci wrote.")
-@click.option("--template", metavar="NAME", help="Print a template to start a custom one from; write nothing.")
 @click.option(
     "--output",
     type=FileName(),
@@ -81,15 +68,12 @@ def command(
     kernels: tuple[str, ...],
     check: bool,
     diff: bool,
-    mode: str | None,
     branch: str | None,
     pin: str | None,
-    without_actions: bool | None,
     ci: str,
     from_plan: Path | None,
     purpose: str | None,
     force: bool,
-    template: str | None,
     output: str,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in this directory).
@@ -107,12 +91,6 @@ def command(
         # fail if they are out of date
         kci render --check
     """
-    if template is not None:
-        shipped = shipped_templates()
-        if template not in shipped:
-            raise UsageError(f"there is no template {template[:60]!r}", hint=one_of(shipped))
-        click.echo(template_start(shipped[template]) + shipped[template], nl=False)
-        return 0
     root = Path(output)
     if from_plan is not None:
         if ci != "gitlab":
@@ -128,18 +106,15 @@ def command(
         return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
     if ci == "snakemake":
         return _answer(render_snakemake_file(opened(named, None), root, named), check, diff, force)
-    for option, value, known in (("mode", before.mode, list(Mode)), ("pin", before.pin, ["tag", "sha"])):
-        if value is not None and value not in known:
-            message = f"{RELEASE_FILE}: the {option} {value[:40]!r} in its header does not exist"
-            raise UsageError(message, hint=f"give --{option}")
+    if before.pin not in (None, "tag", "sha"):
+        message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
+        raise UsageError(message, hint="give --pin")
     rendered = render_workflows(
         opened(named, None),
         root,
         named,
-        mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
-        use_actions=before.without_actions is None if without_actions is None else not without_actions,
         remember=default_cache() / "inputs",
     )
     return _answer(rendered, check, diff, force)
@@ -147,7 +122,7 @@ def command(
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
     found = rendered.diagnostics
-    always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]
+    always = [item for item in found if item.rule in ("KCI405", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
         print_diagnostics(found if check else always)

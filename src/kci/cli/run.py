@@ -15,11 +15,9 @@ from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import CACHE, ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
-from kci.matrix.names import this_system
 from kci.plurals import count
 from kci.run import local
-from kci.toolchains.crossing import is_crossed
-from kci.toolchains.launcher import ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
 
 
 @click.command("run", cls=Command)
@@ -78,8 +76,6 @@ def _report(result: local.RunResult) -> int:
             errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             verified = count(errors, "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is local.OutcomeState.BUILT else outcome.note
-        if took and is_crossed(outcome.variant) and verified:
-            took += f", built on {this_system()}"
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
         rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))

@@ -29,7 +29,6 @@ from kci.run.kernel_tests import (
     variants_of,
     why_not,
 )
-from kci.toolchains.emulation import require_emulated
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
@@ -65,11 +64,6 @@ from kci.workspace.workspace import Workspace
     type=PATH,
     help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
 )
-@click.option(
-    "--emulate",
-    is_flag=True,
-    help="Test variants for the CPU of another system (aarch64-linux on x86_64-linux) with qemu. Takes minutes.",
-)
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
 @click.option(
     "--leg",
@@ -88,7 +82,6 @@ def command(
     extra: tuple[str, ...],
     no_isolation: bool,
     python: Path | None,
-    emulate: bool,
     record: Path | None,
     leg: str | None,
     allow_empty: bool,
@@ -105,8 +98,6 @@ def command(
         kci test
         # test with this Python's torch, on the GPU
         kci test --no-isolation
-        # test what was built for another CPU, without such a machine
-        kci test --emulate
     """
     if kernel is None and tree is None:
         place = _kernel_or_tree(place)
@@ -114,17 +105,13 @@ def command(
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
     torch = None if torch is None else _minor(torch)
-    if emulate and not isolation:
-        hint = "kci makes a Python of that system itself; --torch names the torch, --with adds packages"
-        raise UsageError("--emulate goes with neither --python nor --no-isolation", hint=hint)
-    emulated = require_emulated() if emulate else ""
     known = _workspace(sources, catalog)
     names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
     try:
-        found = variants_of(tree, names, emulated=emulated)
+        found = variants_of(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: untestable(path.name, environment, emulated=emulated) for path in found}
+        reasons = {path: untestable(path.name, environment) for path in found}
         variants = [path for path in found if not reasons[path]]
         if not variants:
             _refuse(reasons, judge=python is None)
@@ -138,7 +125,6 @@ def command(
                 torch=torch or _built_with(known, directory.name),
                 extra=extra,
                 python=python,
-                emulated=emulated,
             )
             reports.append(report)
     except KciError as error:
@@ -194,7 +180,7 @@ def _show(reports: Sequence[TestReport]) -> None:
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
-    rows = [(item.kernel, item.variant, _state(item), item.passed, item.failed, item.skipped) for item in reports]
+    rows = [(item.kernel, item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
@@ -207,13 +193,8 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
     raise nothing_run(names, verified=set(names) if judge else ())
 
 
-def _state(report: TestReport) -> str:
-    return f"{report.state}, emulated" if report.emulated else report.state
-
-
 def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, leg: str, tree: str) -> None:
     tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
-    by = next((report.emulated for report in reports if report.emulated), "")
     attempt = ci_run().attempt or 1
     write_record(
         path,
@@ -224,7 +205,6 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, l
             passed=not error,
             tested=tested,
             error=error[:4000],
-            emulated=by,
             variants=tuple(
                 TestedVariant(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports
             ),

@@ -44,13 +44,6 @@ REPORTS = ("table", "shields")
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    metavar="PUBLIC",
-    help="With --signatures: the public key of an allowed signer, or its file; repeat for more.",
-)
 @context_options
 def command(
     paths: tuple[str, ...],
@@ -60,11 +53,10 @@ def command(
     load: bool,
     python: Path | None,
     signatures: bool,
-    keys: tuple[str, ...],
     repository: str,
     commit: str,
 ) -> int:
-    """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
+    """Verify each PATH: a tree, a variant directory, or a kernel.
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
 
@@ -74,16 +66,16 @@ def command(
         # list the variants that may be published
         kci verify build --format table
     """
-    if (keys or repository or commit) and not signatures:
-        raise UsageError("--key, --repository and --commit need --signatures", hint="add --signatures")
+    if (repository or commit) and not signatures:
+        raise UsageError("--repository and --commit need --signatures", hint="add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if load else ():
         extra += verify_loading(path, python or default_python() or Path(sys.executable))
     for path in paths if signatures else ():
-        allowed, context = policy(Path(path), keys, repository, commit)
+        trust, context = policy(Path(path), repository, commit)
         trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
-            extra += check_signatures(Path(tree), tree, allowed, context)
+            extra += check_signatures(Path(tree), tree, trust, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     asked = {(item.rule, item.path) for item in extra}  # an attestation that cannot be read is found twice
     rest = (item for one in verified for item in one.diagnostics)

@@ -190,7 +190,7 @@ def license_not_chosen(kernel: Kernel) -> Iterator[Diagnostic]:
         yield kernel.document.at_value(("general", "license"), "KCI166", message, hint)
 
 
-DRAFT = "# draft: "
+DRAFT = "# TODO (kci init): "
 """How a line of build.toml begins that says what is left of a take-over."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import field
@@ -13,11 +13,9 @@ from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import (
     Backend,
-    Crossed,
     Forks,
     Grouping,
     Installer,
-    LauncherTool,
     LeaveOut,
     System,
     Tier,
@@ -40,8 +38,6 @@ class Machine(Table, frozen=True):
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
     """How many such runners there are; no more jobs than that run in parallel."""
-    cross: bool | str | None = None
-    """Under `runners`: what is for this system is compiled on runners of the other CPU; in an image if it names one."""
 
 
 class Machines(Table, frozen=True):
@@ -118,8 +114,8 @@ class Limit(Table, frozen=True):
     """How many threads each of them may use, where it has threads: nvcc."""
     timeout_minutes: Unsigned | None = None
     """When a leg is given up."""
-    parts: Unsigned | Literal["auto"] | None = None
-    """How many legs share the objects of a variant; "auto", the default, for as many as fit their time."""
+    parts: Unsigned | None = None
+    """How many legs share the objects of a variant; without it, one builds all of it."""
 
 
 class UserTier(Table, frozen=True):
@@ -148,8 +144,6 @@ OBJECTS_GB = 20
 class BuildTable(Table, frozen=True):
     """How objects are compiled."""
 
-    launcher: LauncherTool | None = None
-    """What compilers are started through; without it, ccache or sccache where one is installed."""
     objects_gb: Unsigned = OBJECTS_GB
     """The size of the objects that a machine keeps, in GB; those go first that were used longest ago."""
 
@@ -171,10 +165,6 @@ class PullRequest(Table, frozen=True):
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
     """Whether a comment says what the runs come to."""
-    commands: bool = False
-    """Whether comments of people who may write are commands."""
-    staging: str | None = None
-    """The owner on the Hub of the repositories for what pull requests built; the kernel's name is appended."""
 
 
 class Tell(Table, frozen=True):
@@ -233,8 +223,6 @@ class Publish(Table, frozen=True):
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
     attest: bool = True
     """Whether GitHub attests where each tree comes from."""
     sign: bool = False
@@ -271,12 +259,6 @@ class Actions(Table, frozen=True):
     """What the comment behind a commit says."""
     install: Installer | None = None
     """What installs the dependencies of the actions; without it, uv where it is there."""
-    wheel: str | None = None
-    """`kci render --without-actions`: kci's wheel, a file relative to the repository's root or an https address."""
-    index: str | None = None
-    """`kci render --without-actions`: the index that has kci, in place of the one that pip takes."""
-    sha256: str | None = None
-    """The digest of the wheel at an address or on an index; that of a file is computed."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 
@@ -308,8 +290,6 @@ class DeclaredInputs(Table, frozen=True):
 class Signing(Table, frozen=True):
     """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
 
-    keys: tuple[str, ...] = ()
-    """Public keys: files relative to kci.toml, or the keys themselves (`ssh-ed25519 AAAA...`)."""
     repository: str | None = None
     """The repository that files must come from, as `owner/name`."""
     workflow: str | None = None

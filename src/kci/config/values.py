@@ -68,25 +68,6 @@ class Installer(enum.StrEnum):
     UV = "uv"
 
 
-class LauncherTool(enum.StrEnum):
-    """What compilers are started through."""
-
-    CCACHE = "ccache"
-    SCCACHE = "sccache"
-    """With its scheduler and servers too (sccache-dist)."""
-    DISTCC = "distcc"
-    ICECC = "icecc"
-    OFF = "off"
-    """Nothing."""
-
-
-class Crossed(enum.StrEnum):
-    """What of the variants that were compiled on another system is published."""
-
-    TESTED = "tested"
-    UNTESTED = "untested"
-
-
 class LeaveOut(enum.StrEnum):
     """What becomes of variants that are published from other sources and that a release leaves out."""
 

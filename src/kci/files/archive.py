@@ -1,9 +1,8 @@
 """Archives: one tar that is the same bytes whenever its files are, and a strict reader of those that others made.
 
-`tarfile` writes, and does not read: it acts on extended headers (links, sparse maps, sizes) while it parses them,
-before a caller can judge a member, and some of that never ends on hostile input. kci's archives hold plain files and
-directories only, so the reader here knows those, long names by way of a POSIX extended header, and refuses everything
-else by name.
+`tarfile` acts on extended headers (links, sparse maps, sizes) while it parses them, before a caller can judge a
+member, and in older Pythons some of that never ends on hostile input. So each header is judged first, and `tarfile`
+gets those of plain files and directories only: kci's archives hold nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from kci.errors import MissingToolError
 
 SUFFIXES = (".tar", ".tar.zst")
 
-_BLOCK = 512
+_BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1024 * 1024
 
 
 class ArchiveLimits(msgspec.Struct, frozen=True):
@@ -54,15 +54,6 @@ class DamagedError(Exception):
     """The archive is cut short or its bytes make no sense."""
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A file or directory of the archive. Read a file's content before going on to the next member."""
-
-    name: str
-    size: int
-    directory: bool
-    executable: bool
-
-
 _KINDS = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -74,114 +65,141 @@ _KINDS = {
     b"K": "a GNU long link",
     b"L": "a GNU long name",
 }
-_FILES = (b"0", b"\0")
-_DIRECTORY = b"5"
-_EXTENDED = b"x"
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+_FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""The filter is there since Python 3.11.4. What it refuses is refused here before."""
+
+
+class _Front:
+    """What `tarfile` reads from: a stream that goes forward only, whose next bytes can be looked at before."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._ahead = b""
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int) -> None:
+        while self._at < place:
+            if not self.read(min(place - self._at, _CHUNK)):
+                raise DamagedError("it ends too early")
+
+    def read(self, size: int) -> bytes:
+        data = self.look(0, size)
+        self._ahead = self._ahead[size:]
+        self._at += len(data)
+        return data
+
+    def look(self, start: int, size: int) -> bytes:
+        """Bytes that begin `start` after the next one; all of them stay to be read."""
+        while len(self._ahead) < start + size and (data := self._stream.read(start + size - len(self._ahead))):
+            self._ahead += data
+        return self._ahead[start : start + size]
 
 
 class TarStream:
     """A tar read front to back, once."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._left = 0
-        self._padding = 0
+        self._front = _Front(stream)
+        self._archive: tarfile.TarFile | None = None
+        self._end = 0
 
-    def members(self) -> Iterator[Member]:
-        """Each file and directory in turn.
+    def members(self) -> Iterator[tarfile.TarInfo]:
+        """Each file and directory in turn. Read a file's content before going on to the next member.
 
         Raises:
             RefusedError: a member is of another kind, or the limits are passed.
             DamagedError: the archive is cut short or corrupt.
         """
         count = total = 0
-        while (member := self._next()) is not None:
+        while _judged(self._front):
+            member = self._next()
             count += 1
             total += member.size
             if count > LIMITS.members:
                 raise RefusedError(member.name, f"there are more than {LIMITS.members} members")
             if total > LIMITS.size:
                 raise RefusedError(member.name, f"the files are larger than {LIMITS.size} bytes together")
+            self._end = member.offset_data + member.size
             yield member
-            self._skip()
+            self._front.seek(self._end + -member.size % _BLOCK)
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes of the current member; empty at its end.
 
         Raises DamagedError: the archive ends before the member does.
         """
-        data = self._exactly(min(size, self._left))
-        self._left -= len(data)
+        wanted = min(size, self._end - self._front.tell())
+        data = self._front.read(wanted)
+        if len(data) < wanted:
+            raise DamagedError("it ends too early")
         return data
 
-    def _skip(self) -> None:
-        while self.read(1024 * 1024):
-            pass
-        self._exactly(self._padding)
-        self._padding = 0
+    def extract(self, member: tarfile.TarInfo, directory: Path) -> None:
+        """Write the current member, a file, below a directory, to where its name says.
 
-    def _exactly(self, size: int) -> bytes:
-        parts = []
-        while size:
-            data = self._stream.read(size)
-            if not data:
-                raise DamagedError("it ends too early")
-            parts.append(data)
-            size -= len(data)
-        return b"".join(parts)
+        Raises:
+            OSError: it cannot be written.
+            DamagedError: the archive ends before the member does.
+        """
+        assert self._archive is not None  # noqa: S101  - it has a current member
+        try:
+            self._archive.extract(member, directory, set_attrs=False, **_FILTER)
+        except tarfile.TarError as error:
+            raise DamagedError(str(error)) from error
 
-    def _next(self) -> Member | None:
-        extended: dict[str, str] | None = None
-        while True:
-            block = self._exactly(_BLOCK)
-            if not any(block):
-                return None
-            kind, name, size, mode = _header(block)
-            if kind != _EXTENDED:
-                break
-            if extended is not None:
-                raise RefusedError(name, "it has more than one extended header")
-            if size > LIMITS.header:
-                raise RefusedError(name, f"its extended header is larger than {LIMITS.header} bytes")
-            extended = _records(self._exactly(size))
-            self._exactly(-size % _BLOCK)
-        extended = extended or {}
-        name = extended.get("path", name)
-        if kind not in (*_FILES, _DIRECTORY):
-            raise RefusedError(name, f"it is {_KINDS.get(kind, f'of the unknown kind {kind!r}')}")
-        if sparse := [key for key in extended if key.startswith("GNU.sparse")]:
-            raise RefusedError(name, f"it is a sparse file ({sparse[0]})")
-        if "size" in extended:
-            if not re.fullmatch("[0-9]{1,19}", extended["size"]):
-                raise DamagedError(f"an extended header's number {extended['size'][:20]!r} is not a number")
-            size = int(extended["size"])
-        directory = kind == _DIRECTORY
-        if directory and size:
-            raise RefusedError(name, "it is a directory with content")
-        self._left, self._padding = size, -size % _BLOCK
-        return Member(name.removesuffix("/") if directory else name, size, directory, bool(mode & 0o100))
+    def _next(self) -> tarfile.TarInfo:
+        try:
+            if self._archive is None:
+                self._archive = tarfile.TarFile(
+                    fileobj=cast("IO[bytes]", self._front), encoding="utf-8", errors="replace", copybufsize=_CHUNK
+                )
+            member = self._archive.next()
+        except tarfile.TarError as error:
+            raise DamagedError(str(error)) from error
+        if member is None:
+            raise DamagedError("a header makes no sense")
+        return member
 
 
-def _header(block: bytes) -> tuple[bytes, str, int, int]:
-    """Kind, name, size and mode of a header block."""
-    checksum = _octal(block[148:156], "checksum")
-    if checksum != sum(block[:148]) + sum(block[156:]) + 8 * ord(" "):
-        raise DamagedError("a header's checksum is wrong")
-    if block[257:262] != b"ustar":
-        raise DamagedError("a header is not a POSIX one")
-    name = block[:100].split(b"\0", 1)[0]
-    prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
-    text = (prefix + b"/" + name if prefix else name).decode(errors="replace")
-    return block[156:157], text, _octal(block[124:136], "size"), _octal(block[100:108], "mode")
+def _judged(front: _Front) -> bool:
+    """Whether another member follows, whose headers `tarfile` may act on."""
+    block = front.look(0, _BLOCK)
+    if len(block) == _BLOCK and not any(block):
+        return False
+    header = _header(block)
+    size = header.size
+    if header.type == tarfile.XHDTYPE:
+        if size > LIMITS.header:
+            raise RefusedError(header.name, f"its extended header is larger than {LIMITS.header} bytes")
+        records = _records(front.look(_BLOCK, size))
+        header = _header(front.look(_BLOCK + size + -size % _BLOCK, _BLOCK))
+        if header.type == tarfile.XHDTYPE:
+            raise RefusedError(header.name, "it has more than one extended header")
+        if sparse := [key for key in records if key.startswith("GNU.sparse")]:
+            raise RefusedError(header.name, f"it is a sparse file ({sparse[0]})")
+        number = records.get("size", str(header.size))
+        if not re.fullmatch("[0-9]{1,19}", number):
+            raise DamagedError(f"an extended header's number {number[:20]!r} is not a number")
+        size = int(number)
+    if header.type not in _PLAIN:
+        raise RefusedError(header.name, f"it is {_KINDS.get(header.type, f'of the unknown kind {header.type!r}')}")
+    if header.isdir() and size:
+        raise RefusedError(header.name, "it is a directory with content")
+    return True
 
 
-def _octal(field: bytes, what: str) -> int:
-    text = field.strip(b" \0")
-    if not text:
-        return 0
-    if any(char not in b"01234567" for char in text):
-        raise DamagedError(f"a header's {what} is not a number")
-    return int(text, 8)
+def _header(block: bytes) -> tarfile.TarInfo:
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+    except tarfile.HeaderError as error:
+        raise DamagedError(f"a header is damaged: {error}") from error
+    if header.size < 0:
+        raise DamagedError("a header's size is not a number")
+    return header
 
 
 def _records(data: bytes) -> dict[str, str]:

@@ -60,9 +60,9 @@ def place_digest(directory: Path) -> str:
 
 
 PARTS = {
-    "builds": ("run", "work", "objects", "trees", "inputs"),
-    "toolchains": ("envs", "roots", "cuda", "headers", "wheels", "test-packages", "test-tools"),
-    "compiler-caches": ("ccache", "sccache"),
+    "builds": ("run", "work", "trees", "inputs"),
+    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
+    "compiler-caches": ("ccache",),
 }
 """Folders of the cache by what they are for: builds, what builds are made with, and objects."""
 
@@ -70,7 +70,7 @@ PARTS = {
 WHAT_PARTS_ARE = {
     "builds": "built variants and their objects",
     "toolchains": "torch, CUDA, headers and what tests need",
-    "compiler-caches": "what ccache and sccache keep",
+    "compiler-caches": "compiled objects, by ccache",
 }
 """The same for people."""
 

@@ -46,16 +46,20 @@ def walk(root: Path) -> list[Entry]:
     return sorted(found, key=lambda item: item.name)
 
 
-def is_lfs_pointer(path: Path) -> bool:
+def is_lfs_pointer(path: str | Path) -> bool:
     """Whether a file is what Git LFS leaves where it did not fetch the content (git-lfs docs/spec.md)."""
     try:
-        with path.open("rb") as file:
+        if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
+            return False
+        with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
             return file.read(len(_LFS)) == _LFS
     except OSError:
         return False
 
 
 _LFS = b"version https://git-lfs.github.com/spec/"
+_LARGEST_POINTER = 1024
+"""Bytes; the specification allows no more."""
 
 
 def size_of(directory: Path) -> int:

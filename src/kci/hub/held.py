@@ -25,7 +25,6 @@ from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
-from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, is_signed
 from kci.tree.sigstore_bundles import signature_problem, signer_of
 
 _Answer = TypeVar("_Answer")
@@ -164,47 +163,6 @@ def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
         if variant := variant_of(file.path):
             variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
     return Holding(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
-
-
-def signed_on_hub(repo_id: str, revision: str, into: Path, client: Any = None) -> dict[str, str]:
-    """Fetch what a published tree says of itself, its manifest and attestations, and tell what its files are.
-
-    Large files are not fetched: the Hub lists their digests.
-
-    Args:
-        repo_id: the repository.
-        revision: a branch or commit of it.
-        into: an empty directory.
-        client: the Hub's.
-
-    Returns:
-        The digest of every file that an attestation is about, by its name in the tree.
-
-    Raises:
-        FindingsError: the Hub does not say.
-    """
-    client = client or hub_client()
-
-    def ask(question: Callable[[], _Answer]) -> _Answer:
-        hint = "is the network there, does HF_TOKEN give access?"
-        return ask_hub(question, f"{repo_id}@{revision} cannot be read", hint)
-
-    def read(path: str) -> bytes:
-        local: str = ask(lambda: client.hf_hub_download(repo_id, path, revision=revision, repo_type="kernel"))
-        return ask(lambda: read_bounded(Path(local)))
-
-    files = {
-        file.path.removeprefix(FOLDER): file
-        for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/")))
-    }
-    for name in (MANIFEST_NAME, ATTESTATION_NAME, BUNDLE_NAME):
-        if name in files:
-            (into / name).write_bytes(read(f"{FOLDER}{name}"))
-    return {
-        name: file.sha256 or hashlib.sha256(read(file.path)).hexdigest()
-        for name, file in sorted(files.items())
-        if is_signed(name)
-    }
 
 
 _Read = Callable[[HubFile], bytes | None]

@@ -1,1 +1,1 @@
-"""Which files decide which variant: sources, what they include, what compilers read, and is a file what it was."""
+"""Which files decide which variant: what build.toml lists, the package, what is declared; and is a file what it was."""

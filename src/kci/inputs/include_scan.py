@@ -42,6 +42,11 @@ _COMMENT_OR_STRING = re.compile(
     rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
 )
 _QUOTED = re.compile(rb'^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*"([^"\n]{1,400})"', re.MULTILINE)
+_CONDITIONAL = re.compile(
+    rb"""^[ \t\v\f]*\#[ \t\v\f]*(include|define|endif|ifdef|ifndef|if)\b"""
+    rb"""[ \t\v\f]*(?:[<"]([^">\n]{1,400})[>"]|(\w+))?""",
+    re.MULTILINE,
+)
 
 
 class Scan(msgspec.Struct, frozen=True, array_like=True):
@@ -121,6 +126,28 @@ def quoted_includes(raw: bytes) -> list[str]:
         return []
     text = _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], _joined(raw))
     return [name.decode("utf-8", "replace") for name in _QUOTED.findall(text)]
+
+
+def certain_includes(raw: bytes) -> list[str]:
+    """The names that a source includes on no condition but that of an include guard, in order."""
+    if b"include" not in raw:
+        return []
+    text = _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], _joined(raw))
+    found = []
+    certain: list[bool] = []
+    guard = b""
+    for word, name, macro in _CONDITIONAL.findall(text):
+        match word:
+            case b"include" if name and all(certain):
+                found.append(name.decode("utf-8", "replace"))
+            case b"endif" if certain:
+                certain.pop()
+            case b"define" if macro == guard and certain:
+                certain[-1] = True  # right behind its #ifndef
+            case b"if" | b"ifdef" | b"ifndef":
+                certain.append(False)
+        guard = macro if word == b"ifndef" else b""
+    return found
 
 
 def _joined(raw: bytes) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +19,13 @@ from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
 from kci.config.find_settings import FoundSettings, locate
-from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
-from kci.config.values import CXX_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import quoted_includes, scan
-from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
+from kci.inputs.includes import certain_includes, included, quoted_includes
+from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
@@ -51,7 +50,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, header_not_listed, newer_processor)
+        lints = (include_missing, newer_processor, pybind_included)
         found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
@@ -162,39 +161,41 @@ def _is_there(tree: SourceTree, path: str) -> bool:
         return False
 
 
-def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI138: a listed file includes a header that is in the kernel, but in no `src` list.
+def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
 
-    Only includes in quotes count, and only files that are there: an include of anything else is the compiler's matter.
-    Headers of headers are followed. Each header is reported once, at the first source that needs it.
+    An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
     """
-    sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
-    listed = {path for _, path in sources}
-    below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
-    extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
+    try:
+        inputs = KernelInputs(
+            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
+        )
+        visible = inputs.visible()
+    except KciError:
+        return  # said where the input is declared
     reported: set[str] = set()
-    includes = _Includes(directory)
-    for source, path in sources:
-        if not includes.names(path):
+    for source in _sources(kernel):
+        path = _normal(inputs.inside(source.text))
+        if escapes(source.text) or not path.endswith(SOURCE_ENDINGS):
             continue
-        seen = {path}
-        todo = [path]
-        while todo:
-            file = todo.pop()
-            for header in includes.of(file, source.include):
-                if header in seen:
-                    continue
-                seen.add(header)
-                if header in listed or header.startswith(below or ("\0",)):
-                    continue  # its own entry follows what it includes
-                todo.append(header)
-                packaged = header.startswith(("torch-ext/", "tvm-ffi-ext/")) and header.endswith(extensions)
-                if header in reported or header in GENERATED or packaged:
-                    continue
-                reported.add(header)
-                named = f"{quoted(file)} includes {quoted(header)}"
-                message = f"{named}, which is in no `src` list: a sandboxed build will not see it"
-                yield kernel.document.at_value(source.place, "KCI138", message, f'add "{header}" to this `src`')
+        folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
+        for name in quoted_includes(_content(tree, path)):
+            places = (_normal(posixpath.join(folder, name)) for folder in folders)
+            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not found or not visible.isdisjoint(found) or found[0] in reported:
+                continue
+            shown = inputs.shown(found[0])
+            if shown in GENERATED:
+                continue
+            reported.add(found[0])
+            outside = escapes(shown)
+            where = "lies outside of the kernel" if outside else "is in no `src` list"
+            message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
+            hint = _DECLARE if outside else f'add "{shown}" to this `src`'
+            yield kernel.document.at_value(source.place, "KCI138", message, hint)
+
+
+_DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
 
 
 def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -207,6 +208,62 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
         hint = "leave it out, or compile such code in a component of its own and ask before it is called (`cpuid`)"
         yield kernel.document.at_value(flag.place, "KCI164", message, hint)
+
+
+_PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
+
+
+def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
+    reached = _Reached(directory, certain_includes)
+    if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
+        return
+    for source in _sources(kernel):
+        if source.text.endswith(HEADER_ENDINGS):
+            continue  # what includes it is looked at
+        for file, names in reached.of(source):
+            name = next(filter(_PYBIND.fullmatch, names), "")
+            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
+                through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
+                message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
+                message += "Python's limited API (Py_LIMITED_API), which every native module has"
+                yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
+                break
+
+
+INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+
+
+class _Reached:
+    """The kernel's files that its sources include, each read once."""
+
+    def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
+        self.tree = SourceTree(directory)
+        self._read = read
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
+
+    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+        """A source and what it includes, also through others; each with the names of no such file."""
+        todo = [_normal(source.text)]
+        seen = set(todo)
+        for file in todo:  # which grows
+            own, foreign = self._includes(file, source.include)
+            todo += sorted(own - seen)
+            seen |= own
+            yield file, foreign
+
+    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
+        known = self._known.get((file, include))
+        if known is None:
+            own, foreign = known = self._known[file, include] = (set(), [])
+            for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
+                paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
+                path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
+                if path is None:
+                    foreign.append(name)
+                else:
+                    own.add(path)
+        return known
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
@@ -228,48 +285,9 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
 
 
-class _Includes:
-    def __init__(self, directory: Path) -> None:
-        self.tree = SourceTree(directory)
-        self.known: dict[str, list[str]] = {}
-
-    def names(self, file: str) -> list[str]:
-        # nothing for what is no source inside the kernel
-        names = self.known.get(file)
-        if names is None:
-            text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
-            names = self.known[file] = quoted_includes(text)
-        return names
-
-    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
-        """The files of the kernel that a file includes, sorted. What leads out of it is KCI145's."""
-        headers = set()
-        for name in self.names(file):
-            for base in (posixpath.dirname(file), *include):
-                path = posixpath.join(base, name)
-                header = _normal(path)
-                if not escapes(header) and self.tree.file(path) is not None:
-                    headers.add(header)
-                    break
-        return sorted(headers)
-
-
 @lru_cache(maxsize=65536)
 def _normal(path: str) -> str:
     return posixpath.normpath(path) if path else ""
-
-
-def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component."""
-    try:
-        declared = settings.settings.inputs_of(kernel.build.name)
-        found = KernelInputs(kernel.build, Path(kernel.directory), tree, declared).escapes()
-    except KciError:
-        return  # said where the input is declared, or by the lint of sources
-    for label, message in found:
-        name = "torch" if kernel.build.torch is not None else "tvm-ffi"
-        place: KeyPath = (name, "src") if label == BINDING else ("kernel", label, "src")
-        yield kernel.document.at_value(place, "KCI145", message, ESCAPE_HINT)
 
 
 def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
@@ -285,10 +303,8 @@ def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterato
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
-_ASKING = frozenset(
-    {"ATen/ATen.h", "torch/all.h", "torch/extension.h", "torch/script.h", "torch/torch.h", "torch/types.h"}
-)
-"""Headers of torch that stop a compiler with an older standard, and headers that include those."""
+_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+"""Headers of torch, without those that are made for older standards."""
 _NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
 """Sources that another compiler takes, whose flags are others."""
 _OLD_CENTURY = 90
@@ -307,7 +323,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    tree = SourceTree(directory)
+    reached = _Reached(directory, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -317,9 +333,9 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
-        if lacking and any(
-            not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
-        ):
+        sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
+        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
+        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
             asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"

@@ -1,4 +1,4 @@
-"""The files of a repository as compilers see them: links followed in memory, every directory listed once.
+"""The files of a repository: links followed in memory, every directory listed once.
 
 Paths are relative to the tree's root, with `/`; the root itself is empty. What leads out of the root is not there.
 A tree is read when it is asked and remembers what it read, so it shows one moment of the disk: make a new one for the
@@ -16,7 +16,6 @@ from pathlib import Path
 from kci.config.find_settings import locate
 from kci.errors import FindingsError
 from kci.files.walk import is_bytecode
-from kci.inputs.include_scan import ANYTHING, READ_AT_MOST, Scan, scan
 from kci.inputs.stat_cache import StatCache
 
 _MOST_LINKS = 40
@@ -40,7 +39,6 @@ class SourceTree:
         self._entries: dict[str, Mapping[str, EntryKind]] = {}
         self._directories: dict[str, str | None] = {"": ""}
         self._digests: dict[str, str] = {}
-        self._scans: dict[str, Scan] = {}
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
         """What is in a real directory; nothing if it does not exist."""
@@ -65,10 +63,6 @@ class SourceTree:
         found = self.real(path)
         return found if found and self.kind(found) is EntryKind.FILE else None
 
-    def listed(self) -> list[str]:
-        """The directories that were looked into so far, sorted, also those that are not there."""
-        return sorted(self._entries)
-
     def kind(self, real: str) -> EntryKind | None:
         """What is at a path in which no directory is a link; None if nothing is."""
         if not real:
@@ -76,23 +70,12 @@ class SourceTree:
         folder, _, name = real.rpartition("/")
         return self.entries(folder).get(name)
 
-    def is_directory(self, path: str) -> bool:
-        found = self.real(path)
-        return found is not None and self.kind(found) is EntryKind.DIRECTORY
-
     def digest(self, real: str) -> str:
         """The SHA-256 of a regular file's content, in hex."""
         found = self._digests.get(real)
         if found is None:
-            self._read(real, searched=False)
-            found = self._digests[real]
+            found = self._digests[real] = self._digest(real)
         return found
-
-    def scan(self, real: str) -> Scan:
-        """What a regular file may include."""
-        if real not in self._scans:
-            self._read(real, searched=True)
-        return self._scans[real]
 
     def content(self, real: str) -> bytes:
         """The bytes of a regular file."""
@@ -170,38 +153,21 @@ class SourceTree:
             return self._follow(target, links - 1) if target else ""
         return self._follow(f"{here}/{target}" if here else target, links - 1)
 
-    def _read(self, real: str, *, searched: bool) -> None:
+    def _digest(self, real: str) -> str:
         place = f"{self.root}/{real}"
         remembered = self.remembered
         try:
             before = os.stat(place) if remembered is not None else None  # noqa: PTH116
             if remembered is not None and before is not None and (known := remembered.get(real, before)) is not None:
-                digest, found = known
-                if found is not None or not searched:
-                    self._digests[real] = digest
-                    if found is not None:
-                        self._scans[real] = found
-                    return
+                return known
             with open(place, "rb", buffering=0) as file:  # noqa: PTH123
+                found = hashlib.file_digest(file, "sha256").hexdigest()
                 after = os.fstat(file.fileno())
-                if after.st_size > READ_AT_MOST:
-                    self._digests[real] = hashlib.file_digest(file, "sha256").hexdigest()
-                    self._scans[real] = ANYTHING
-                else:
-                    raw = file.read(after.st_size + 1)
-                    if len(raw) != after.st_size:  # it changes, or the system gave less than was there
-                        raw += file.readall()
-                    self._take(real, raw, searched=searched)
-                    after = os.fstat(file.fileno()) if remembered is not None else after
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
         if remembered is not None and before is not None:
-            remembered.put(real, before, after, self._digests[real], self._scans.get(real))
-
-    def _take(self, real: str, raw: bytes, *, searched: bool) -> None:
-        self._digests[real] = hashlib.sha256(raw).hexdigest()
-        if searched:
-            self._scans[real] = scan(raw)
+            remembered.put(real, before, after, found)
+        return found
 
 
 class PatchedTree(SourceTree):
@@ -245,14 +211,9 @@ class PatchedTree(SourceTree):
                 found[entry] = kind
         return found
 
-    def _read(self, real: str, *, searched: bool) -> None:
+    def _digest(self, real: str) -> str:
         entry = self._patch.get(real)
-        if entry is not None:
-            self._take(real, entry[1], searched=searched)
-            return
-        self._digests[real] = self._now.digest(real)
-        if searched:
-            self._scans[real] = self._now.scan(real)
+        return hashlib.sha256(entry[1]).hexdigest() if entry is not None else self._now.digest(real)
 
 
 def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
@@ -270,7 +231,7 @@ def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
 class SourceTrees:
     """The files of the repositories that some kernels lie in: one tree for each, read once.
 
-    What was found out about files is kept from run to run in the directory `remember`, if there is one.
+    The digests of files are kept from run to run in the directory `remember`, if there is one.
     """
 
     def __init__(self, remember: Path | None = None) -> None:

@@ -17,9 +17,8 @@ import msgspec
 
 from kci.errors import KciError
 from kci.files.replace import write_atomic
-from kci.inputs.include_scan import Scan
 
-SCHEMA = 3
+SCHEMA = 4
 _TICK_NS = 3_000_000_000
 """FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
 _FINE_TICK_NS = 20_000_000
@@ -34,21 +33,16 @@ _MAX_ENTRIES = 200_000
 class _Remembered(msgspec.Struct, frozen=True, array_like=True):
     seen: tuple[int, int, int, int, int]
     digest: str
-    scan: Scan | None
 
 
 class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
     schema: int
     root: str
     entries: dict[str, _Remembered]
-    results: dict[str, msgspec.Raw]
 
 
 class StatCache:
-    """Digests and includes of the files below one root, kept in a file in the directory `place`.
-
-    `results` is what others found out from these files, by a name of their own; they say when it holds no more.
-    """
+    """Digests of the files below one root, kept in a file in the directory `place`."""
 
     def __init__(self, root: Path, place: Path) -> None:
         # a file that cannot be read, or is of another root or schema, says nothing
@@ -56,7 +50,6 @@ class StatCache:
         self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
         self._entries: dict[str, _Remembered] = {}
         self._used: set[str] = set()
-        self._results: dict[str, msgspec.Raw] = {}
         self._changed = False
         try:
             with self._path.open("rb") as file:
@@ -64,30 +57,21 @@ class StatCache:
         except (OSError, ValueError, RecursionError):
             return
         if read.schema == SCHEMA and read.root == self._root:
-            self._entries, self._results = read.entries, read.results
+            self._entries = read.entries
 
-    def result(self, name: str) -> bytes | None:
-        """What an earlier run kept under a name."""
-        return self._results.get(name)
-
-    def put_result(self, name: str, data: bytes) -> None:
-        """Keep MessagePack under a name."""
-        self._results[name] = msgspec.Raw(data)
-        self._changed = True
-
-    def get(self, path: str, now: os.stat_result) -> tuple[str, Scan | None] | None:
-        """The digest of a file, and what it includes if that is known; None if it may have changed."""
+    def get(self, path: str, now: os.stat_result) -> str | None:
+        """The digest of a file; None if it may have changed."""
         entry = self._entries.get(path)
         if entry is None or entry.seen != _seen(now):
             return None
         self._used.add(path)
-        return entry.digest, entry.scan
+        return entry.digest
 
-    def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str, found: Scan | None) -> None:
+    def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str) -> None:
         """Remember what a file held, if it was at rest while it was read."""
         if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
             self._used.add(path)
-            self._entries[path] = _Remembered(_seen(before), digest, found)
+            self._entries[path] = _Remembered(_seen(before), digest)
             self._changed = True
 
     def put_written(self, digests: Mapping[str, str]) -> None:
@@ -100,7 +84,7 @@ class StatCache:
         if 0 < wait_ns <= _FINE_TICK_NS:
             time.sleep(wait_ns / 1e9)
         for path, status in before.items():
-            self.put(path, status, Path(self._root, path).lstat(), digests[path], None)
+            self.put(path, status, Path(self._root, path).lstat(), digests[path])
 
     def save(self) -> None:
         """Write down what is remembered; where that is impossible, the next run reads the files again."""
@@ -109,7 +93,7 @@ class StatCache:
         many = len(self._entries) > _MAX_ENTRIES
         entries = {path: self._entries[path] for path in self._used} if many else self._entries
         try:
-            data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries, self._results))
+            data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries))
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, data)
             oldest = sorted(self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]

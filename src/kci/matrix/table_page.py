@@ -1,4 +1,4 @@
-"""A page with tables and grids that can be filtered; on a narrow screen each row is a card.
+"""A page with grids that can be filtered; on a narrow screen each row is a card.
 
 It is one file of HTML that loads nothing, and can be read without its script.
 
@@ -17,18 +17,6 @@ from kci.matrix.archs import natural
 from kci.version import __version__
 
 
-class PageRow(msgspec.Struct, frozen=True):
-    """One row of a table."""
-
-    cells: tuple[str, ...]
-    keys: Mapping[str, str]
-    """What it can be filtered by; several values of one key have a blank between them."""
-    mark: str = ""
-    """A class of the style sheet."""
-    span: tuple[float, float] | None = None
-    """Where a bar begins, and how long it is, in hundredths."""
-
-
 class Chip(msgspec.Struct, frozen=True):
     """One thing that a cell of a grid has."""
 
@@ -38,7 +26,9 @@ class Chip(msgspec.Struct, frozen=True):
     about: int
     """The number of what it opens."""
     keys: Mapping[str, str]
+    """What it can be filtered by; several values of one key have a blank between them."""
     mark: str = ""
+    """A class of the style sheet."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -50,20 +40,19 @@ class About(msgspec.Struct, frozen=True):
 
 
 class PageSection(msgspec.Struct, frozen=True):
-    """One table with its title; or a grid, whose cells have chips."""
+    """One grid with its title; its cells have chips."""
 
     title: str
     heads: tuple[str, ...]
-    rows: tuple[PageRow, ...] = ()
-    lines: tuple[str, ...] = ()
-    grid: tuple[tuple[str, tuple[tuple[Chip, ...], ...]], ...] = ()
+    lines: tuple[str, ...]
+    grid: tuple[tuple[str, tuple[tuple[Chip, ...], ...]], ...]
     """Rows: a label, and the chips of each cell."""
     abouts: tuple[About, ...] = ()
 
     @property
     def keys(self) -> list[Mapping[str, str]]:
-        """What its rows and chips can be filtered by."""
-        return [row.keys for row in self.rows] + [chip.keys for _, row in self.grid for cell in row for chip in cell]
+        """What its chips can be filtered by."""
+        return [chip.keys for _, row in self.grid for cell in row for chip in cell]
 
 
 MOST_OPEN = 8
@@ -71,7 +60,7 @@ MOST_OPEN = 8
 
 
 def table_page(title: str, subtitle: str, sections: Sequence[PageSection], filters: Mapping[str, str]) -> str:
-    """The page. `filters` are keys of the rows, and what they are called; one with a single value is left out."""
+    """The page. `filters` are keys of the chips, and what they are called; one with a single value is left out."""
     choices = []
     for key, label in filters.items():
         values = {value for section in sections for keys in section.keys for value in keys.get(key, "").split()}

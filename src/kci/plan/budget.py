@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.catalog.runners import Runner, Runners, default_prices, quotas
+from kci.catalog.runners import Runners, default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
 from kci.matrix.names import Kind
-from kci.plan.machines import OWN_MINUTES, price_of
-from kci.plan.plan import BothWays, Estimate, Leg, Part, Plan, Role
+from kci.plan.machines import OWN_MINUTES
+from kci.plan.plan import Estimate, Leg, Part, Plan, Role
 from kci.plurals import count
 
 
@@ -47,27 +47,6 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         wall_at_most=most,
         parts=tuple(parts),
     )
-
-
-def both_ways(legs: Sequence[Leg], runners: Runners) -> tuple[BothWays, ...]:
-    """What the legs that can be crossed cost on either kind of machine; each takes as long on both, roughly."""
-    found = []
-    for system, target in sorted(runners.cross.items()):
-        for host, backends in sorted(target.hosts.items()):
-            compiled = [leg for leg in legs if leg.kind is not Kind.NOARCH]
-            here = [leg for leg in compiled if leg.system == system and leg.backend in backends]
-            if not here:
-                continue
-            native = _costs(_priced(leg, runners.native(leg.backend, system)) for leg in here)
-            crossed = _costs(_priced(leg, runners.machine(leg.backend, host)) for leg in here)
-            minutes, now = sum(leg.minutes for leg in here), sum(bool(leg.built_on) for leg in here)
-            found.append(BothWays(system, host, len(here), minutes, native, crossed, now))
-    return tuple(found)
-
-
-def _priced(leg: Leg, runner: Runner | None) -> Leg:
-    rate, currency = (price_of(runner) if runner is not None else None) or (None, "")
-    return msgspec.structs.replace(leg, rate=rate, currency=currency)
 
 
 def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
@@ -170,16 +149,18 @@ def check_budget(
     return []
 
 
-def check_time(legs: Iterable[Leg]) -> list[Diagnostic]:
-    """Legs that take longer than their jobs may: by an estimate (KCI335), or as recorded (KCI337). One for each kernel.
+def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
+    """Kernels whose legs may take longer than their jobs, and the parts that would fit: KCI335.
 
-    An estimate is above the limit if the middle of its range is.
+    A record has to fit into the job. An estimate can be wrong, so its middle has to fit into half of it, unless
+    kci.toml says how many parts there are.
     """
-    late: dict[tuple[str, bool], list[Leg]] = {}
+    late: dict[str, list[Leg]] = {}
     for leg in legs:
-        if leg.minutes > leg.timeout:
-            late.setdefault((leg.kernel, leg.measured), []).append(leg)
-    return [_late(kernel, same) for (kernel, _), same in sorted(late.items())]
+        chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
+        if leg.minutes > (leg.timeout if chosen else leg.timeout // 2):
+            late.setdefault(leg.kernel, []).append(leg)
+    return [_late(kernel, same) for kernel, same in sorted(late.items())]
 
 
 def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
@@ -187,13 +168,22 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
     took = f"took {worst.minutes} minutes" if worst.measured else f"is estimated to take {worst.takes_text}"
     message = f"{kernel} {worst.name} {took} on {worst.runner_text}, and its job ends after {worst.timeout}{more}"
-    ways = ["name a machine with more cores under [runners] in kci.toml"]
+    ways = []
+    if worst.kind is not Kind.NOARCH and len(worst.variants) < 2:
+        room = max(1, worst.timeout // 2 - _BESIDE)
+        needed = math.ceil(worst.minutes * (worst.parts or 1) / room)
+        ways.append(f'compile it in parts: `parts = {needed}` in a [[limits]] of kci.toml with `kernel = "{kernel}"`')
     ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
+    ways += ["name a machine with more cores under [runners] in kci.toml"]
     ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
     if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
         ways += ["raise `timeout-minutes` in [[limits]]"]
     ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
-    return finding("KCI337" if worst.measured else "KCI335", message, hint="; ".join(ways))
+    return finding("KCI335", message, hint="; ".join(ways))
+
+
+_BESIDE = 10
+"""Minutes of a part leg that setting up takes, at most, and what rounding adds."""
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:

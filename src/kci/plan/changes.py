@@ -20,7 +20,7 @@ from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.affected import KernelEnd, Touch, View, affected, changed_keys, narrow
 from kci.plan.fingerprint import Fingerprints
-from kci.plan.legs import compiled_by
+from kci.plan.legs import image_of
 from kci.suggest import suggestion
 
 _DIFFERENCE = re.compile(
@@ -145,7 +145,7 @@ def only_affected(
     planned by: kci.toml, the catalog if it is a file.
 
     Raises:
-        KciError: as `changes_since`; or an include leads out of its kernel (KCI145).
+        KciError: as `changes_since`.
     """
     changes = changes_since(Path(kernels[0].directory) if kernels else Path(), base)
     by_path = {kernel.directory: kernel for kernel in kernels}
@@ -167,7 +167,6 @@ def only_affected(
             message = f"{kernel.directory} is not in the repository {changes.root}"
             raise KciError(message, hint="plan kernels of one repository at a time with --affected")
         prints = Fingerprints(kernel, tree, now.settings.inputs_of(kernel.build.name))
-        prints.inputs.refuse_escapes()
         if deciding or _may_be_touched(directory, prints, changes):
             end = KernelEnd(kernel, prints, _toolchains(selected, now), now.runners.test)
             views.append(View(selected.name, directory, end, _at_base(kernel, directory, changes, old_tree, before)))
@@ -179,7 +178,7 @@ def _may_be_touched(directory: str, prints: Fingerprints, changes: Changes) -> b
     """Whether a changed file is the kernel's, or it or its tests read it; else it is as it was, if the settings are."""
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
-        for place in (directory, *prints.inputs.graph.allowed)
+        for place in (directory, *prints.inputs.declared)
         for file in changes.files
     ) or any(prints.inputs.is_test(file) for file in changes.files)
 
@@ -206,7 +205,7 @@ def _at_base(
 
 
 def _toolchains(selected: KernelMatrix, terms: Terms) -> dict[Variant, str]:
-    return {variant: compiled_by(variant, terms.runners, container=terms.container) for variant in selected.each_once()}
+    return {variant: image_of(variant, terms.runners, container=terms.container) for variant in selected.each_once()}
 
 
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:

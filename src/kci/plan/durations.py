@@ -6,18 +6,17 @@ The record is JSON: `{"schema": 1, "durations": [{"kernel": "relu", "variant": "
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from kci.errors import rule_error
 from kci.files.bounded_json import read_json, require_schema
-from kci.matrix.names import parse_variant_name
 
 SCHEMA = 1
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
@@ -37,54 +36,12 @@ class _File(msgspec.Struct, frozen=True):
     durations: tuple[Duration, ...]
 
 
-class Durations:
-    """Looks durations up: what a variant took itself, else what its work would take by what other variants took."""
-
-    def __init__(
-        self, entries: Iterable[Duration] = (), estimates: Mapping[tuple[str, str], float] | None = None
-    ) -> None:
-        """With the seconds that the work of variants takes by itself, records of some say something about others."""
-        self.entries = tuple(entries)
-        estimates = estimates or {}
-        exact, alike, of_kernel, of_backend = (defaultdict[Any, list[float]](list) for _ in range(4))
-        for entry in self.entries:
-            exact[entry.kernel, entry.variant].append(entry.seconds)
-            try:
-                backend = parse_variant_name(entry.variant).backend
-            except ValueError:
-                continue
-            alike[entry.kernel, backend].append(entry.seconds)
-            if estimate := estimates.get((entry.kernel, entry.variant)):
-                of_kernel[entry.kernel, backend].append(entry.seconds / estimate)
-        for (_, backend), ratios in of_kernel.items():
-            of_backend[backend].append(statistics.median(ratios))  # every kernel counts once
-        self._exact, self._alike, self._of_kernel, self._of_backend = (
-            {key: statistics.median(values) for key, values in found.items()}
-            for found in (exact, alike, of_kernel, of_backend)
-        )
-
-    def knows(self, kernel: str, backend: str) -> bool:
-        """Whether a variant of a kernel for a backend was recorded."""
-        return (kernel, backend) in self._alike
-
-    def minutes(
-        self, kernel: str, variant: str, backend: str, estimate: float | None = None
-    ) -> tuple[int, bool] | None:
-        """Whole minutes, rounded up, and whether they are the variant's own; None if nothing is known.
-
-        `estimate` is the seconds that its work takes by itself; None if it is unknown.
-        """
-        own = (kernel, variant) in self._exact
-        seconds = self._exact.get((kernel, variant))
-        if seconds is None and estimate is not None:
-            factor = self._of_kernel.get((kernel, backend)) or self._of_backend.get(backend)
-            seconds = None if factor is None else factor * estimate
-        if seconds is None:
-            seconds = self._alike.get((kernel, backend), estimate)
-        return None if seconds is None else (max(1, -int(-seconds // 60)), own)
-
-
-NO_DURATIONS = Durations()
+def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
+    """What each variant took, by kernel and name: the median in whole minutes, rounded up."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        found.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in found.items()}
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:

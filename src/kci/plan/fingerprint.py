@@ -22,31 +22,25 @@ from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.files.walk import is_bytecode
-from kci.inputs.changed_objects import compiled_again
-from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, active
+from kci.inputs.kernel_inputs import KernelInputs, active
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.legs import compiled_by
-from kci.plurals import count
+from kci.plan.legs import image_of
 from kci.version import __version__
 
-SCHEMA = 3
+SCHEMA = 4
 """Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
 
 PACKAGE = Path(__file__).parent.parent
 """Where kci itself lies."""
-
-_PART = 32
-"""Digits of each part of a fingerprint; 128 bits are enough against accidents, and there is no reason to forge one."""
 
 _BUILDING = (
     "builders",
     "processes",
     "toolchains",
     "catalog/data/floors.toml",
-    "inputs/changed_objects.py",
     "run/one_variant.py",
     "tree/digest.py",
     "tree/identity.py",
@@ -67,96 +61,50 @@ class Fingerprints:
     def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
         """Nothing is read yet. `tree` and `extra` are those of `KernelInputs`."""
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
-        self._of_files: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
+        self._of_files: dict[frozenset[tuple[str, str]], str] = {}
 
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
-        """The fingerprint of one variant, 96 hexadecimal digits.
-
-        The first third is over what its code is made with and the names of the files that compilers may read, the
-        second over their content, the last over the Python package and what metadata.json says: see `still_holds`
-        and `compiled_again`.
+        """The fingerprint of one variant, 64 hexadecimal digits: over the files that decide it, and what is said of it.
 
         Args:
             variant: which one.
-            toolchain: what compiles it: for a leg what `compiled_by` says; on this machine what
+            toolchain: what compiles it: for a leg what `image_of` says; on this machine what
                 `toolchain_identity` of `kci.builders` says. Empty for a variant that nothing compiles.
             everything: count every file of the kernel, for a builder that may look at any (nix).
 
         Raises:
-            FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
+            FindingsError: a file cannot be read.
         """
         inputs = self.inputs
-        names, contents = self._hashed(inputs.everything() if everything else inputs.compiled_from(variant))
-        made_with = [SCHEMA, builder(), toolchain, configuration(inputs.build, variant), names]
-        package = [said(inputs.build, variant), *self._hashed(inputs.package_of(variant))]
-        return _short(made_with) + contents[:_PART] + _short(package)
-
-    def still_holds(self, now: str, then: str, read: Mapping[str, str]) -> bool:
-        """Whether a variant that was built earlier is what a build would give now, by what its build really read.
-
-        It is if it is made with the same, no file came or went that a compiler might look for, and what was read (the
-        digests of files as `KernelInputs.shown` names them) has not changed. What a build may read and did not (the
-        header of another backend, say) may differ.
-        """
-        (made, _, package), (made_then, _, package_then) = _parts(now), _parts(then)
-        return bool(read) and (made, package) == (made_then, package_then) and not self._changed(read)
-
-    def compiled_again(self, variant: Variant, now: str, then: PublishedVariant) -> frozenset[str] | None:
-        """The sources that have to be compiled where all objects of an earlier build are there; None where that is all.
-
-        They are as build.toml names them: those that read what changed since, and those with the kernel's id, which
-        every commit changes. Raises as `fingerprint`.
-        """
-        (made, compiled, _), (made_then, compiled_then, _) = _parts(now), _parts(then.fingerprint)
-        if made != made_then:
-            return None
-        if compiled == compiled_then:
-            return compiled_again(self.inputs, variant, ())
-        if then.inputs is None or not then.inputs.files:
-            return None
-        return compiled_again(self.inputs, variant, self._changed(then.inputs.files))
-
-    def _changed(self, read: Mapping[str, str]) -> set[str]:
-        """Of files that were read, by their digests then, the paths in the tree of those that are others now."""
-        tree, found = self.inputs.tree, set()
-        for shown, digest in read.items():
-            path = self.inputs.in_tree(shown)
-            real = tree.file(path)
-            if real is None or tree.digest(real) != digest:
-                found |= {path, real or path}
-        return found
+        compiled = inputs.everything() if everything else inputs.compiled_from(variant)
+        made_with = [SCHEMA, builder(), toolchain, configuration(inputs.build, variant), said(inputs.build, variant)]
+        files = [self._hashed(compiled), self._hashed(inputs.package_of(variant))]
+        data = msgspec.json.encode([made_with, files], enc_hook=str, order="deterministic")
+        return hashlib.sha256(data).hexdigest()
 
     def tests(self) -> str:
         """A hash of what the kernel's tests are made of."""
-        return self._hashed(self.inputs.tests[0])[1]
+        return self._hashed(self.inputs.tests[0])
 
-    def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
-        """A hash over the names of some files, and one over names and content."""
+    def _hashed(self, files: frozenset[tuple[str, str]]) -> str:
+        """A hash over the names and the content of some files."""
         if files not in self._of_files:
             shown, digest = self.inputs.shown, self.inputs.tree.digest
-            named, held = [], []
+            held = []
             for path, real in sorted(files):
-                name = shown(path)
-                behind = name if real == path else shown(real) if real else self._instead(path)
-                named.append(f"{name}\0{behind}\n")
-                held.append(f"{name}\0{digest(real) if real else behind}\n")
-            self._of_files[files] = (_digest_of(named), _digest_of(held))
+                behind = "" if real == path else shown(real) if real else self._instead(path)
+                held.append(f"{shown(path)}\0{behind}\0{digest(real) if real else ''}\n")
+            text = "".join(held).encode(errors="surrogateescape")
+            self._of_files[files] = hashlib.sha256(text).hexdigest()
         return self._of_files[files]
 
     def _instead(self, path: str) -> str:
         """What stands where no file of the tree does; building it will fail and say so."""
         tree = self.inputs.tree
-        kind = tree.kind(path)
+        folder, _, name = path.rpartition("/")
+        here = tree.real(folder)
+        kind = tree.kind(f"{here}/{name}".removeprefix("/")) if here is not None else None
         return f"-> {tree.target(path)}" if kind is EntryKind.LINK else str(kind)
-
-
-def _parts(fingerprint: str) -> tuple[str, str, str]:
-    return fingerprint[:_PART], fingerprint[_PART : 2 * _PART], fingerprint[2 * _PART :]
-
-
-def _short(values: Sequence[Any]) -> str:
-    data = msgspec.json.encode(values, enc_hook=str, order="deterministic")
-    return hashlib.sha256(data).hexdigest()[:_PART]
 
 
 def fingerprints(
@@ -179,7 +127,7 @@ def fingerprints(
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
             found[selected.name, variant.name] = prints.fingerprint(
-                variant, compiled_by(variant, runners, container=container)
+                variant, image_of(variant, runners, container=container)
             )
     return found
 
@@ -241,51 +189,14 @@ def builder() -> str:
     return f"{__version__}+{total.hexdigest()[:16]}"
 
 
-def _digest_of(lines: Iterable[str]) -> str:
-    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
 Key = tuple[str, str]
 """A kernel's name and a variant's."""
 
 
-class PublishedVariant(msgspec.Struct, frozen=True):
-    """A variant that is published and whole."""
-
-    fingerprint: str
-    """What it was made from, as the plan of its run said."""
-    inputs: RecordedInputs | None = None
-    """What its build really read."""
-
-
-class Already(msgspec.Struct, frozen=True):
-    """What need not be built."""
-
-    reasons: dict[Key, str]
-    """Why, for each variant."""
-    fingerprints: dict[Key, str]
-    """The fingerprints of all variants; of these the published ones, so that merging knows them again."""
-    again: dict[Key, frozenset[str]] = {}
-    """Of others, the sources that are compiled where the objects of what is published are kept."""
-
-
-def already(
-    fingerprints: Mapping[Key, str], known: Mapping[Key, PublishedVariant], prints_of: Callable[[str], Fingerprints]
-) -> Already:
-    """The variants that need not be built, by what is planned and what is published.
-
-    `prints_of` gives the files of a kernel by its name, to compare them with what a build read.
-    """
-    reasons: dict[Key, str] = {}
-    kept: dict[Key, str] = {}
-    for key, now in fingerprints.items():
-        found = known.get(key)
-        if found is None:
-            continue
-        if found.fingerprint == now:
-            reasons[key] = f"published already with the same fingerprint, {now[:12]}"
-        elif found.inputs is not None and prints_of(key[0]).still_holds(now, found.fingerprint, found.inputs.files):
-            read = count(len(found.inputs.files), "file")
-            reasons[key] = f"published already, and nothing changed in the {read} that its build read"
-            kept[key] = found.fingerprint
-    return Already(reasons, {**fingerprints, **kept})
+def already(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:
+    """The variants that need not be built, because they are published with the same fingerprint; and why."""
+    return {
+        key: f"published already with the same fingerprint, {now[:12]}"
+        for key, now in fingerprints.items()
+        if published.get(key) == now
+    }

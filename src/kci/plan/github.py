@@ -19,7 +19,6 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
 from kci.matrix.names import Kind, objects_name
-from kci.plan.object_work import work_data
 from kci.plan.plan import LeftOut, Leg, Plan, Role, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
@@ -41,28 +40,17 @@ LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
 """What a job that tests gets to know."""
 
-LIMIT_KEYS = ("max_jobs", "cores", "disk", "cross", "builder")
+LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
 """Keys that a job has only where there is such a limit or need."""
 
-OBJECT_KEYS = ("part", "parts", "torch_only", "takes", "objects_run", "objects_from", "memory")
-"""What a job gets to know about objects, each where there is something to know; `parts` of a link leg may be 0."""
-
-FINISH = "finish"
-"""The matrix of the legs that go on in a second job where they end themselves; an entry that is in it has this key."""
-
-
-def may_go_on(leg: Leg) -> bool:
-    """Whether a leg could end itself before it is done: a part, or a variant that takes long. A link is run again."""
-    if leg.kind is Kind.NOARCH or leg.role is Role.LINK or leg.builder:
-        return False
-    return leg.role is Role.PART or leg.minutes > leg.timeout * work_data().parts.long
+OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
+"""What a job gets to know about objects, each where there is something to know."""
 
 
 def github_matrix(plan: Plan, shard: int | None = None, role: str = Role.WHOLE) -> str:
     """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
 
-    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg. FINISH is that of
-    the legs which go on in a second job.
+    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg.
 
     Raises:
         UsageError: there is no such shard.
@@ -136,20 +124,14 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
 
 def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
     """The jobs that test as a workflow's matrix."""
-    emulated = {"emulate": True}
-    entries = [{key: getattr(test, key) for key in TEST_KEYS} | (emulated if test.host else {}) for test in tests]
-    return {"include": entries}
+    return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
 def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """By role; and those that may go on, the longest of them if they are too many, once more."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in (*Role, FINISH)}
+    """By role."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
     for leg in legs:
-        entry = leg_entry(tier, leg)
-        if may_go_on(leg) and len(found[FINISH]["include"]) < MAX_MATRIX:
-            entry[FINISH] = True
-            found[FINISH]["include"].append(entry)
-        found[leg.role]["include"].append(entry)
+        found[leg.role]["include"].append(leg_entry(tier, leg))
     return found
 
 
@@ -222,9 +204,9 @@ def work_of(
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    those of its `parts` (`more_parts` where there are several jobs for them), its `links` and of what may go on
-    (`finish`), how many legs may run at once (`parallel`, and `parts_parallel` of parts and links), the part of the
-    plan that merging is held against (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
+    those of its `parts` (`more_parts` where there are several jobs for them) and its `links`, how many legs may run at
+    once (`parallel`, and `parts_parallel` of parts and links), the part of the plan that merging is held against
+    (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
     from which variants are carried over (`tree_run`, from `trees` by kernel). Where nothing is merged (`unmerged`), a
     kernel is there for its tests alone, too.
     """
@@ -336,6 +318,4 @@ def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tupl
         LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
     ]
     kept = tuple(leg for leg in plan.legs if leg not in refused)
-    made = {(leg.kernel, name) for leg in kept for name in leg.variants}
-    splits = tuple(item for item in plan.splits if (item.kernel, item.variant) in made)
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests, splits=splits)
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

@@ -58,8 +58,7 @@ class TestMachine(msgspec.Struct, frozen=True):
 
     def inputs(self, tests: str) -> str:
         """What a test leg of it depends on beside the tree, by a hash of the tests; see `Fingerprints.tests`."""
-        emulated = ["emulated"] if self.runner.host else []
-        return _hashed([tests, self.runner.group or "", *self.runner.labels, *emulated]) if tests else ""
+        return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
 def machines_for(variants: Iterable[str], test: Mapping[tuple[str, str], Runner]) -> Iterator[TestMachine]:
@@ -110,7 +109,6 @@ def plan_tests(
                     timeout=limit.timeout_minutes or _MINUTES,
                     inputs=inputs,
                     run=run,
-                    host=runner.host,
                 )
             )
     return tuple(found)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kci.catalog.runners import Runner, Runners, default_runners
+from kci.catalog.runners import Runners, default_runners
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import COMPUTE_PREFIX, Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
-from kci.plan.durations import NO_DURATIONS, Durations
+from kci.plan.durations import Duration, recorded_minutes
+from kci.plan.estimates import Minutes, Size, estimated
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.machines import UNKNOWN_BUILD, most_minutes, pool_of, price_of
-from kci.plan.object_work import Work, work_data
-from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, Split
+from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.sharding import assign, shards
-from kci.plan.splitting import Placed, Room, of_minutes, split_kernel, whole_leg
+from kci.plan.splitting import Placed, split_legs, whole_leg
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
@@ -96,14 +95,12 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """The trees of kernels that earlier runs have made."""
     whole: bool = False
     """Whether all is tested that such a tree has, and not only what is planned."""
-    works: Mapping[tuple[str, str], Work] = {}
-    """What is compiled for each variant (kernel and name): how long that takes where nothing was recorded."""
+    sizes: Mapping[tuple[str, str], Size] = {}
+    """How much is compiled for each variant (kernel and name): what it takes where nothing was recorded."""
     split: bool = False
-    """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and name."""
-    again: Mapping[tuple[str, str], frozenset[str]] = {}
-    """The sources that are compiled of variants (kernel and name) whose other objects are among those."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -118,7 +115,7 @@ def make_plan(
     runners: Runners | None = None,
     options: PlanOptions | None = None,
     *,
-    durations: Durations = NO_DURATIONS,
+    durations: Iterable[Duration] = (),
 ) -> Plan:
     """Give every variant of a matrix a runner and an image; by default among those that kci ships.
 
@@ -130,15 +127,11 @@ def make_plan(
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_twins(matrix)
-    rooms = _rooms(matrix, runners, options)
-    estimates = {key: room.seconds() for key, room in rooms.items()}
-    durations = Durations(durations.entries, estimates)
-    known_objects = {key for key, room in rooms.items() if 0 < room.work.recorded == len(room.work.objects)}
+    recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
     skipped: list[Skipped] = []
-    splits: list[Split] = []
     for kernel in matrix.kernels:
         placed: list[Placed] = []
         planned: list[str] = []
@@ -150,10 +143,8 @@ def make_plan(
                 runners,
                 container=options.container,
                 kernel=kernel.name,
-                durations=durations,
-                estimate=estimates.get((kernel.name, name)),
-                recorded=(kernel.name, name) in known_objects,
-                ends=rooms[kernel.name, name].work.ends if (kernel.name, name) in rooms else None,
+                recorded=recorded.get((kernel.name, name)),
+                size=options.sizes.get((kernel.name, name)),
             )
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
@@ -163,15 +154,10 @@ def make_plan(
             if reason := options.skip.get((kernel.name, name)):
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
-                again = options.again.get((kernel.name, name))
-                placed.append(found if again is None else _without_kept(found, rooms, kernel.name, again))
-        more, whole = [], placed
-        if options.split:
-            apart, told = split_kernel(kernel, [item for item in placed if not item.leg.builder], rooms, runners)
-            splits += told
-            more = [item for legs_of in apart.values() for item in legs_of]
-            whole = [item for item in placed if item.variant.name not in apart]
-        legs += [*group(kernel, whole, options.grouping), *more]
+                placed.append(found)
+        whole = [item for item in placed if item.parts == 1 or not options.split]
+        legs += group(kernel, whole, options.grouping)
+        legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
@@ -197,23 +183,10 @@ def make_plan(
         skipped=tuple(skipped),
         shards=shards(legs, count),
         commit=options.commit,
-        splits=tuple(splits),
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
         ),
     )
-
-
-def _without_kept(placed: Placed, rooms: dict[tuple[str, str], Room], kernel: str, again: frozenset[str]) -> Placed:
-    """A variant of which only some sources are compiled: its minutes in proportion, and its room for these."""
-    key = kernel, placed.variant.name
-    if key not in rooms:
-        return placed
-    whole = rooms[key]
-    rooms[key] = whole._replace(work=whole.work.of(again))
-    minutes = max(1, math.ceil(placed.leg.minutes * rooms[key].seconds() / whole.seconds()))
-    leg = of_minutes(placed.leg, minutes, compiles=len(rooms[key].work.objects))
-    return placed._replace(leg=leg)
 
 
 _TVM_FFI = (Backend.CPU, Backend.CUDA)
@@ -226,16 +199,13 @@ def place(
     *,
     container: bool,
     kernel: str = "",
-    durations: Durations = NO_DURATIONS,
-    estimate: float | None = None,
-    recorded: bool = False,
-    ends: tuple[float, float] | None = None,
+    recorded: int | None = None,
+    size: Size | None = None,
 ) -> Placed | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
-    Without `container` it is built on the runner itself. `estimate` is the seconds that compiling it takes, by what
-    there is to compile, `ends` the least and the most of that as multiples of it, and `recorded` whether all of it took
-    so long in an earlier run.
+    Without `container` it is built on the runner itself. `recorded` is the minutes that it took, and `size` what there
+    is to compile, as far as these are known.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
@@ -244,28 +214,17 @@ def place(
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
         return Unplaced("KCI301", f"no runner is known for {system}")
-    if runner.host and not crossed_by(variant, runner, runners, container=container):
-        runner = runners.native(variant.backend, system)
-        if runner is None:
-            return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
         return Unplaced("KCI303", _not_compiled(variant.backend, system))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
-    if runner.host:
-        version = ".".join((variant.compute or "").split(".")[:2])
-        image = runner.cross_image.replace("{compute}", version) if container else ""
     limit = runners.limit(kernel, variant.backend)
-    found = durations.minutes(kernel, variant.name, variant.backend, estimate)
-    minutes, measured = found or (build.minutes, False)
-    known = work_data().range
-    if found is None:
-        ends = known.unknown
-    elif durations.knows(kernel, variant.backend):
-        ends = known.kernel
-    least, most = (1.0, 1.0) if noarch else ends or known.unknown
+    if recorded is not None or noarch:
+        minutes = Minutes(*[recorded or build.minutes] * 3)
+    else:
+        minutes = estimated(size, variant.backend, build, runner, limit.max_jobs)
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -279,10 +238,10 @@ def place(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
         timeout=limit.timeout_minutes or build.timeout,
-        minutes=minutes,
-        measured=measured,
-        at_least=None if measured else max(1, math.floor(minutes * least)),
-        at_most=None if measured else math.ceil(minutes * most),
+        minutes=minutes.about,
+        measured=recorded is not None,
+        at_least=None if recorded is not None else minutes.least,
+        at_most=None if recorded is not None else minutes.most,
         pool=pool_of(runner),
         rate=rate,
         currency=currency,
@@ -291,21 +250,11 @@ def place(
         cores=limit.cores if variant.backend == "cuda" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
-        recorded=recorded and not measured,
-        built_on=runner.host,
-        cross=runners.cross[system].package if runner.host and not image else None,
         builder=None if compiled else "nix",
     )
-    return Placed(variant, leg, build.setup, most_minutes(runner))
-
-
-def crossed_by(variant: Variant, runner: Runner, runners: Runners, *, container: bool) -> bool:
-    """Whether a runner of another system compiles a variant: in an image of its own, or with what packages have."""
-    target = runners.cross.get(variant.system)
-    versions = target.hosts.get(runner.host, {}).get(variant.backend) if target is not None else None
-    if variant.kind is Kind.NOARCH or versions is None:
-        return False
-    return bool(runner.cross_image and container) or not versions or variant.compute in versions
+    splits = compiled and not noarch and size is not None
+    parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
+    return Placed(variant, leg, build.setup, most_minutes(runner), parts)
 
 
 def _not_compiled(backend: str, system: str) -> str:
@@ -323,33 +272,6 @@ def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> s
     """The image that a variant's leg builds in; empty for none."""
     placed = place(variant, runners, container=container)
     return "" if isinstance(placed, Unplaced) else placed.leg.image
-
-
-def compiled_by(variant: Variant, runners: Runners, *, container: bool = True) -> str:
-    """What compiles a variant, as far as a plan knows: its image; for another CPU also on which, by what package."""
-    placed = place(variant, runners, container=container)
-    if isinstance(placed, Unplaced):
-        return ""
-    leg = placed.leg
-    return f"{leg.image or leg.cross} on {leg.built_on}" if leg.built_on else leg.image
-
-
-def _rooms(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], Room]:
-    """What each variant's runner has room for."""
-    found = {}
-    for kernel in matrix.kernels:
-        for variant in kernel.each_once():
-            work = options.works.get((kernel.name, variant.name))
-            backend = "noarch" if variant.kind is Kind.NOARCH else variant.backend
-            runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
-            if work is not None and runner is not None:
-                most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
-                build = runners.build.get(variant.backend)
-                if runner.memory_gb and build is not None and build.memory:
-                    most = min(most, runner.memory_gb // build.memory)
-                cores = max(1, min(most, runner.cpus))
-                found[kernel.name, variant.name] = Room(work, cores, runner.memory_gb or math.inf)
-    return found
 
 
 def _refuse_twins(matrix: Matrix) -> None:

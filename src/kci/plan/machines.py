@@ -68,16 +68,12 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         if images is not None:
             base = build.get(backend) or UNKNOWN_BUILD
             build[str(backend)] = _with_images(base, images)
-    own = _machines(settings.runners, defaults.runner)
-    # What is compiled for another CPU is tested by emulation, unless kci.toml has a machine of that CPU.
-    emulated = {key: runner for key, runner in own.items() if runner.host and key[0] == "cpu"}
     return Runners(
         runner=defaults.runner,
         build=build,
-        own=own,
-        test=emulated | _machines(settings.test, {}),
+        own=_machines(settings.runners, defaults.runner),
+        test=_machines(settings.test, {}),
         limits=settings.limits,
-        cross=defaults.cross,
         nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )
 
@@ -104,7 +100,7 @@ def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tup
     for backend in RUNNER_KINDS:
         for system in SYSTEMS:
             layers = list(_layers(table, backend, system))
-            runner = _crossing(table, backend, system, defaults) or defaults.get(system, Runner((), 0, 0))
+            runner = defaults.get(system, Runner((), 0, 0))
             for machine in layers:
                 runner = _overlay(runner, machine)
             if layers and (runner.labels or runner.group):
@@ -117,25 +113,6 @@ def _layers(table: MachinesByBackend, backend: str, system: str) -> Iterator[Mac
         of_backend = by_name(table, name)
         if of_backend is not None and (machine := by_name(of_backend, system)):
             yield machine
-
-
-def _crossing(table: MachinesByBackend, backend: str, system: str, defaults: dict[str, Runner]) -> Runner | None:
-    """The runner of the other CPU that compiles for a system, if kci.toml says so and there is one."""
-    said = said_of_crossing(table, backend, system)
-    target = default_runners().cross.get(system)
-    hosts = [host for host, backends in target.hosts.items() if backend in backends] if target else []
-    if not hosts or said is None or said is False:
-        return None
-    runner = defaults.get(hosts[0], Runner((), 0, 0))
-    for machine in _layers(table, backend, hosts[0]):
-        runner = _overlay(runner, machine)
-    return msgspec.structs.replace(runner, host=hosts[0], cross_image=said if isinstance(said, str) else "")
-
-
-def said_of_crossing(table: MachinesByBackend, backend: str, system: str) -> bool | str | None:
-    """What kci.toml says under `runners` about compiling for a system on the other CPU; None if it says nothing."""
-    said = [machine.cross for machine in _layers(table, backend, system) if machine.cross is not None]
-    return said[-1] if said else None
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:

@@ -9,7 +9,7 @@ import msgspec
 
 from kci.config.discover import FaultyKernel
 from kci.config.settings import Ignore
-from kci.config.values import Crossed, LeaveOut
+from kci.config.values import LeaveOut
 from kci.matrix.names import Kind
 from kci.plan.machines import Pool
 
@@ -94,31 +94,19 @@ class Leg(msgspec.Struct, frozen=True):
     part: int | None = None
     """The share of its variant's objects that it compiles, from 1 on; None for a leg that makes variants."""
     parts: int | None = None
-    """How many shares there are. With 0, a link leg compiles itself what it takes from no other."""
-    torch_only: bool = False
-    """Whether the shares are of those objects alone that read torch's headers: parts of another variant have others."""
+    """How many shares there are."""
     takes: tuple[str, ...] = ()
     """The part legs of the kernel whose objects a link leg takes, by name."""
     objects_run: str = ""
     """The earlier run whose objects it starts with; empty for none."""
     objects_from: str = ""
     """The artifact of that run that has them."""
-    built_on: str = ""
-    """The system of its runner, where that is another one than its variants'."""
-    cross: str | None = None
-    """The package with the cross compiler that its runner needs; None where an image has one, or none is needed."""
     builder: str | None = None
     """`nix` where the nix builder makes it; None for the builder that fits."""
-    memory: int | None = None
-    """The GiB that one compiler takes at its worst, roughly, where more than the backend's usual."""
-    recorded: bool = False
-    """Whether `minutes` comes from the seconds that all its objects took in an earlier run."""
     at_least: int | None = None
     """The minutes that it takes in the best case; None if `minutes` was recorded."""
     at_most: int | None = None
     """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
-    compiles: int | None = None
-    """How many of its objects `minutes` counts, where the others are those of `objects_run`; None if it counts all."""
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -167,8 +155,6 @@ class TestLeg(msgspec.Struct, frozen=True):
     """A hash of what it runs and where: the kernel's tests, and the labels; empty if the plan was made without."""
     run: str = ""
     """The earlier run whose tree it tests; empty for the tree that this run merges."""
-    host: str = ""
-    """The system of its runner, if that is another one: then qemu runs the tests."""
 
     @property
     def runner_text(self) -> str:
@@ -199,25 +185,6 @@ class Skipped(msgspec.Struct, frozen=True):
     kernel: str
     variant: str
     reason: str
-
-
-class Split(msgspec.Struct, frozen=True):
-    """A variant that is compiled in parts, or of whose objects those of another are some; and why."""
-
-    kernel: str
-    variant: str
-    parts: int
-    """Its own; 0 if its link compiles what it takes from no other."""
-    objects: int
-    minutes: int
-    """What it would take in one job, roughly."""
-    reason: str
-    takes: str = ""
-    """The variant of the same kernel whose parts compile objects for it too."""
-    shared: int = 0
-    """How many objects these are."""
-    saves: int = 0
-    """Minutes of machines, roughly, against compiling it alone."""
 
 
 class KernelPlan(msgspec.Struct, frozen=True):
@@ -267,10 +234,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
-    splits: tuple[Split, ...] = ()
-    """The variants that are compiled in parts, and why."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -282,20 +245,6 @@ class Part(msgspec.Struct, frozen=True):
     legs: int
     minutes: int
     costs: dict[str, float]
-
-
-class BothWays(msgspec.Struct, frozen=True):
-    """What the legs for one system cost on machines of that system, and compiled on those of another CPU."""
-
-    system: str
-    host: str
-    legs: int
-    minutes: int
-    native: dict[str, float]
-    crossed: dict[str, float]
-    """By currency, as far as the runners have prices."""
-    now: int
-    """How many of them are crossed as it is."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -325,8 +274,6 @@ class Estimate(msgspec.Struct, frozen=True):
     """The same for `at_least` and `at_most`."""
     parts: tuple[Part, ...]
     """The largest first."""
-    both_ways: tuple[BothWays, ...] = ()
-    """For each system that machines of another CPU compile for."""
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -359,10 +306,6 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; null where none is published."""
-    splits: tuple[Split, ...] = ()
-    """The variants that are compiled in parts, and why."""
-    crossed: Crossed = Crossed.TESTED
-    """Whether variants that were compiled on another system are published untested."""
     estimate: Estimate | None = None
 
 

@@ -16,7 +16,7 @@ from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.matrix.kernel_lints import Found
-from kci.suggest import nearest
+from kci.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):
@@ -71,22 +71,30 @@ def label_malformed(subject: _Subject) -> Iterator[Found]:
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
 
 
-def label_misspelt(subject: _Subject) -> Iterator[Found]:
-    """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
-    import difflib
+_OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
+"""What GitHub calls the machines that it hosts for everybody."""
 
+
+def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
+    """KCI323: a label that looks like one of GitHub's own, and that it does not have, or has for another system."""
+    hosted = hosted_runners()
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
-        for index, label in enumerate(machine.labels or ()):
-            if label.lower() in hosted_runners().labels or not label.startswith(("ubuntu-", "macos-", "windows-")):
-                continue
-            near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
-            if near and len(label) <= len(near[0]) + 1:
+        system = str(path[2])
+        instead = one_of(label for label, its in hosted.labels.items() if its == system)
+        for index, text in enumerate(machine.labels or ()):
+            label, place = text.lower(), (*path, "labels", index)
+            if label in hosted.retired:
+                yield place, f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever", instead
+            elif label in hosted.labels:
+                if hosted.labels[label] != system:
+                    yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
+            elif _OF_GITHUB.fullmatch(label):
                 message = (
-                    f"GitHub has no hosted runner {quoted(label[:60])}: without a self-hosted one, jobs wait forever"
+                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, jobs wait forever"
                 )
-                yield (*path, "labels", index), message, f"did you mean `{near[0]}`?"
+                yield place, message, instead
 
 
 def price_without_currency(subject: _Subject) -> Iterator[Found]:
@@ -179,14 +187,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
     for index, limit in enumerate(settings.limits):
-        for key in ("max-jobs", "cores", "timeout-minutes"):
+        for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-        parts = limit.parts if isinstance(limit.parts, int) else None
-        yield ("limits", index, "parts"), parts, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-    for path, machine in subject.machines():
-        image = machine.cross if isinstance(machine.cross, str) else None
-        yield (*path, "cross"), image, _IMAGE.fullmatch, "true, or a container image with a cross compiler"
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None
@@ -201,14 +204,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
     yield ("actions", "version"), actions.version, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    yield (
-        ("actions", "wheel"),
-        actions.wheel,
-        _WHEEL.fullmatch,
-        "a wheel of kci's: a path below the root, or `https://`",
-    )
-    yield ("actions", "index"), actions.index, re.compile(r"https://[!-~]+").fullmatch, "the https address of an index"
-    yield ("actions", "sha256"), actions.sha256, re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits in lower case"
     for action, pin in actions.pins.items():
         place = ("actions", "pins", action)
         yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
@@ -218,13 +213,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
-    staging = "an owner on the Hub that is not the one of `repo-prefix`: what nobody has merged stands apart"
-    yield (
-        ("pull-request", "staging"),
-        settings.pull_request.staging,
-        lambda owner: _OWNER.fullmatch(owner) and owner != publish.repo_prefix,
-        staging,
-    )
     yield ("publish", "branch"), publish.branch, is_branch, branch
     yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
     yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"
@@ -243,9 +231,6 @@ _MOST = 9999
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_WHEEL = re.compile(
-    r"(?:https://[!-~]+/|(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*)kci-[A-Za-z0-9_.+]+-py3-none-any\.whl", re.ASCII
-)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
@@ -346,20 +331,9 @@ def failures_without_effect(subject: _Subject) -> Iterator[Found]:
         yield ("schedule", "issues", "failures"), message, "remove it; docs/compat.md has the rules"
 
 
-def cross_without_effect(subject: _Subject) -> Iterator[Found]:
-    """KCI350: `cross` where nothing compiles for another system."""
-    for path, machine in subject.machines():
-        target = default_runners().cross.get(str(path[2]))
-        backends = {backend for host in (target.hosts.values() if target else ()) for backend in host}
-        if machine.cross and (path[0] != "runners" or not backends or path[1] not in ("any", *backends)):
-            known = ", ".join(sorted(default_runners().cross))
-            message = f"`cross` has no effect here: kci compiles for {known} on the other CPU, and for few backends"
-            yield (*path, "cross"), message, "`[runners.cpu.aarch64-linux]`, `cuda` or `any` in place of `cpu`"
-
-
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
-    "KCI323": label_misspelt,
+    "KCI323": label_of_no_runner,
     "KCI324": price_without_currency,
     "KCI325": currencies_mixed,
     "KCI326": unknown_kernel,
@@ -371,9 +345,8 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI334": digest_of_several,
     "KCI336": cores_without_effect,
     "KCI338": branch_of_one_version,
-    "KCI350": cross_without_effect,
     "KCI816": failures_without_effect,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI350", "KCI816")
+_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI816")
 """The rules that are about a key, not about its value."""

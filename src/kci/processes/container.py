@@ -326,8 +326,8 @@ def _sources(kernel_dir: Path) -> list[Mount]:
 
 
 def _of_launchers() -> list[str]:
-    """The variables that launchers of compilers read themselves, without those with a place of this machine."""
-    prefixes = ["CCACHE_", "SCCACHE_", "DISTCC_", "ICECC_"]
+    """The variables that compiler caches read themselves, without those with a place of this machine."""
+    prefixes = ["CCACHE_", "SCCACHE_"]
     if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
         prefixes.append("AWS_")  # what S3 asks for
     named = (item for item in os.environ.items() if item[0].startswith(tuple(prefixes)) and item[0] not in PLACES)

@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -47,17 +47,6 @@ class FailedCommand(msgspec.Struct, frozen=True):
     """Whether it had no memory."""
 
 
-class EndedCommand(msgspec.Struct, frozen=True):
-    """A command of ninja that succeeded."""
-
-    output: str
-    """What it made, as build.ninja names it."""
-    seconds: float | None
-    """What it took; None where nobody saw it run."""
-    alone: bool = False
-    """Whether it ran alone, because it was killed for want of memory before."""
-
-
 class NinjaRun(msgspec.Struct, frozen=True):
     """What ninja is to do."""
 
@@ -76,37 +65,20 @@ def ending(minutes: float | None) -> float | None:
     return None if minutes is None else time.monotonic() + 60 * minutes
 
 
-def run_ninja(run: NinjaRun, log: Log, ended: Callable[[EndedCommand], None]) -> Finished | None:
-    """Run ninja until all is made or a command has failed; `ended` takes each object that was made.
+def run_ninja(run: NinjaRun, log: Log) -> Finished | None:
+    """Run ninja until all is made or a command has failed.
 
     None where the time was over: what still ran was ended.
 
     Raises:
         BuildFailedError: an object was killed for want of memory, and again when it was compiled alone.
     """
-    told, tried, queue = set(_entries(run.work)), set[str](), list[str]()
-
-    def tell() -> None:
-        for entry in _entries(run.work):
-            if entry not in told:
-                told.add(entry)
-                begun, end, _, output, _ = entry.split("\t")
-                if output in run.objects:
-                    ended(EndedCommand(output, (int(end) - int(begun)) / 1000, output in tried))
-
-    def listen(line: str) -> None:
-        log(line)
-        if read_progress(line) is not None:
-            tell()
-
+    tried, queue = set[str](), list[str]()
     while True:
         alone = queue.pop(0) if queue else ""
         command = [*run.command, "-j1", alone] if alone else run.command
-        try:
-            with _time_limit(run.ends_at) as limit:
-                done = guarded(command, listen, env=run.environment, lock=run.lock, started=limit.follow)
-        finally:
-            tell()
+        with _time_limit(run.ends_at) as limit:
+            done = guarded(command, log, env=run.environment, lock=run.lock, started=limit.follow)
         if limit.over:
             return None
         killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in run.objects]
@@ -153,15 +125,6 @@ def _time_limit(ends_at: float | None) -> Iterator[_TimeLimit]:
     finally:
         timer.cancel()
         timer.join()
-
-
-def _entries(work: Path) -> list[str]:
-    # ninja may write the file anew as it starts, so that there is no place in it from which to read on
-    try:
-        text = (work / NINJA_LOG).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n") and line.count("\t") == 4]
 
 
 def failed_commands(output: str) -> list[FailedCommand]:

@@ -68,8 +68,6 @@ class WantedBranch(msgspec.Struct, frozen=True):
     version: int = MAIN_VERSION
     removed: frozenset[str] = frozenset()
     """Other variants to remove."""
-    at: str = ""
-    """The only commit that this may follow; empty for any."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare a branch with this.

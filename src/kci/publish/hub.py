@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+import email.utils
 import enum
 import importlib
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +25,6 @@ MAIN = "main"
 
 _SMALL = 1024 * 1024
 """Up to this many bytes a file is read once and uploaded from memory."""
-_MOST_PATIENT = 300.0
 _PROPOSALS = 10
 """How many pull requests are looked at; each costs a listing."""
 _PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
@@ -90,9 +92,6 @@ class HubKernel:
     def create_branch(self, branch: str) -> None:
         """Make a branch from the main one; one that exists is left alone."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
-
-    def remove_branch(self, branch: str) -> None:
-        self._ask(lambda api: api.delete_branch(self.repo_id, branch=branch, repo_type="kernel"))
 
     def create_repository(self) -> None:
         """Make the repository; one that exists is left alone."""
@@ -182,7 +181,7 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
     if obstacle is None:
         obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
     told = _WHY.get(status, "")
-    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers))
+    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers, said))
 
 
 _WHY = {
@@ -192,9 +191,21 @@ _WHY = {
 }
 
 
-def _wait(headers: Mapping[str, str]) -> float | None:
-    """For how long the Hub asks to be left alone: `Retry-After: 7`, or `RateLimit: "api";r=0;t=7`."""
-    for value in (headers.get("retry-after", ""), *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
-        if value.strip().isdecimal():
-            return min(float(value), _MOST_PATIENT)
-    return None
+_IN_WORDS = re.compile(r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+
+
+def _wait(headers: Mapping[str, str], said: str) -> float | None:
+    """For how many seconds the Hub asks to be left alone; None where it does not say.
+
+    It says `Retry-After: 7`, or that with a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour` in its words.
+    """
+    after = headers.get("retry-after", "").strip()
+    for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
+        if re.fullmatch(r"\d{1,9}", value, re.ASCII):
+            return float(value)
+    with suppress(ValueError):
+        date = email.utils.parsedate_to_datetime(after)
+        return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
+    found = _IN_WORDS.search(said)
+    return float(int(found[1]) if found[1].isdecimal() else 1) * _SECONDS[found[2].lower()] if found else None

@@ -14,14 +14,13 @@ from kci.config.find_settings import find_settings
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
-from kci.config.values import Crossed, LeaveOut, is_branch
-from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UsageError
+from kci.config.values import LeaveOut, is_branch
+from kci.diagnostics import Diagnostic
+from kci.errors import UsageError
 from kci.files.replace import Log
 from kci.hub.client import find_access, known_access
-from kci.plurals import count
 from kci.publish.branch_changes import MAIN_VERSION, TakeoverTerms, version_of
-from kci.publish.hub import HubAnswerError, HubKernel
+from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.render.repository import publish_jobs
@@ -47,10 +46,6 @@ class PublishRequest(msgspec.Struct, frozen=True):
     leave_out: LeaveOut | None = None
     """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
     older: bool = False
-    staged: str = ""
-    """The kernel that the tree must be of, to stage it: the branch is made anew, and the front page is left alone."""
-    tested: tuple[str, ...] | None = ()
-    """The digests of the variants on which tests have passed; None where a run has judged that."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -107,54 +102,16 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         told = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(told, hint="name the kernel that the tree was made of")
-    if request.staged and name != request.staged:
-        raise FindingsError(f"{request.tree} is {name[:100]!r}, not {request.staged}")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
-    _require_tested(request, settings, release)
     terms = _terms(request, settings, release)
     access = known_access() if request.dry_run else find_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    if request.staged and not request.dry_run:
-        log(remove_staged(target.repo_id, target.branch))
-        release = msgspec.structs.replace(release, card=None)
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, terms, mirror=target.mirror and not request.staged)
+    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, done, request.dry_run)
-
-
-def remove_staged(repo_id: str, branch: str) -> str:
-    """Remove the branch of a pull request from a staging repository; returns what was done.
-
-    Raises UsageError for another branch, and FindingsError and MissingToolError as `publish_tree`.
-    """
-    if not re.fullmatch(r"pr-[1-9][0-9]{0,17}", branch) or not _REPOSITORY.fullmatch(repo_id):
-        raise UsageError(f"{branch[:80]!r} of {repo_id[:80]!r} is not the branch of a pull request")
-    hub = HubKernel(repo_id, find_access(repo_id))
-    try:
-        if branch not in hub.heads():
-            return f"{repo_id} has no branch {branch}"
-        hub.remove_branch(branch)
-    except HubAnswerError as answer:
-        raise FindingsError(f"{repo_id} does not remove {branch}: {answer.message}") from answer
-    return f"{repo_id}: removed {branch}"
-
-
-def _require_tested(request: PublishRequest, settings: Publish, release: Release) -> None:
-    crossed = [entry for entry in release.manifest.present if entry.origin.built_on]
-    if settings.crossed is Crossed.UNTESTED or request.tested is None:
-        return
-    found = [
-        finding("KCI520", f"{entry.variant} was compiled on {entry.origin.built_on} and no test has run it")
-        for entry in crossed
-        if entry.digest not in request.tested
-    ]
-    if found:
-        hint = "say [publish] crossed in kci.toml"
-        message = f"{count(len(found), 'variant')} of another system than this would be published untested"
-        raise FindingsError(message, hint=hint, diagnostics=found)
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:

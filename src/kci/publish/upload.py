@@ -6,6 +6,7 @@ reply was lost is found, and another publisher's commit is either built upon or 
 
 from __future__ import annotations
 
+import datetime
 import enum
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from kci.publish.hub import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.publish.release import LocalFile, Release
 
 ATTEMPTS = 8
+_MOST_PATIENT = 300.0
+"""So many seconds are waited. A Hub that asks for more is asked by the next run: a job costs while it waits."""
 README = "README.md"
 
 
@@ -115,7 +118,7 @@ class Publisher(msgspec.Struct, frozen=True):
     ) -> PublishedBranch:
         """Bring files to a branch in one commit, and leave all else there alone; `taking` is what a release replaces.
 
-        FindingsError: the branch is not where it has to be, or the Hub refuses or does not answer.
+        FindingsError: the Hub refuses or does not answer.
         """
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
@@ -123,6 +126,8 @@ class Publisher(msgspec.Struct, frozen=True):
         for attempt in range(ATTEMPTS):
             if attempt:
                 seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
+                if seconds > _MOST_PATIENT:
+                    break
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
@@ -151,10 +156,13 @@ class Publisher(msgspec.Struct, frozen=True):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
-        raise FindingsError(
-            f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}",
-            hint="run the same command again later: what was uploaded is not uploaded twice",
-        ) from problem
+        message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
+        if (seconds := problem.wait or 0.0) > _MOST_PATIENT:
+            at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+            message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
+            when = f"after {at:%Y-%m-%d %H:%M} UTC"
+        hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
+        raise FindingsError(message, hint=hint) from problem
 
     def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
         """The pull request that has all of it already: of an earlier run, or one whose reply was lost."""
@@ -187,10 +195,6 @@ class Publisher(msgspec.Struct, frozen=True):
         there = self.hub.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(there, inherited=inherited)
-        if goal.at not in ("", head) and not changes.empty:  # else it is there: its reply was lost
-            where = f"is at {head}" if head else "is not there"
-            message = f"{self.name}@{goal.branch} {where}, and what is to be added is about {goal.at}"
-            raise FindingsError(message, hint="nothing was changed; look at what is there now, and name that commit")
         if taking is None or (inherited and goal.version != MAIN_VERSION):
             return head, there, goal, changes
         release, terms = taking

@@ -93,15 +93,12 @@ class RecordedOptions(msgspec.Struct, frozen=True):
     """The options of the command in a file's header."""
 
     kernels: tuple[str, ...] = ()
-    mode: str | None = None
     branch: str | None = None
     pin: str | None = None
-    without_actions: str | None = None
-    """Empty where the option is there."""
     ci: str | None = None
 
 
-_OPTIONS = ["mode=", "branch=", "pin=", "without-actions", "ci="]
+_OPTIONS = ["branch=", "pin=", "ci="]
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -116,7 +113,7 @@ def recorded_options(text: str) -> RecordedOptions:
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    return RecordedOptions(tuple(kernels), **{name[2:].replace("-", "_"): value for name, value in options})
+    return RecordedOptions(tuple(kernels), **{name[2:]: value for name, value in options})
 
 
 def with_content(text: str) -> str:

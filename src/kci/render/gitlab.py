@@ -169,7 +169,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     return {
         "job": f"{leg.kernel}: {leg.name}",
         "image": leg.image or gitlab_data().image,
-        "tags": _tags(leg.runner, leg.built_on or leg.system),
+        "tags": _tags(leg.runner, leg.system),
         "timeout": leg.timeout,
         "part": leg.part,
         # More than GitLab takes: then the stage of the parts is waited for as a whole.
@@ -177,7 +177,6 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
         "links": bool(leg.takes),
         "objects": name,
         "pack": pack,
-        "cross": leg.cross,
         "script": threads + shlex.join([*words, "--", leg.path]),
     }
 
@@ -222,13 +221,11 @@ def _test(test: TestLeg) -> dict[str, Any]:
     record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
     words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
     words += ["--leg", test.name, "--record", record]
-    words += ["--emulate"] if test.host else []
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
-        "tags": _tags(test.runner, test.host or test.system),
+        "tags": _tags(test.runner, test.system),
         "timeout": test.timeout,
-        "emulate": bool(test.host),
         "record": record,
         "script": shlex.join(words) + python,
     }

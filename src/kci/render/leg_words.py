@@ -10,6 +10,5 @@ def build_words(leg: Leg, tier: str) -> list[str]:
     words = ["build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
-    words += ["--torch-only"] if leg.torch_only else []
     words += ["--builder", leg.builder] if leg.builder else []
     return words

@@ -1,23 +1,20 @@
-"""What a repository adds to its rendered workflows: steps at named points, jobs, and templates in place of kci's.
+"""What a repository adds to its rendered workflows: steps at named points, and jobs.
 
 All of it lies in `.github/kci/`, where rendering never writes:
 
 - `<point>.yml`: a list of steps, put where `POINTS` says;
-- `jobs.yml`: jobs for kci.yml, by id;
-- `templates/<name>`: a template in place of the one that kci ships, made from the very one that this kci ships.
+- `jobs.yml`: jobs for kci.yml, by id.
 
 A part that has no place any more is an error, never left out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -27,12 +24,6 @@ from kci.render.committed import read_committed
 from kci.render.pins import Pin, repinned
 from kci.render.workflow_yaml import load_workflow
 from kci.suggest import nearest
-
-if TYPE_CHECKING:
-    import jinja2
-
-TEMPLATES = "github"
-"""The folder of the templates among kci's."""
 
 FOLDER = ".github/kci"
 JOBS_FILE = f"{FOLDER}/jobs.yml"
@@ -46,7 +37,6 @@ POINTS = {
 }
 """The named points for steps, and where each of them is."""
 
-_FIRST_LINE = re.compile(r"\A\[# kci-template: ([0-9a-f]{16}) #\]\n")
 _HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
 """Status functions that let a job run behind a skipped one; `success()` is what holds for every job without any."""
 _OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
@@ -63,8 +53,6 @@ class OwnParts(msgspec.Struct, frozen=True):
     job_ids: tuple[str, ...] = ()
     results: dict[str, str] = {}
     """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
-    templates: dict[str, str] = {}
-    """By name; without the line that says what they were made from."""
 
     def parts(self) -> dict[str, str]:
         """The text of each point that has one, and of `jobs`."""
@@ -101,66 +89,47 @@ class OwnParts(msgspec.Struct, frozen=True):
             if part not in placed
         ]
 
+    def misplaced_jobs(self, text: str) -> list[Diagnostic]:
+        """KCI423 for each job with an id of kci's, or a need that is not there, by the file before it is filled."""
+        taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
+        found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
+        for name, job in load_workflow(self.jobs).items() if self.jobs else ():
+            gone = {*_needs(job)} - taken - {*self.job_ids}
+            found += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
+        return [finding("KCI423", message, path=JOBS_FILE) for message in found]
+
 
 NO_PARTS = OwnParts()
 
 
-@contextmanager
-def overriding(environment: jinja2.Environment, own: OwnParts) -> Iterator[jinja2.Environment]:
-    """The environment with the repository's templates in front of kci's.
-
-    KCI422 is an error in one of the repository's templates; an error in kci's own is a bug and stays one.
-    """
-    import jinja2
-
-    if not own.templates:
-        yield environment
-        return
-    named = {f"{TEMPLATES}/{name}": text for name, text in own.templates.items()}
-    shipped = [environment.loader] if environment.loader else []
-    try:
-        yield environment.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader(named), *shipped]))
-    except jinja2.TemplateError as error:
-        where = f"{FOLDER}/templates/{sorted(own.templates)[0]}"
-        problem = finding("KCI422", f"the templates do not render: {error}", path=where)
-        raise FindingsError(f"{FOLDER}/templates: {error}", diagnostics=[problem]) from None
-
-
-def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
-    """Read `.github/kci/`; `templates` are those that kci ships, text by name.
+def read_own_parts(root: Path) -> OwnParts:
+    """Read `.github/kci/`.
 
     Raises:
         UnsafeError: a file, or a directory on the way, is a symbolic link.
         FindingsError: a file is not what its name says (KCI422), or has no place (KCI423).
     """
-    folder = root / FOLDER
-    found = [path for path in folder.glob("*") if path.name != "templates" or not path.is_dir()]
-    found += folder.glob("templates/*")
-    texts = read_committed(root, [path.relative_to(root).as_posix() for path in found])
+    texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
-    own: dict[str, str] = {}
     jobs = ""
     for path, text in texts.items():
         name = path.removeprefix(f"{FOLDER}/")
         point = name.removesuffix(".yml")
-        if name.startswith("templates/"):
-            own[name.removeprefix("templates/")] = _FIRST_LINE.sub("", text)
-            problems += _template_problems(path, text, templates)
-        elif path == JOBS_FILE:
+        if path == JOBS_FILE:
             jobs = text
             problems += _yaml_problems(path, text, jobs=True)
         elif point in POINTS and name.endswith(".yml"):
             steps[point] = text
             problems += _yaml_problems(path, text, jobs=False)
         elif name != "README.md":
-            known = [*(f"{known}.yml" for known in POINTS), "jobs.yml", *(f"templates/{known}" for known in templates)]
+            known = [*(f"{known}.yml" for known in POINTS), "jobs.yml"]
             problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
     results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
-    return OwnParts(steps, jobs, tuple(ids), results, own)
+    return OwnParts(steps, jobs, tuple(ids), results)
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:
@@ -186,21 +155,6 @@ def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
             path=path,
             hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
         )
-
-
-def template_start(text: str) -> str:
-    """The line that an override of a template begins with: it says what it was made from."""
-    return f"[# kci-template: {hashlib.sha256(text.encode()).hexdigest()[:16]} #]\n"
-
-
-def _template_problems(path: str, text: str, templates: Mapping[str, str]) -> Iterator[Diagnostic]:
-    name = path.rpartition("/")[2]
-    if name not in templates:
-        yield finding("KCI423", f"kci has no template {name!r}", path=path, hint=nearest(name, templates))
-    elif not text.startswith(template_start(templates[name])):
-        message = "it was not made from the template that this kci ships, so what kci changed there would be lost"
-        hint = f"compare it with `kci render --template {name}`, and take over its first line"
-        yield finding("KCI423", message, path=path, hint=hint)
 
 
 def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:

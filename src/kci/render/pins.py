@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from packaging.version import Version
 
 from kci.config.settings import KCI_TOML, ActionPin, Actions
-from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import FindingsError, UsageError
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import UsageError
 from kci.files.dated_data import Dated, shipped
 from kci.suggest import one_of
 from kci.version import REPOSITORY, __version__
@@ -32,14 +31,13 @@ _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commit of an action, the version that it is, and the outputs that it sets.
+    """The commit of an action, and the version that it is.
 
     Without a commit, workflows name the version's tag.
     """
 
     sha: str
     version: str
-    outputs: tuple[str, ...] = ()
     repository: str = ""
     """Where it is, if that is another place than its name."""
 
@@ -47,7 +45,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str
     released: bool
-    outputs: dict[str, tuple[str, ...]]
 
 
 class _PinFile(Dated, frozen=True):
@@ -60,16 +57,6 @@ class _Release(Dated, frozen=True):
     version: str
 
 
-class FoundPin(NamedTuple):
-    """A pin as written in a file."""
-
-    action: str
-    sha: str
-    version: str
-    path: str
-    span: Span
-
-
 _pin_file = shipped("render/data/pins.toml", _PinFile)
 
 
@@ -77,14 +64,6 @@ def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
     own = _pin_file().own
     return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
-
-
-def known_outputs(repository: str = "") -> dict[str, tuple[str, ...]]:
-    """The outputs of the actions that kci uses, by reference; those of kci's own, in that repository, are the last."""
-    others = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs}
-    own = _pin_file().own
-    root = repository or REPOSITORY
-    return others | {f"{root}/{name}".removesuffix("/build"): outputs for name, outputs in own.outputs.items()}
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
@@ -152,66 +131,26 @@ def choose_pins(
         files: the committed workflow files, text by path.
         fixed: pins that win over both; see `fixed_pins`.
         own: what to take for kci's own actions in place of the major tag; see `release_pin` and `own_pin`.
-
-    FindingsError if one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
     names = {pin.repository or action: action for action, pin in shipped.items()}
-    found: dict[str, list[FoundPin]] = {}
-    for path in sorted(files):
-        for pin in find_pins(files[path], path):
-            if (action := names.get(pin.action)) and action not in (fixed or {}):
-                found.setdefault(action, []).append(pin)
-    problems: list[Diagnostic] = []
-    for action, pins in sorted(found.items()):
-        first = pins[0]
-        wrong = [problem for pin in pins if (problem := _wrong(pin, shipped[action]))]
-        problems += wrong
-        twin = next((pin for pin in pins if (pin.sha, pin.version) != (first.sha, first.version)), None)
-        if wrong:
-            continue
-        if twin:
-            one, other = (f"{pin.version} ({pin.path}:{pin.span.line})" for pin in (first, twin))
-            message, hint = f"{action} has two pins: {one} and {other}", "make them the same, usually the newer one"
-            problems.append(finding("KCI403", message, hint=hint, path=twin.path, span=twin.span))
-        elif not shipped[action].sha or Version(first.version) > Version(shipped[action].version):
-            chosen[action] = msgspec.structs.replace(shipped[action], sha=first.sha, version=first.version)
-    if problems:
-        raise FindingsError("the action pins of the workflow files cannot be kept", diagnostics=problems)
+    for text in files.values():
+        for reference, found in find_pins(text):
+            action = names.get(reference, "")
+            if action not in shipped or action in (fixed or {}) or found.sha == shipped[action].sha:
+                continue
+            if not chosen[action].sha or Version(found.version) > Version(chosen[action].version):
+                chosen[action] = msgspec.structs.replace(shipped[action], sha=found.sha, version=found.version)
     return chosen
 
 
-def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagnostic]:
-    """What a person or a bot has made of the pins in a file that this very kci wrote, well-formed ones only.
-
-    KCI407 is for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know. Actions
-    whose pins kci.toml fixes are not judged.
-    """
-    found = []
-    for pin in find_pins(text, path):
-        shipped = shipped_pins().get(pin.action)
-        if shipped is None or pin.action in fixed or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
-            continue
-        if Version(pin.version) < Version(shipped.version):
-            message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
-            hint = "say why in a review, or let `kci render --force` bring it back"
-            found.append(finding("KCI407", message, hint=hint, path=path, span=pin.span))
-        else:
-            message = f"kci does not know whether {pin.sha[:12]} is {pin.version} of {pin.action}"
-            hint = f"`git ls-remote https://github.com/{pin.action} {pin.version}` tells"
-            found.append(finding("KCI408", message, hint=hint, path=path, span=pin.span))
-    return found
-
-
-def find_pins(text: str, path: str) -> Iterator[FoundPin]:
-    """Every `uses:` that names a commit. Tags and branches are not pins, and re-rendering replaces them."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = _USES.match(line)
-        if match and _looks_pinned(match[2]):
-            action, ref, comment = match[1], match[2], match[3] or ""
-            span = Span(number, match.start(1) + 1, number, match.end(2) + 1)
-            yield FoundPin(action_of(action), ref, comment.split(" ")[0], path, span)
+def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
+    """Every `uses:` that names a commit and says its version, by `owner/repository`."""
+    for match in _USES.finditer(text):
+        version = (match[3] or "").split(" ")[0]
+        if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
+            yield action_of(match[1]), Pin(match[2], version)
 
 
 def without_pins(text: str) -> str:
@@ -233,39 +172,19 @@ def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin of
     the committed file is kept, as a bot moves it there.
     """
-    newest: dict[str, FoundPin] = {}
-    for pin in find_pins(committed, ""):
-        if _VERSION.fullmatch(pin.version):
-            known = newest.get(pin.action)
-            newest[pin.action] = pin if known is None or Version(pin.version) > Version(known.version) else known
+    newest: dict[str, Pin] = {}
+    for action, pin in find_pins(committed):
+        if action not in newest or Version(pin.version) > Version(newest[action].version):
+            newest[action] = pin
 
     def better(match: re.Match[str]) -> str:
         action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
-        pin: Pin | FoundPin | None = pins.get(action)
+        pin = pins.get(action)
         if pin is None and _VERSION.fullmatch(version):
             moved = newest.get(action)
             pin = moved if moved is not None and Version(moved.version) > Version(version) else None
-        if pin is None or not pin.sha or not _looks_pinned(match[2]):
+        if pin is None or not pin.sha or len(match[2]) != 40:
             return match[0]
         return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
 
     return _USES.sub(better, text)
-
-
-def _looks_pinned(ref: str) -> bool:
-    """A commit, or something of its length that was meant to be one."""
-    return len(ref) == 40
-
-
-def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
-    if not _SHA.fullmatch(pin.sha):
-        message, hint = f"`{pin.sha}` is not a commit", "40 hexadecimal digits in lower case, or remove the line"
-    elif not _VERSION.fullmatch(pin.version):
-        message = f"the pin of {pin.action} does not say which version it is"
-        hint = "put the version behind it, as in `# v1.2.3`"
-    elif shipped.sha and (pin.sha == shipped.sha) != (pin.version == shipped.version):
-        message = f"the pin of {pin.action} says {pin.version}, and {shipped.version} is {shipped.sha}"
-        hint = "commit and version must change together; run the bump again"
-    else:
-        return None
-    return finding("KCI404", message, hint=hint, path=pin.path, span=pin.span)

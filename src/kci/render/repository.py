@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -17,7 +16,6 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
-from kci.files.bounded_json import decode_json
 from kci.files.git import run_git
 from kci.matrix.names import Kind
 from kci.plan.budget import check_time
@@ -27,8 +25,6 @@ from kci.plan.github import (
     caller_count,
     check_callers,
     check_limits,
-    github_matrix,
-    may_go_on,
     run_jobs,
 )
 from kci.plan.plan import Plan, Role
@@ -42,7 +38,6 @@ from kci.render.committed import (
     recorded_options,
     remove_files,
     write_files,
-    written_by,
 )
 from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.own_parts import read_own_parts
@@ -50,7 +45,6 @@ from kci.render.pins import (
     OWN,
     choose_pins,
     fixed_pins,
-    judge_pins,
     own_pin,
     release_pin,
     shipped_pins,
@@ -58,17 +52,13 @@ from kci.render.pins import (
     unused_pins,
 )
 from kci.render.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
-from kci.render.without_actions import chosen_wheel
 from kci.render.workflow import (
     FILES,
     RELEASE_FILE,
     Inputs,
-    Mode,
     PublishJobs,
     render,
-    shipped_templates,
 )
-from kci.render.workflow_rules import check_workflows, limits
 from kci.version import __version__
 from kci.workspace.check import require_readable
 from kci.workspace.planning import plan_everything
@@ -84,21 +74,25 @@ class Bounds(msgspec.Struct, frozen=True):
     """Everything that a run of each tier can build."""
 
 
+_GROWTH = 1.25
+"""How much a repository is assumed to grow before its files are rendered again: a quarter in a year, about one more
+release of torch and CUDA beside those that the catalog has, and a few more kernels."""
+
+
 def grown(count: int) -> int:
     """A number of kernels, legs or jobs after the growth that a workflow file must have room for."""
-    return math.ceil(count * limits().growth)
+    return math.ceil(count * _GROWTH)
 
 
-def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
+def check_bounds(workspace: Workspace) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
-    What no run would get past is KCI419, and what would end too late KCI335; what will get there as the repository
-    grows is KCI420.
+    What no run would get past is KCI419, and what will get there as the repository grows KCI420.
     """
     settings, several = workspace.settings.settings, len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = Bounds([], [], {tier: plan_everything(workspace, tier, split=split) for tier in tiers})
+    bounds = Bounds([], [], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     callers = caller_count(grown(len(workspace.kernels)))
     for tier, when in tiers.items():
@@ -110,8 +104,6 @@ def check_bounds(workspace: Workspace, *, split: bool) -> Bounds:
             hint = 'group legs: `group = "image"` or `"backend"` under `[plan]` in kci.toml'
             told = _tight(plan, several)
             bounds.warnings.extend(finding("KCI420", f"{what}: {text}", hint=hint) for text in told)
-    legs = {(leg.kernel, leg.name): leg for plan in bounds.plans.values() for leg in plan.legs}
-    bounds.refused.extend(check_time(legs.values()))
     return bounds
 
 
@@ -154,7 +146,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         """Write the files, and remove those that are left from before; by force also over what somebody has edited.
 
         FindingsError, and nothing is written, if somebody wrote one of them by hand (KCI402), or without force if
-        somebody has edited one (KCI406) or moved a pin of one back (KCI407).
+        somebody has edited one (KCI406).
         """
         self.require_own(force=force)
         write_files(self.root, self.files)
@@ -162,7 +154,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
 
     def require_own(self, *, force: bool = False) -> None:
         """Refuse as `write` does."""
-        kept = ("KCI402",) if force else ("KCI402", "KCI406", "KCI407")
+        kept = ("KCI402",) if force else ("KCI402", "KCI406")
         refused = [item for item in self.diagnostics if item.rule in kept]
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
@@ -173,10 +165,8 @@ def render_workflows(
     root: Path,
     kernels: Sequence[str] = (),
     *,
-    mode: Mode = Mode.RUNTIME,
     branch: str = "main",
     by_commit: bool | None = None,
-    use_actions: bool = True,
     remember: Path | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
@@ -185,99 +175,67 @@ def render_workflows(
         workspace: the kernels that the workflows build.
         root: the root of the repository.
         kernels: the directories to name in the files, as they were given; by default the root.
-        mode: when the legs are computed.
         branch: pushes to it build a release.
         by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
             where no committed file names a commit.
-        use_actions: whether the files use kci's own actions, or run kci's wheel without any.
         remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
         UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
-        FindingsError: a kernel has an error, GitHub would not take the files, a committed pin cannot be read, kci.toml
-            pins an action that they do not use, names no wheel to run without actions, or static mode has no leg.
+        FindingsError: a kernel has an error, a run would be too large for GitHub, or kci.toml pins an action that the
+            files do not use.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
-    if mode is Mode.STATIC and len(workspace.kernels) > 1:
-        message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
-        raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
     told = require_readable(workspace, remember)
-    bounds = check_bounds(workspace, split=mode is Mode.RUNTIME)
-    legs: dict[str, Any] = {}
-    if mode is Mode.STATIC:
-        for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
-            plan = bounds.plans[tier]
-            legs[f"{name}_legs"] = _legs(plan, root)
-            legs[f"{name}_parallel"] = (plan.shards[0].max_parallel or 0) if plan.shards else 0
+    bounds = check_bounds(workspace)
     # What tells kernels of different repositories apart best.
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels
     }
     legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
+    told += check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners)
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
-        mode=mode,
         submodules=has_submodules(root),
         lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
-        wheel=None if use_actions else chosen_wheel(chosen.actions, root),
         installer=chosen.actions.install or "",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
         comment=chosen.pull_request.comment,
-        commands=chosen.pull_request.commands,
-        staging=chosen.pull_request.staging or "",
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
-        signatures=workspace.settings.publishes and bool(chosen.signing.keys or chosen.signing.repository),
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
-        crossed=any(runner.host for runner in workspace.runners.own.values()),
-        # A static matrix knows no earlier run.
-        compiled=mode is Mode.RUNTIME and any(leg.kind is not Kind.NOARCH for leg in legs_of),
+        compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
-        finish=mode is Mode.RUNTIME and any(map(may_go_on, legs_of)),
         publish=publish_jobs(workspace.settings),
-        **legs,
     )
     named_ref = chosen.actions.ref is not None
     own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
     fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
     committed = read_committed(root, FILES)
-    parts = read_own_parts(root, shipped_templates())
+    parts = read_own_parts(root)
     pins = choose_pins(committed, fixed, own)
     files = render(inputs, pins, __version__, parts, committed)
-    # What an action sets is known of the action, so the rules for kci's own files are for those that use it.
-    used = (
-        files
-        if use_actions
-        else render(msgspec.structs.replace(inputs, wheel=None), pins, __version__, parts, committed)
-    )
-    problems = [*bounds.refused, *check_workflows(used, own=own.repository)]
-    problems += () if use_actions else check_workflows(files)
-    if problems:
-        late = all(item.rule == "KCI335" for item in problems)
-        what = "jobs would end before their legs are done" if late else "GitHub would not take these workflow files"
-        raise FindingsError(what, diagnostics=problems)
+    if bounds.refused:
+        raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
     if unused := unused_pins(chosen.actions.pins, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
-    # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
-    ours = {path: text for path, text in sorted(committed.items()) if written_by(text) == __version__}
-    moved = [item for path, text in ours.items() for item in judge_pins(text, path, fixed)]
-    if use_actions and (reference := unreleased(pins)):
+    if reference := unreleased(pins):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
-        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`; or --without-actions"
+        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
         told.append(finding("KCI450", message, hint=hint))
-    compared = _compared(root, files, committed, [*moved, *bounds.warnings])
+    compared = _compared(root, files, committed, bounds.warnings)
     return msgspec.structs.replace(compared, told=tuple(told))
 
 
@@ -288,14 +246,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     """
     told = require_readable(workspace)
     chosen = workspace.settings.settings
-    asked = [
-        f"`{table}.{name}`"
-        for table, values in (("pull-request", chosen.pull_request), ("publish", chosen.publish))
-        for name in ("comment", "commands", "staging")
-        if getattr(values, name, None)
-    ]
-    if asked:
-        told.append(finding("KCI454", f"GitLab's file has nothing for {' and '.join(asked)} of {KCI_TOML}"))
+    if chosen.pull_request.comment:
+        told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
@@ -374,13 +326,7 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
     if not found.publishes:
         return None
     chosen = found.settings.publish
-    again = found.settings.signing.repository is not None
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign, again)
-
-
-def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:
-    include = decode_json(github_matrix(plan), dict[str, list[dict[str, Any]]])["include"]
-    return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
 def _relative(directory: str, root: Path) -> str:
@@ -412,13 +358,6 @@ def settings_text(settings: Settings) -> list[str]:
             "branch. It is asked before a commit of a fork reaches a self-hosted runner.",
             "Require the commit status `kci/own-machines` beside the status check `kci`. It is missing, and so the "
             "merge waits, until somebody has started kci-own-machines.yml for the very commit.",
-        ]
-    if settings.pull_request.staging:
-        lines += [
-            "Settings > Environments: make `kci-staging`, with required reviewers, and `kci-staging-clean`, without, "
-            "both limited to the default branch. The first is asked before what a pull request built is staged.",
-            f"On the Hub, each repository of {settings.pull_request.staging}: add a trusted publisher for the workflow "
-            "`kci-stage.yml` and each of the two environments. Use an owner that publishes nothing else.",
         ]
     lines.append(
         "To use the merge queue: Settings > Branches > Require merge queue. The workflow is already triggered by it."

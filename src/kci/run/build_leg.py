@@ -19,7 +19,7 @@ from kci.matrix.variants import Variant
 from kci.plan.legs import image_of
 from kci.processes.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.processes.process import Log
-from kci.run.one_variant import check_replaceable, make_variant_dir, request_for, require_reproducible
+from kci.run.one_variant import check_replaceable, make_variant_dir, request_for
 from kci.sources.source_rules import source_findings
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
@@ -66,13 +66,11 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         UnsafeError: something else than a variant of this kernel stands where it would go.
         MissingToolError: this machine lacks something that the build needs.
         BuildFailedError: the compiler refused; nothing is left behind.
-        FindingsError: the sources or the binary do not meet the requirements, or it is not reproducible (KCI512).
+        FindingsError: the sources or the binary do not meet the requirements.
     """
     request = _with_settings(workspace, request)
     if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
-    if request.options.check_reproducible and request.options.builder == "nix":
-        raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
     own = image_of(request.variant, workspace.runners)
@@ -80,8 +78,6 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if image is None:
         _require_zstd(request)
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
-        if request.options.check_reproducible:
-            require_reproducible(request.kernel, request.variant, request.directory, request.options, log)
         with locked(request.directory, log):  # a build of the same variant may be about to replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
             if request.artifact is not None:
@@ -169,9 +165,9 @@ def _in_container(workspace: Workspace, request: LegRequest, image: str) -> Cont
     arguments += ["--pack", str(artifact)] if artifact else []
     arguments += ["--catalog", str(catalog or workspace.catalog_name)] if workspace.catalog_name else []
     objects_from = tuple(path.resolve() for path in request.options.objects_from)
-    objects_to, balance = (path and path.resolve() for path in (request.options.objects_to, request.options.balance))
+    objects_to = request.options.objects_to and request.options.objects_to.resolve()
     options = msgspec.structs.replace(
-        request.options, container="none", objects_from=objects_from, objects_to=objects_to, balance=balance
+        request.options, container="none", objects_from=objects_from, objects_to=objects_to
     )
     return ContainerBuild(
         image,
@@ -179,7 +175,7 @@ def _in_container(workspace: Workspace, request: LegRequest, image: str) -> Cont
         [*arguments, *options.words()],
         writable=[output, *(path.parent for path in (artifact, objects_to) if path)],
         cache=request.options.cache,
-        readable=[*(path for path in (catalog, balance) if path), *objects_from],
+        readable=[*([catalog] if catalog else []), *objects_from],
     )
 
 

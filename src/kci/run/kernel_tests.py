@@ -27,7 +27,6 @@ from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Log, guarded, run, silent
 from kci.suggest import containing, suggestion
 from kci.toolchains.downloads import install, pip_install
-from kci.toolchains.emulation import emulated_python, emulated_system
 from kci.toolchains.environment import ensure_runtime
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
@@ -36,7 +35,6 @@ from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
-_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
 import json, sys
 from pathlib import Path
@@ -76,18 +74,15 @@ class TestReport(msgspec.Struct, frozen=True):
     skipped: int = 0
     output: str = ""
     """The end of what was said, where something went wrong."""
-    emulated: str = ""
-    """What ran it in place of its machine, `qemu-aarch64 version 7.2.22`."""
 
 
-def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False, emulated: str = "") -> list[Path]:
+def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
     """The variant directories to test.
 
     Args:
         tree: a tree, or a variant directory.
         names: which; by default all that this machine's system could load.
         isolation: whether kci's own torch loads them, which is one for the CPU.
-        emulated: the system that is emulated. By default then all that are for its CPU.
 
     Raises:
         UsageError: a name is not in the tree.
@@ -106,23 +101,18 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     chosen = [found[name] for name in names]
     for name in found if not names else ():
         parts = parse_variant_name(name)
-        mine = parts.system == emulated if emulated else parts.system in (None, this_system())
-        if mine and (not (isolation or emulated) or parts.backend == "cpu"):
+        if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
             chosen.append(found[name])
     if not chosen:
-        raise nothing_run({name: lacking(name, emulated=emulated) for name in found})
+        raise nothing_run({name: lacking(name) for name in found})
     return chosen
 
 
-def lacking(name: str, environment: LoaderEnvironment | None = None, *, emulated: str = "") -> str:
+def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
     """What this machine lacks for loading a variant, by default with kci's own torch for the CPU; empty if it can."""
     parts = parse_variant_name(name)
-    if emulated and parts.system == this_system():
-        return f"is for {this_system()}, as this machine: leave out --emulate"
-    if parts.system not in (None, emulated or this_system()):
+    if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
-    if emulated and parts.backend != "cpu":
-        return f"needs a device for {parts.backend}, and only a CPU is emulated"
     known = environment is not None and environment.backend == parts.backend
     if parts.backend not in ("cpu", "universal") and not known and not has_device(parts.backend):
         return f"needs {_DEVICES.get(parts.backend, f'a device for {parts.backend}')}"
@@ -143,12 +133,12 @@ def has_device(backend: str) -> bool:
     return backend in devices and any(Path(devices[backend][0]).glob(devices[backend][1]))
 
 
-def untestable(name: str, environment: LoaderEnvironment | None, *, emulated: str = "") -> str:
+def untestable(name: str, environment: LoaderEnvironment | None) -> str:
     """What lacks for running a kernel's own tests on a variant, which ask the loader for the kernel by its name."""
     if environment is not None and parse_variant_name(name).backend == "cpu" != environment.backend:
         # The loader asks torch what it is for, and not what the machine has.
         return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
-    return lacking(name, environment, emulated=emulated)
+    return lacking(name, environment)
 
 
 def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
@@ -161,9 +151,6 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
         "`kci render --ci snakemake` does it on a cluster"
     )
-    parts = [parse_variant_name(name) for name in reasons]
-    if any(part.system == emulated_system() and part.backend == "cpu" for part in parts):
-        hint += f"; `kci test --emulate` runs variants for the CPU of {emulated_system()}"
     return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
 
@@ -191,7 +178,6 @@ def run_kernel_tests(
     torch: str | None = None,
     extra: Sequence[str] = (),
     python: Path | None = None,
-    emulated: str = "",
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
@@ -204,7 +190,6 @@ def run_kernel_tests(
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
         extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
         python: a Python with torch, kernels and pytest to load it with, in place of both.
-        emulated: the system whose Python loads it, run by qemu.
 
     Raises:
         FindingsError: the directory is not a variant.
@@ -215,10 +200,8 @@ def run_kernel_tests(
     if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
         said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
-    loader = loader_for(
-        variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python, emulated=emulated
-    )
-    python, by = loader.python, loader.emulated
+    loader = loader_for(variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python)
+    python = loader.python
     own = loader.install(cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
@@ -228,13 +211,12 @@ def run_kernel_tests(
         environment = loader_environment(tree, (), metadata) | python_path(own)
         loaded = guarded([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
         if loaded.code != 0 or _LOADED not in loaded.output:
-            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail(), emulated=by)
+            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
-            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where, emulated=by)
+            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
         own = loader.install(cache, log, extra)
-        tested = _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
-        return msgspec.structs.replace(tested, emulated=by)
+        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
 class Loader(NamedTuple):
@@ -244,7 +226,6 @@ class Loader(NamedTuple):
     pip: Sequence[str]
     declared: Sequence[str]
     """The packages that the variant declares, where kci installs them."""
-    emulated: str = ""
 
     def install(self, cache: Path, log: Log, extra: Sequence[str] = ()) -> Path | None:
         """A folder with the packages that are declared, and more. MissingToolError: one cannot be installed."""
@@ -260,7 +241,6 @@ def loader_for(
     isolation: bool,
     torch: str | None,
     python: Path | None,
-    emulated: str = "",
 ) -> Loader:
     """The Python that loads a variant; the arguments are those of `run_kernel_tests`, and so are the errors."""
     name = parse_variant_name(variant_dir.name)
@@ -272,14 +252,7 @@ def loader_for(
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     declared = [package.package for package in packages if package is not None]
-    declared += _triton(variant_dir, name, torch)
-    if emulated:
-        foreign = emulated_python(emulated, _torch(name, torch), cache=cache, log=log)
-        log(f"emulating {emulated} with {foreign.by}: what takes seconds there takes minutes")
-        return Loader(foreign.python, foreign.pip, declared, foreign.by)
-    other, libraries = emulated_system(), "installs the libraries of CUDA, 2.2 GB"
-    instead = f". Or `kci test --emulate`: it tests a variant for {other}, and {libraries}" if other else ""
-    python = ensure_runtime(_torch(name, torch), cache=cache, log=log, instead=instead)
+    python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
     return Loader(python, pip_install(python), declared)
 
 
@@ -306,14 +279,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         found |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
     return sorted(found)
-
-
-def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str]:
-    """What a user's torch for Linux brings along, for a kernel that imports it."""
-    requirement = toolchains().triton.get(_torch(name, torch))
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(variant_dir.rglob("*.py")))
-    wanted = sys.platform == "linux" and any(_TRITON.search(text) for text in texts)
-    return [requirement] if requirement is not None and wanted else []
 
 
 def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:

@@ -25,16 +25,13 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.files.lock import locked
 from kci.inputs.kernel_inputs import active
-from kci.matrix.names import this_system
+from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
-from kci.plan.machines import said_of_crossing
 from kci.processes.jobs import Progress, job_count, read_progress
 from kci.processes.process import Log, ProgramScope, silent
 from kci.run.kept_builds import KeptBuilds
-from kci.toolchains.compilers import cxx_compiler
-from kci.toolchains.crossing import cross_target, crosses, is_crossed
-from kci.toolchains.downloads import read_transfer
-from kci.toolchains.launcher import ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
+from kci.toolchains.downloads import TransferLine
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -113,28 +110,13 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant)
-            if is_crossed(variant) and (lacks := _lacks(variant, workspace)):
-                outcome.state, outcome.note = OutcomeState.LEFT, lacks
+            if variant.kind is not Kind.NOARCH and variant.system != system:
+                article = "an" if variant.system.startswith("aarch64") else "a"
+                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
             found.append(outcome)
     return found
-
-
-def _lacks(variant: Variant, workspace: Workspace) -> str:
-    """Why this machine does not compile for another system; empty if it does."""
-    article = "an" if variant.system.startswith("aarch64") else "a"
-    machine = f"needs {article} {variant.system} machine"
-    if not crosses(variant, this_system()):
-        return machine
-    if said_of_crossing(workspace.settings.settings.runners, variant.backend, variant.system) is False:
-        return f"{machine}: kci.toml says `cross = false`"
-    try:
-        cxx_compiler(system=variant.system)
-    except MissingToolError as error:
-        package = cross_target(variant.system).package
-        return f"{machine}, or {package}" if package in error.hint else error.message
-    return ""
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
@@ -286,7 +268,7 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        about = progress or read_transfer(line)
+        about = progress or (line if isinstance(line, TransferLine) else None)
         now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
@@ -297,7 +279,7 @@ def _build(
             now(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, made_from, log, width)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0, objects=kept.objects)
+        now(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:

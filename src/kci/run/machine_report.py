@@ -12,20 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.never_ran.oneapi import find_icpx
 from kci.catalog.rows import Catalog
-from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import KciError
 from kci.matrix.names import this_system
 from kci.processes.container import engine, require_engine
 from kci.processes.process import run, silent
-from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, glibc_of, version_line
+from kci.toolchains.compiler_cache import find_cache
+from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
 from kci.toolchains.cuda import find_toolkit
 from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.toolchains.emulation import emulated_system, emulation_data, find_qemu, require_root_tools
 from kci.toolchains.environment import base_python
-from kci.toolchains.launcher import find_launcher
+from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.rocm import find_rocm
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import TO_TEST, torch_of_pip
@@ -66,8 +64,6 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     system = this_system()
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
-    yield from _crossing(system)
-    yield from _emulation()
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
@@ -110,29 +106,6 @@ def _newer_glibc() -> bool:
         return False
 
 
-def _crossing(system: str) -> Iterator[Examined]:
-    for target, cross in sorted(default_runners().cross.items()):
-        if system in cross.hosts:
-
-            def found(target: str = target) -> str:
-                cxx = cxx_compiler(system=target)
-                glibc_of(cxx)
-                return version_line(cxx)
-
-            yield _noted(f"C++ for {target}", found)
-
-
-def _emulation() -> Iterator[Examined]:
-    if target := emulated_system():
-
-        def found() -> str:
-            version = find_qemu(target)
-            require_root_tools(emulation_data().systems[target])
-            return version
-
-        yield _noted(f"tests for {target}", found)
-
-
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     """A toolkit of each version that the catalog has for this system."""
     system = this_system()
@@ -166,13 +139,13 @@ def _helpers() -> Iterator[Examined]:
 
     yield _asked("containers", container, "builds then happen on this machine itself")
     try:
-        tool = find_launcher(cxx_compiler())
+        tool = find_cache(cxx_compiler())
     except KciError:
         tool = None
     if tool is None:
-        yield Examined("compiler cache", Health.NOTE, "none", "install sccache or ccache, and rebuilds take a fraction")
+        yield Examined("compiler cache", Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
     else:
-        yield Examined("compiler cache", Health.OK, str(tool.tool))
+        yield Examined("compiler cache", Health.OK, str(tool))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     yield _program("GPU", gpus, "tests of GPU variants need one")
     yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
@@ -183,12 +156,6 @@ def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
         return Examined(what, Health.OK, find())
     except KciError as error:
         return Examined(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
-
-
-def _noted(what: str, find: Callable[[], str]) -> Examined:
-    """As `_asked`, of what a machine can do without."""
-    item = _asked(what, find)
-    return item if item.health is Health.OK else msgspec.structs.replace(item, health=Health.NOTE)
 
 
 def _program(what: str, command: list[str], remedy: str) -> Examined:

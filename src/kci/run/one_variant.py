@@ -1,28 +1,20 @@
-"""One variant from sources to a sealed directory, and whether a second build of it has the same bytes."""
+"""One variant from sources to a sealed directory."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from kci.builders.build import build_variant
-from kci.builders.kernel_files import refused
 from kci.builders.request import BuildOptions, Request
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, UnsafeError
-from kci.files.cache import work_dir
 from kci.files.replace import replacing
-from kci.inputs.kernel_inputs import KernelInputs, inputs_for
-from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.processes.process import Log
-from kci.toolchains.crossing import built_on
 from kci.tree import identity
-from kci.tree.differences import compare, listed
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
 
@@ -73,7 +65,7 @@ def make_variant_dir(
                 state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
                 kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
-                committed=identity.committed(kernel_dir), built_on=built_on(variant),
+                committed=identity.committed(kernel_dir),
             )  # fmt: skip
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
@@ -87,8 +79,6 @@ def make_variant_dir(
             attempt=options.attempt,
             run=options.run,
             seconds=round(built.seconds, 1),
-            inputs=built.inputs,
-            cache=built.cache,
             objects=built.objects,
         )
 
@@ -111,46 +101,3 @@ def check_replaceable(place: Path, kernel: str) -> None:
         what = f"a variant of {owner}" if owner else "no variant directory"
         hint = "name another --output, or remove the directory"
         raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint=hint)
-
-
-def require_reproducible(kernel: Kernel, variant: Variant, made: Path, options: BuildOptions, log: Log) -> None:
-    """Build a variant a second time, and hold it against the first.
-
-    The second build sees a copy of the variant's inputs alone, in a temporary directory, and takes nothing out of a
-    compiler cache. `metadata.json` is not compared: no compiler makes it, and it says which commit there was.
-
-    Raises:
-        FindingsError: the two differ (KCI512); the message says where.
-        KciError: the second build failed.
-    """
-    directory = Path(kernel.directory)
-    with tempfile.TemporaryDirectory(prefix="kci-again-") as folder:
-        place = Path(folder).resolve()
-        inputs = _copied(inputs_for(kernel.build, directory), variant, place / "sources")
-        again, second = place / "sources" / inputs.kernel, place / variant.name
-        log(f"building {variant.name} again in {again}")
-        try:
-            request = request_for(kernel, variant, second, options)
-            build_variant(msgspec.structs.replace(request, kernel_dir=again, inputs=inputs, fresh=True), log)
-            if options.archs:
-                mark_partial(second, options.archs)
-            found = [item for item in compare(made, second) if item.name != FILE_NAME]
-        finally:
-            shutil.rmtree(work_dir(options.cache, again, variant.name).parent, ignore_errors=True)
-    if found:
-        message = f"{variant.name} differs when it is built in another directory:\n{listed(found)}"
-        raise refused("KCI512", message, inputs.shown_build_toml)
-    log(f"{variant.name} has the same bytes when it is built in another directory")
-
-
-def _copied(inputs: KernelInputs, variant: Variant, place: Path) -> KernelInputs:
-    """The inputs of a variant, all of them and nothing else, at another place."""
-    root = Path(inputs.tree.root)
-    for path, real in inputs.of(variant):
-        for name in {path, real} if real else ():
-            target = place / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / real, target)
-    (place / inputs.kernel).mkdir(parents=True, exist_ok=True)
-    extra = [entry for entry in inputs.graph.allowed if (place / entry).exists()]
-    return KernelInputs(inputs.build, place / inputs.kernel, SourceTree(place), extra)

@@ -118,7 +118,7 @@ class ImportGraph:
     def __init__(self, modules: Iterable[PackageModule], others: Iterable[str] = ()) -> None:
         """Find out when each module is loaded; `others` are modules that are native or generated."""
         self.modules: Mapping[str, PackageModule] = {module.name: module for module in modules}
-        self._known = {parent for name in (*self.modules, *others) for parent in _with_parents(name)}
+        self._known = {parent for name in (*self.modules, *others) for parent in with_parents(name)}
         self.reach = self._reached()
         loaded = (module for module in self.modules.values() if self.reach[module.name] is Reach.LOADED)
         self.registered = frozenset(name for module in loaded for name in module.registered)
@@ -135,7 +135,7 @@ class ImportGraph:
             module = self.modules[name]
             for site in module.sites:
                 for target in self._targets(module, site):
-                    pending += [(parent, min(found, site.reach)) for parent in _with_parents(target)]
+                    pending += [(parent, min(found, site.reach)) for parent in with_parents(target)]
         return reach
 
     def _targets(self, module: PackageModule, site: ImportSite) -> list[str]:
@@ -177,7 +177,8 @@ def _join(base: str, name: str) -> str:
     return f"{base}.{name}" if base else name
 
 
-def _with_parents(name: str) -> list[str]:
+def with_parents(name: str) -> list[str]:
+    """`a.b` is in ``, `a` and `a.b`."""
     parts = name.split(".") if name else []
     return [".".join(parts[:length]) for length in range(len(parts) + 1)]
 

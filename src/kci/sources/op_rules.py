@@ -91,18 +91,19 @@ _WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode(
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
     """The rules about ops in one file with some nodes, of a kernel with a Python name. The findings have no path."""
-    for call, _, what in fixed_names(tree, nodes):
-        yield _unprefixed(call, what)
     names = names_of(nodes)
+    for call, _, what in fixed_names(tree, nodes, names):
+        yield _unprefixed(call, what)
     for inner in nodes:
         if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
             message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
             yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
 
 
-def fixed_names(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+def fixed_names(
+    tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
+) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """The calls that name an op and do not take its namespace from the build, with that argument, and what they are."""
-    names = names_of(nodes)
     judged = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -185,22 +186,17 @@ _EXPANDING = frozenset(f"{stable}TORCH_LIBRARY_{kind}" for stable in ("", "STABL
 """Macros of torch that expand their argument by themselves, because they pass it on to another."""
 
 
-def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
+def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
     """The rules about source files, each with its path for diagnostics."""
     for path, shown in files:
         try:
-            with path.open("rb") as file:
-                text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+            with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
+                text = file.read(_MAX_BYTES)
         except OSError as error:
             yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
             continue
-        if "TORCH_LIBRARY" in text:
-            yield from _registrations(text, shown)
-
-
-def without_comments(text: str) -> str:
-    """C++ with blanks in place of comments and macros; lines and texts stay."""
-    return _NOT_CODE.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\n]", " ", found[0]), text)
+        if b"TORCH_LIBRARY" in text:
+            yield from _registrations(text.decode("utf-8", "replace"), shown)
 
 
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:

@@ -34,6 +34,7 @@ from kci.sources.imports import (
     module_name,
     python_span,
     read_module,
+    with_parents,
 )
 from kci.sources.op_rules import check_ops, may_register
 
@@ -47,6 +48,7 @@ class ProvidedTable(Dated, frozen=True):
     """`provided-modules.toml`."""
 
     modules: dict[str, tuple[str, ...]]
+    only: dict[str, tuple[str, ...]]
     backends: dict[str, tuple[str, ...]]
     depends: dict[str, tuple[str, ...]]
 
@@ -62,11 +64,16 @@ class Package(msgspec.Struct, frozen=True):
     """Its Python name; importing that is importing itself."""
     allowed: frozenset[str]
     """Modules, dotted, that may be imported besides the standard library."""
+    lacking: dict[str, tuple[str, ...]] = {}
+    """Those of them that some of the package's backends do not have, and these backends."""
 
     def allows(self, module: str) -> bool:
         """Whether a module is one of the allowed ones, or in one."""
-        parts = module.split(".")
-        return any(".".join(parts[:length]) in self.allowed for length in range(1, len(parts) + 1))
+        return not self.allowed.isdisjoint(with_parents(module))
+
+    def lacks(self, module: str) -> tuple[str, ...]:
+        """The backends on which a module that is allowed cannot be imported."""
+        return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
 
 def package_of(
@@ -78,11 +85,19 @@ def package_of(
     """
     table = provided_table()
     found = {module for modules in table.modules.values() for module in modules}
-    found.update(module for backend in backends for module in table.backends.get(str(backend), ()))
+    found.update({"tvm_ffi"} if tvm_ffi else ())
+    names = tuple(map(str, backends))
+    only = {module: set(having) for module, having in table.only.items()}
+    for backend in names:
+        for module in table.backends.get(backend, ()):
+            only.setdefault(module, set()).add(backend)
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
-        found.update((*package.imports, *table.depends.get(depend, ())) if package else ())
-    return Package(python_name(name), frozenset(found | ({"tvm_ffi"} if tvm_ffi else set())))
+        for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
+            only.setdefault(module, set()).update({backend} if backend else names)
+    lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
+    kept = {module: without for module, without in lacking.items() if without and module not in found}
+    return Package(python_name(name), frozenset(found | only.keys()), kept)
 
 
 def check_package(
@@ -114,6 +129,7 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
+    yield from _absent(graph, modules, package)
 
 
 def _file(
@@ -134,8 +150,8 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        tree, nodes = _tree(text, python_span().loader)
-        ops = check_ops(tree, nodes, package.name) if may_register(text) else ()
+        tree = _tree(text, python_span().loader)
+        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_register(text) else ()
         return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"
@@ -144,18 +160,22 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
 
 
-def _tree(text: bytes, version: tuple[int, ...]) -> tuple[ast.Module, list[ast.AST]]:
+def _tree(text: bytes, version: tuple[int, ...]) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
         tree = ast.parse(text, feature_version=(version[0], version[1]))
-    nodes = list(ast.walk(tree))
-    if version < _UNPACKING and (place := next(filter(_unpacks, nodes), None)) is not None:
-        raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
-    return tree, nodes
+    if version < _UNPACKING and _STARRED.search(text):
+        place = next(filter(_unpacks, ast.walk(tree)), None)
+        if place is not None:
+            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+    return tree
 
 
 _UNPACKING = (3, 11)
 """Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+
+_STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
+"""What every file with either of them has; in the many without, no node is looked at."""
 
 
 def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
@@ -234,6 +254,22 @@ def _import(
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
     message = f"it imports {site.module}, which the kernel does not declare{_WHEN[reach]}"
     yield finding(rule, message, hint=hint, path=where, span=site.span)
+
+
+def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
+    """The first import of each module that some backends of the package do not have."""
+    told = set(graph.registered)
+    sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
+    for where, module, site in sites:
+        wanted = [f"{site.module}.{name}" for name in site.names] or [site.module]
+        without = ", ".join(sorted({backend for name in wanted for backend in package.lacks(name)}))
+        top = site.module.partition(".")[0]
+        if site.level or not without or top in told or min(graph.reach[module.name], site.reach) is not Reach.LOADED:
+            continue
+        told.add(top)
+        message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+        hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
+        yield finding("KCI771", message, hint=hint, path=where, span=site.span)
 
 
 def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from kci.config.find_settings import FoundSettings
@@ -51,12 +53,13 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
     except FindingsError as error:
         yield finding("KCI700", error.message, path=where)
         return
-    pointers = [(f"{where}/{item.name}", item.path) for item in files if item.regular and not item.link]
-    for path, file in [*pointers, *_listed(kernel_dir, shown, build)]:
+    listed = list(_listed(kernel_dir, shown, build))
+    packaged = [(f"{where}/{item.name}", str(item.path)) for item in files if item.regular and not item.link]
+    for path, file in [*packaged, *listed]:
         if is_lfs_pointer(file):
             yield finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
     yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
-    yield from check_cpp(_native_sources(kernel_dir, shown, build))
+    yield from check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES))
 
 
 def listed_sources(build: Build) -> set[str]:
@@ -65,18 +68,21 @@ def listed_sources(build: Build) -> set[str]:
     return listed | {name for component in build.kernel.values() for name in component.src}
 
 
-def _native_sources(kernel_dir: Path, shown: str, build: Build) -> list[tuple[Path, str]]:
-    """The C++ and CUDA files that build.toml names, with their paths for diagnostics."""
-    return [(path, name) for name, path in _listed(kernel_dir, shown, build) if name.endswith(SUFFIXES)]
-
-
-def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, Path]]:
-    """The files of `src` lists that are inside of the kernel, by their paths for diagnostics."""
-    root = kernel_dir.resolve()
+def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
+    """The files of `src` lists that are inside of the kernel, by their paths for diagnostics, and where they are."""
+    root, inside = os.path.realpath(kernel_dir), dict[str, str]()
     for name in sorted(listed_sources(build)):
-        path = kernel_dir / name
-        if path.is_file() and path.resolve().is_relative_to(root):
-            yield name if shown == "." else f"{shown.rstrip('/')}/{name}", path
+        path = f"{root}/{name}"
+        folder, _, base = path.rpartition("/")
+        real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
+        place = f"{real}/{base}"
+        with suppress(OSError, ValueError):
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode):
+                place = os.path.realpath(place)
+                mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+                yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:

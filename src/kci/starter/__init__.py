@@ -1,1 +1,1 @@
-"""New kernels: from templates, setup.py, CMake or a kernel-builder repository; a repository with CI of its own."""
+"""New kernels: from templates, a project with a setup.py, or a kernel-builder repository."""

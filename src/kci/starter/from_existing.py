@@ -10,7 +10,7 @@ import msgspec
 from kci.config.reader import BUILD_TOML, parse_kernel
 from kci.config.update import plan_update
 from kci.config.values import python_name
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_own, walk
 
@@ -31,8 +31,6 @@ class Adopted(msgspec.Struct, frozen=True):
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     """The files of a project, without hidden and built ones; and its links, which kci does not follow."""
-    if not root.is_dir():
-        raise UsageError(f"{root}: there is no such directory", hint="name the directory of the project with --from")
     files: dict[str, bytes] = {}
     links: list[str] = []
     room = MOST_BYTES

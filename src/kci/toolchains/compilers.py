@@ -9,15 +9,12 @@ import shutil
 from collections.abc import Iterable
 from functools import cache as remembered
 from pathlib import Path
-from typing import NoReturn
 
-from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.matrix.names import Kind, this_system
+from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.processes.process import run, said, silent
-from kci.toolchains.crossing import cross_target, is_crossed, system_of
 from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.environment import own
 from kci.toolchains.rocm import find_rocm
@@ -25,10 +22,6 @@ from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import read_torch_version
 
 _CXX_NAMES = ("g++", "clang++", "c++")
-_GPU_COMPILERS = {
-    "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
-}
-
 GCC_FLAGS = ("-fno-gnu-unique", "-fno-canonical-system-headers")
 """So that the static data of two kernels in one process stay apart, and headers are named as they were found."""
 
@@ -43,59 +36,33 @@ MANYLINUX_GLIBC = Version.parse("2.28")
 """What published kernels may need at most (docs/format.md#system-libraries)."""
 
 
-def cxx_compiler(cuda: str | None = None, system: str = "") -> tuple[str, ...]:
-    """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
-
-    For another system than this machine's it is the one of `CXX_aarch64_linux_gnu` (GCC's name of that system), else
-    the `CXX` or `NVCC_CCBIN` that is for that system, else GCC's cross compiler, `aarch64-linux-gnu-g++`.
+def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
+    """The C++ compiler: `CXX` (it may have arguments, such as a cache), else the first of g++, clang++, c++.
 
     Args:
         cuda: the CUDA version whose nvcc calls it, `13.0`. Then `NVCC_CCBIN`, nvcc's own variable, comes before `CXX`;
             and where g++ is newer than that nvcc takes, an older one that is here, such as g++-15, in its place.
-        system: what it has to make code for, `aarch64-linux`; by default this machine's.
 
     Raises:
-        MissingToolError: there is none, none that nvcc takes, or one that makes code for another system was named.
+        MissingToolError: there is none, or none that nvcc takes.
     """
-    system = system or this_system()
-    target = cross_target(system) if system != this_system() else None
-    package = target.package if target else "g++"
-    hint = f"install one, for example: apt-get install {package}"
-    own = f"CXX_{target.triplet.replace('-', '_')}" if target else ""
-    for variable in (own, "NVCC_CCBIN" if cuda else "", "CXX"):
+    for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
         if named := os.environ.get(variable) if variable else None:
             words = _of_ccbin(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
                 wrong = f"unset {variable}, or name a compiler that is here"
                 raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
-            makes = system_of(said(*words, "-dumpmachine"))
-            if target and variable != own and makes != system:
-                continue  # it is for this machine, whose variants are compiled in the same run
-            if makes and makes != system:
-                wrong = (
-                    f"unset {variable}"
-                    if variable == own
-                    else f"unset {variable}, or name that compiler in {_name_of(makes)}"
-                )
-                raise MissingToolError(f"{variable}={named} makes code for {makes}, and not for {system}", hint=wrong)
             return _for_nvcc(words, (), cuda)
-    prefix = f"{target.triplet}-" if target else ""
-    for name in (f"{prefix}g++", *(f"{prefix}g++-{number}" for number in _OLDER_GCC)) if target else _CXX_NAMES:
+    for name in _CXX_NAMES:
         if found := shutil.which(name):
-            return _for_nvcc((_placed(found),), [f"{prefix}g++-{number}" for number in _OLDER_GCC], cuda)
-    if target:
-        raise MissingToolError(f"there is no C++ compiler for {system} (looked for {prefix}g++ and {own})", hint=hint)
+            return _for_nvcc((_placed(found),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
+    hint = "install one, for example: apt-get install g++"
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
 
 def compiler_of(variant: Variant) -> tuple[str, ...]:
     """The C++ compiler of a variant's host code, as `cxx_compiler` finds it: for CUDA one that nvcc takes."""
-    return cxx_compiler(variant.compute if variant.backend == "cuda" else None, variant.system)
-
-
-def _name_of(system: str) -> str:
-    target = default_runners().cross.get(system)
-    return f"CXX_{target.triplet.replace('-', '_')}" if target else "CXX"
+    return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
 
 
 def _words(named: str) -> tuple[str, ...] | None:
@@ -159,7 +126,7 @@ def compiler_id(cxx: tuple[str, ...]) -> str:
 
 
 def program_of(cxx: tuple[str, ...], name: str) -> str:
-    """A program of binutils that goes with a compiler, such as `ar`: a cross compiler has its own."""
+    """A program of binutils that goes with a compiler, such as `ar`."""
     found = said(*cxx, f"-print-prog-name={name}").strip()
     return found if shutil.which(found) else name
 
@@ -168,14 +135,15 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
     """The version of the glibc that a compiler links against; None for another C library.
 
     Raises:
-        MissingToolError: it has no headers of C or C++, as a cross compiler that was made for kernels of Linux only.
+        MissingToolError: it does not find the headers of C or C++.
     """
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
-        system = system_of(said(*cxx, "-dumpmachine"))
-        target = default_runners().cross.get(system) if system != this_system() else None
-        hint = f"install them, for example: apt-get install {target.package if target else 'g++'}"
-        raise MissingToolError(f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}", hint=hint)
+        if "cstdlib" in done.output:  # as g++ and clang++ say it of a file that is not there
+            hint = "install them, for example: apt-get install g++"
+            message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
+            raise MissingToolError(message, hint=hint)
+        raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
     found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
     return Version.parse(f"{found['']}.{found.get('_MINOR', 0)}") if "" in found else None
 
@@ -184,23 +152,6 @@ def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
     """Whether the glibc that a compiler links against is newer than what published kernels may need."""
     version = glibc_of(cxx)
     return version is not None and version > MANYLINUX_GLIBC
-
-
-def refuse_backend(backend: str) -> NoReturn:
-    """Say why a backend cannot be compiled natively here.
-
-    Raises:
-        MissingToolError: always; it names the compiler if that is missing, and kci's own limit if it is there.
-    """
-    tool, remedy = _GPU_COMPILERS.get(backend, ("", ""))
-    if not tool:
-        raise MissingToolError(f"the native builder has no compiler for {backend}", hint="try --builder nix")
-    if shutil.which(tool) is None:
-        raise MissingToolError(
-            f"building for {backend} needs {tool}, which is not installed on this machine", hint=remedy
-        )
-    hint = "build it with --builder nix, or with the reference builder"
-    raise MissingToolError(f"{tool} is there, but the native builder cannot build for {backend} yet", hint=hint)
 
 
 def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", isolation: bool = True) -> str:
@@ -226,10 +177,8 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         return ""
     cxx = compiler_of(variant)
     libc = glibc_of(cxx)
-    crossed = [f"built on {this_system()}"] if is_crossed(variant) else []
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
-        *crossed,
         *_compiler(cxx),
         _first_line(program_of(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),

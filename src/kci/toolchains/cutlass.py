@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
+from kci.files.cache import CACHE_OPTION
+from kci.files.full_disk import program_hint
 from kci.processes.process import Log, run, shown
 from kci.toolchains.downloads import FetchedTool, pip_install, run_pip
 from kci.toolchains.toolchain_data import CutlassRelease, SyclTlaVersion, toolchains
@@ -86,11 +88,10 @@ class Headers(FetchedTool, frozen=True):
             limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
             environment = {**os.environ, **limits}
             wheel = self.source is HeaderSource.WHEEL
-            done = run_pip(command, log, environment) if wheel else run(command, env=environment)
+            done = run_pip(command, self.name, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
-                raise MissingToolError(
-                    f"cannot get {self.name}\n{shown(command)}\n{done.tail()}", hint=_hint(self.name)
-                )
+                hint = program_hint(done.output, place, CACHE_OPTION) or _hint(self.name)
+                raise MissingToolError(f"cannot get {self.name}\n{shown(command)}\n{done.tail()}", hint=hint)
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
             found = headers_digest(place)
@@ -204,7 +205,8 @@ def _unpack(item: Headers, into: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read() if content else b"")
     except (OSError, http.client.HTTPException, ValueError, tarfile.TarError) as error:
-        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint(item.name)) from error
+        hint = program_hint(str(error), into, CACHE_OPTION) or _hint(item.name)
+        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=hint) from error
 
 
 def _hint(name: str) -> str:

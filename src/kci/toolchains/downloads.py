@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -24,10 +24,8 @@ _SAYS_BYTES = (24, 1)
 """Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
 
 _VERSION = re.compile(r"pip (\d+)\.(\d+)")
-# pip: `  Downloading https://…/torch-2.13.0.whl (184.3 MB)`, then `Progress 65536 of 193273528`
-_DOWNLOADING = re.compile(r"\s*Downloading (\S+)(?: \((.+)\))?")
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-_LARGE = ("MB", "GB")
+"""That line, which pip writes for programs: `Progress 65536 of 193273528`."""
 
 
 class FetchedTool(msgspec.Struct, frozen=True):
@@ -82,32 +80,24 @@ def pip_install(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
 
 
-def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> Finished:
+def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] | None = None) -> Finished:
     """Run a pip command, which ends with kci however that ends; what it downloads is told as `Transfer` does.
 
     Args:
         command: one that begins with `pip_install`.
-        log: takes the lines about downloads, and no others.
+        what: what it installs, for the lines about downloads.
+        log: takes these lines, and no others.
         env: its environment, by default this one's.
 
     Raises:
         MissingToolError: there is no such Python.
     """
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
-    done = guarded(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
+    done = guarded(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
     kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
     return Finished(done.code, "".join(kept))
 
 
-_AWAY = {
-    "ProxyError": "the proxy cannot be reached",
-    "NameResolutionError": "the package index cannot be found",
-    "Temporary failure in name resolution": "the package index cannot be found",
-    "NewConnectionError": "the package index cannot be reached",
-    "ConnectTimeoutError": "the package index does not answer",
-    "ReadTimeoutError": "the package index does not answer",
-}
-"""What pip says where there is no network, and what that means."""
 OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
@@ -145,10 +135,13 @@ def require_index(python: str) -> None:
         MissingToolError: there is none. Where pip knows other places, or the index only takes its time, pip decides.
     """
     index = pip_index()
-    fault = str(_fault(index) or "")
+    fault = _said(_fault(index))
     if any(word in fault for word in _NO_WAY) and asks_one_index(python):
-        why = fault.removeprefix("<urlopen error ").removesuffix(">")[:200]
-        raise MissingToolError(f"there is no way to the package index {index}: {why}", hint=OTHER_INDEX)
+        raise MissingToolError(f"there is no way to the package index {index}: {fault}", hint=OTHER_INDEX)
+
+
+def _said(fault: Exception | None) -> str:
+    return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
 
 
 def pip_index() -> str:
@@ -174,15 +167,17 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     Raises:
         MissingToolError: pip failed.
     """
-    done = run_pip(command, log)
+    done = run_pip(command, what, log)
     if done.code != 0:
-        hint = program_hint(done.output, into, CACHE_OPTION)
-        away = next(
-            (meaning for word, meaning in _AWAY.items() if word in done.output), "the disk is full" * bool(hint)
-        )
-        if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
+        hint, away = program_hint(done.output, into, CACHE_OPTION), ""
+        if hint:
+            away = "the disk is full"
+        elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
-        hint = hint or (f"{away}: {OTHER_INDEX}" if away else "check that this Python has wheels for it")
+        elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
+            away = f"there is no way to the package index {pip_index()}: {_said(fault)}"
+        none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
+        hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 
@@ -198,24 +193,18 @@ def newer_pip(python: Path) -> None:
 
 
 class PipLines:
-    """Takes pip's lines, and passes on what they say about downloads."""
+    """Takes pip's lines, and tells how far its downloads are by those of the progress bar `raw`."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._what = ""
+    def __init__(self, what: str, log: Log) -> None:
+        self._what, self._log = what, log
         self._transfer: Transfer | None = None
-        self._done = 0
+        self._done = self._total = 0
 
     def __call__(self, line: str) -> None:
-        if found := _DOWNLOADING.fullmatch(line):
-            self._what = urllib.parse.unquote(found[1].rpartition("/")[2])
-            self._transfer, self._done = None, 0
-            if found[2] and found[2].endswith(_LARGE):
-                self._log(f"downloading {self._what} ({found[2]})")
-        elif found := _PROGRESS.fullmatch(line.strip()):
+        if found := _PROGRESS.fullmatch(line.strip()):
             done, total = int(found[1]), int(found[2])
-            if self._transfer is None:
-                self._transfer = Transfer(self._what, total, self._log)
+            if self._transfer is None or total != self._total or done < self._done:  # another file
+                self._transfer, self._done, self._total = Transfer(self._what, total, self._log), 0, total
             self._transfer.heard(done - self._done)
             self._done = done
 
@@ -252,7 +241,7 @@ def timed(place: Path, log: Log) -> Iterator[None]:
 
 def is_step(line: str) -> bool:
     """Whether a line says what a build waits for, so that it is shown where other lines are not."""
-    return _STEP.match(line) is not None or read_transfer(line) is not None
+    return _STEP.match(line) is not None or isinstance(line, TransferLine)
 
 
 _SECONDS = 0.5
@@ -260,9 +249,6 @@ _SECONDS = 0.5
 
 _SELDOM = 10.0
 """How often it is shown where lines stay."""
-
-# what `progress_line` writes
-_TOLD = re.compile(r"(.+): (\d+\.\d(?: of (\d+\.\d))? MB), (\d+\.\d MB/s)(?:, (.+) left)?")
 
 
 class Transfer:
@@ -279,11 +265,11 @@ class Transfer:
         now = self._clock()
         if now - self._said >= _SECONDS or (self._told and self._done == self._total):
             self._said, self._told = now, True
-            self._log(progress_line(self._what, self._done, self._total, now - self._begun))
+            self._log(TransferLine(self._what, self._done, self._total, now - self._begun))
 
 
-class Transferred(msgspec.Struct, frozen=True):
-    """What a line says of a download, in its words."""
+class TransferLine(str):
+    """A line about a download, such as `torch: 6.1 of 13.2 MB, 2.1 MB/s, 4 s left`, and the words in it."""
 
     what: str
     amount: str
@@ -292,26 +278,19 @@ class Transferred(msgspec.Struct, frozen=True):
     """The time that it will take; nothing at its end, and where its size is not known."""
     ended: bool
 
-
-def progress_line(what: str, done: int, total: int, seconds: float) -> str:
-    """A line such as `headers of torch: 6.1 of 13.2 MB, 2.1 MB/s, 4 s left`."""
-    rate = done / seconds if seconds > 0 else 0.0
-    amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
-    left = f", {duration(max(1, round((total - done) / rate)))} left" if total > done and rate else ""
-    return f"{what}: {amount}, {rate / 1e6:.1f} MB/s{left}"
+    def __new__(cls, what: str, done: int, total: int, seconds: float) -> Self:
+        rate = done / seconds if seconds > 0 else 0.0
+        amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
+        left = duration(max(1, round((total - done) / rate))) if total > done and rate else ""
+        line = super().__new__(cls, f"{what}: {amount}, {rate / 1e6:.1f} MB/s{f', {left} left' * bool(left)}")
+        line.what, line.amount, line.rate, line.left = what, amount, f"{rate / 1e6:.1f} MB/s", left
+        line.ended = bool(total) and done >= total
+        return line
 
 
 def duration(seconds: int) -> str:
     """A time to wait, in words."""
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60:02d} s"
-
-
-def read_transfer(line: str) -> Transferred | None:
-    """What one of the lines says; None for a line that says something else."""
-    found = _TOLD.fullmatch(line)
-    if found is None:
-        return None
-    return Transferred(found[1], found[2], found[4], found[5] or "", ended=bool(found[3]) and not found[5])
 
 
 class SeldomTransfers:
@@ -325,10 +304,9 @@ class SeldomTransfers:
         self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        told = read_transfer(line)
-        if told is not None:
+        if isinstance(line, TransferLine):
             now = self._clock()
-            if now - self._said.get(told.what, -_SELDOM) < _SELDOM and not told.ended:
+            if now - self._said.get(line.what, -_SELDOM) < _SELDOM and not line.ended:
                 return
-            self._said[told.what] = now
+            self._said[line.what] = now
         self._log(line)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
@@ -23,7 +20,7 @@ from kci.files.full_disk import program_hint, writing
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.matrix.names import cpu_of, this_system
-from kci.processes.process import Log, run
+from kci.processes.process import Finished, Log, run
 from kci.toolchains.downloads import (
     FetchedTool,
     install,
@@ -58,8 +55,6 @@ class Environment(FetchedTool, frozen=True):
     """What is installed in place of torch; `torch` above is then its package."""
     headers_only: bool = False
     """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
-    system: str = msgspec.field(default_factory=this_system)
-    """What its torch is for. The programs are this machine's."""
 
     @property
     def place(self) -> Path | None:
@@ -126,11 +121,7 @@ class Environment(FetchedTool, frozen=True):
         foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
         warn(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
-        made = run(venv)
-        if made.code != 0:
-            hint = program_hint(made.output, place, CACHE_OPTION)
-            hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-            raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+        make_venv(venv, place)
         newer_pip(self.python)
         if self.headers_only:
             _take_headers(self, index if reachable else None, log)
@@ -144,34 +135,30 @@ class Environment(FetchedTool, frozen=True):
         install(ninja, "ninja", log, place)
 
 
-def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False, system: str = "") -> Environment:
+def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
     """An environment of kci's own for a torch minor version, which `Environment.ensure` makes if it is not there.
 
     Args:
         cache: the cache directory.
         torch: the minor version, `2.13`.
         flavour: the last part of the wheel index, `cpu` or `cu130`.
-        headers_only: take only what compiling needs out of the wheel; so it is for another system than this machine's.
-        system: what the torch is for; by default this machine's.
+        headers_only: take only what compiling needs out of the wheel.
     """
     release = toolchains().torch_release(torch)
-    headers_only = headers_only or system not in ("", this_system())
     name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
-    return _kept(cache, name, "torch", system, release=release, flavour=flavour, headers_only=headers_only)
+    return _kept(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
 
 
-def _kept(cache: Path, name: str, package: str, system: str, **facts: Any) -> Environment:
-    system = system or this_system()
-    name += f"-{system}" if system != this_system() else ""
+def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
     # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
     packages = Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
     programs = root / "bin"
-    return Environment(programs / "python", packages / package, programs / "ninja", root, system=system, **facts)
+    return Environment(programs / "python", packages / package, programs / "ninja", root, **facts)
 
 
-def tvm_ffi_environment(cache: Path, version: str, system: str = "") -> Environment:
+def tvm_ffi_environment(cache: Path, version: str) -> Environment:
     """The same with the tvm-ffi package of a version such as `0.1` in place of torch.
 
     Raises:
@@ -182,14 +169,34 @@ def tvm_ffi_environment(cache: Path, version: str, system: str = "") -> Environm
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
-    foreign = system not in ("", this_system())
-    name = f"tvm-ffi-{release}{'-headers' if foreign else ''}"
-    return _kept(cache, name, "tvm_ffi", system, release=release, requirement=requirement, headers_only=foreign)
+    return _kept(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
 
 
 def base_python() -> str:
     """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
     return getattr(sys, "_base_executable", "") or sys.executable
+
+
+_NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is not available")
+
+
+def make_venv(command: list[str], place: Path) -> None:
+    """Run `python -m venv`, and say what stopped it.
+
+    Raises:
+        MissingToolError: it failed.
+    """
+    made = run(command)
+    if made.code == 0:
+        return
+    python = Path(command[-1]) / "bin" / "python"
+    if "ensurepip" in made.output and python.exists():
+        # venv keeps to itself what its own pip said.
+        made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
+    hint = program_hint(made.output, place, CACHE_OPTION)
+    if not hint and any(said in made.output for said in _NO_VENV):
+        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+    raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
 
 
 def own() -> Environment:
@@ -211,10 +218,8 @@ def own() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
-
-    `instead` ends the hint where torch is one for GPUs: what else tests a kernel.
 
     Raises:
         MissingToolError: it cannot be made here.
@@ -229,7 +234,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, instead: str = "") -> P
         found = read_torch_version(environment.torch)
     if found.cuda and not (environment.complete and run([str(environment.python), "-c", "import torch"]).code == 0):
         hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
-        raise MissingToolError(found.no_tests, hint=hint + instead)
+        raise MissingToolError(found.no_tests, hint=hint)
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
@@ -258,42 +263,6 @@ def python_include() -> Path:
     return include
 
 
-PYCONFIG = "pyconfig"
-"""Where `python_config` is put in the work directory."""
-
-_OF_SYSTEM = re.compile(r"^# *include +<(([\w-]+)/python[\d.]+/pyconfig\.h)>$", re.MULTILINE)
-
-
-def python_config(system: str) -> dict[str, str]:
-    """What Python's headers lack for another system, by its name in an include.
-
-    Debian's `pyconfig.h` includes one for each system, of which this machine has its own. Those of 64-bit Linux differ
-    in `HAVE_*`, which no header of Python's asks (docs/builders.md), so that this machine's stands in.
-
-    Raises:
-        MissingToolError: not even this machine's is here.
-    """
-    include = python_include()
-    if system == this_system():
-        return {}
-    included = _OF_SYSTEM.findall(_text(include / "pyconfig.h"))
-    wanted = {cpu_of(name): path for path, name in included if name.endswith("-linux-gnu")}
-    name, own = (wanted.get(cpu_of(item)) for item in (system, this_system()))
-    if name is None or own is None:
-        return {}
-    text = _text(include.parent / name) or _text(include.parent / own)
-    if not text:
-        raise MissingToolError(f"{include.parent / own} is missing", hint="install Python's headers again")
-    return {name: text}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-
-
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     # ten megabytes out of the five hundred of a wheel for GPUs
     from kci.toolchains.wheel_ranges import extract, find_wheel
@@ -304,7 +273,7 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
             "torch",
             f"{environment.release}+{environment.flavour}" if index else str(environment.release),
         )
-    wheel = find_wheel(package, release, cpu_of(environment.system), None if environment.requirement else index)
+    wheel = find_wheel(package, release, cpu_of(this_system()), None if environment.requirement else index)
     log(f"taking the headers out of {wheel.name} into {environment.root}")
     extract(wheel, needed_to_compile, environment.torch.parent, log)
 

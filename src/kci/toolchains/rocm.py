@@ -33,8 +33,6 @@ class Rocm(msgspec.Struct, frozen=True):
     release: str
     """All that it says of its version, `7.2.1`."""
     root: Path
-    libraries: Path | None = None
-    """Where its libraries are, if that is no place of this machine."""
 
     @property
     def hipcc(self) -> Path:
@@ -51,8 +49,6 @@ class Rocm(msgspec.Struct, frozen=True):
         Raises:
             MissingToolError: it is not installed.
         """
-        if self.libraries is not None:
-            return self.libraries
         # Debian's own packages, whose root is /usr, have a folder for each architecture.
         for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
             if (folder / "libamdhip64.so").exists():

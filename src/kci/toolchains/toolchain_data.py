@@ -74,7 +74,6 @@ class Toolchains(Dated, frozen=True):
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
-    triton: dict[str, str]
     tools: dict[str, str]
     environment: dict[str, tuple[str, ...]]
     defines: dict[str, tuple[str, ...]]
@@ -93,10 +92,9 @@ class Toolchains(Dated, frozen=True):
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 
-    def torch_defines(self, backend: str, system: str) -> list[str]:
+    def torch_defines(self, backend: str) -> list[str]:
         """What torch's own CMake targets define for whoever compiles against them."""
-        torch = self.defines["windows" if system.endswith("windows") else "torch"]
-        return [f"-D{name}" for name in (*torch, *self.defines.get(backend, ()))]
+        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: str | None) -> str:
         """The last part of a wheel index, which also names the flavour of torch there: `cpu`, `cu130`, `rocm7.1`."""

@@ -7,25 +7,22 @@ run, and the commit that was planned.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, KciError, UsageError, rule_error
+from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.archive import SUFFIXES
 from kci.files.replace import write_atomic
 from kci.matrix.names import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.tree import metadata
-from kci.tree.differences import compare, listed
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.manifest import Replaced
 from kci.tree.planned import Planned
-from kci.tree.unpack import read_leg, unpack
+from kci.tree.unpack import read_leg
 
 PREFIX = "kci-"
 """How the file name of an artifact starts."""
@@ -113,26 +110,14 @@ def newest(sources: Iterable[Source]) -> Source:
     best = ranked[0]
     for other in ranked[1:]:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
-            how = _differences(best, other)
             raise rule_error(
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on {best.leg.system}) "
-                f"and {other.path} (built on {other.leg.system})" + (f":\n{how}" if how else ""),
-                hint="equal sources must give equal files; merge only one of the two once it is clear why they differ",
+                f"and {other.path} (built on {other.leg.system})",
+                hint="equal sources must give equal files; compare the two with diffoscope, and merge one",
                 path=str(best.path),
             )
     return best
-
-
-def _differences(one: Source, other: Source) -> str:
-    # What cannot be unpacked is another finding.
-    with tempfile.TemporaryDirectory(prefix="kci-compare-") as place, suppress(KciError):
-        first, second = (
-            unpack(source.path, Path(place) / str(number)).directory if source.artifact else source.path
-            for number, source in enumerate((one, other))
-        )
-        return listed(compare(first, second))
-    return ""
 
 
 class CiRun(msgspec.Struct, frozen=True):

@@ -87,15 +87,6 @@ class _Counted:
         return self._data.tell()
 
 
-def symbol_names(path: Path) -> frozenset[str]:
-    """The names of a library's symbols, defined and asked for; empty for what is no library."""
-    try:
-        elf = read_elf(path)
-    except ElfError:
-        return frozenset()
-    return elf.defined | {symbol.name for symbol in elf.undefined}
-
-
 def read_elf(path: Path) -> Elf:
     """Read a shared library. Raises ElfError: it is not one that can be checked."""
     with _opened(path) as elf:

@@ -11,10 +11,9 @@ from msgspec import Meta
 from kci.config.values import SYSTEMS
 from kci.errors import rule_error
 from kci.files.bounded_json import decode_json, require_schema
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import parse_variant_name
 from kci.plan.durations import Seconds
-from kci.toolchains.launcher import CacheUse, ObjectUse
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
@@ -22,8 +21,6 @@ from kci.version import __version__
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
-_MOST_INPUTS = 768 * 1024
-"""Bytes; a whole `leg.json` may have 1 MiB."""
 
 
 MAX_ATTEMPT = 1000
@@ -47,18 +44,12 @@ class LegRecord(msgspec.Struct, frozen=True):
     """`directory_digest` of its files."""
     kci: Word
     builder: Word
-    built_on: str = ""
-    """The system of the machine that compiled it, where that is another one than `system`."""
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
     run: Word = ""
     """The CI run that built it, empty outside of one."""
     source: GitState | None = None
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
-    inputs: RecordedInputs | None = None
-    """What it was really made from; not there if the builder could not tell."""
-    cache: CacheUse | None = None
-    """How much of it came out of a compiler cache."""
     objects: ObjectUse | None = None
     """How many of its objects were compiled before, and from which runs those are that it was given."""
 
@@ -66,9 +57,8 @@ class LegRecord(msgspec.Struct, frozen=True):
         require_schema(self.schema, SCHEMA)
         if parse_variant_name(self.variant).backend != self.backend:
             raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
-        for system in (self.system, self.built_on or self.system):
-            if system not in SYSTEMS:
-                raise ValueError(f"{system!r} is not a system")
+        if self.system not in SYSTEMS:
+            raise ValueError(f"{self.system!r} is not a system")
 
 
 def leg_for(
@@ -80,8 +70,6 @@ def leg_for(
     run: str = "",
     source: GitState | None = None,
     seconds: float | None = None,
-    inputs: RecordedInputs | None = None,
-    cache: CacheUse | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory, which has the variant's name.
@@ -107,15 +95,11 @@ def leg_for(
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
-            built_on=(metadata.kci and metadata.kci.built_on) or "",
             attempt=attempt,
             run=run,
             source=kernel or source,
             seconds=seconds,
             archs=metadata.backend.archs,
-            # Without a record, the next plan goes by the sources alone.
-            inputs=inputs if inputs is None or len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None,
-            cache=cache,
             objects=objects,
         )
     except ValueError as error:

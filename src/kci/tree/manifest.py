@@ -6,7 +6,6 @@ is published is read from it too, as far as the files are there and are what was
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,9 +15,8 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json, require_schema
-from kci.inputs.kernel_inputs import RecordedInputs
-from kci.plan.fingerprint import Key, PublishedVariant
-from kci.toolchains.launcher import ObjectUse
+from kci.plan.fingerprint import Key
+from kci.toolchains.compiler_cache import ObjectUse
 from kci.tree.leg_record import read_sealed
 from kci.version import __version__
 
@@ -39,8 +37,6 @@ class Origin(msgspec.Struct, frozen=True):
     """The variant was in the tree before this merge and was not in its artifacts."""
     committed: int | None = None
     """When its commit was made, in seconds since 1970."""
-    built_on: str | None = None
-    """The system that compiled it, where that is another one than its own."""
 
 
 class Present(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,8 +50,6 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it was made from, as the plan of its run said; not there if the plan said nothing."""
     stale: bool = False
     """It was in the tree before and was made from another source than what is planned: it counts as missing."""
-    inputs: str | None = None
-    """Under which key of the manifest's `inputs` stands what its build really read."""
     objects: ObjectUse | None = None
     """How many objects were compiled for it, where others are from the packs of CI runs; these are named."""
 
@@ -79,8 +73,6 @@ class Manifest(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     complete: bool
     replaced: tuple[Replaced, ...] = ()
-    inputs: dict[str, RecordedInputs] = {}
-    """What builds read. Variants that read the same, as those of one backend mostly do, share an entry."""
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -93,7 +85,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _ORDER = (
-    "schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced", "inputs",
+    "schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced",
 )  # fmt: skip
 
 
@@ -108,15 +100,6 @@ def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tup
     """What is planned and not there, or there from another source only."""
     fresh = {entry.variant for entry in present if not entry.stale}
     return tuple(sorted(set(planned or ()) - fresh))
-
-
-def inputs_key(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
-    """The key of what a build read, a hash of it, under which `records` gets it; None for None."""
-    if inputs is None:
-        return None
-    key = hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()[:16]
-    records[key] = inputs
-    return key
 
 
 def read_manifest(tree: Path) -> Manifest | None:
@@ -135,7 +118,7 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
     raise rule_error(rule, message, hint=hint, path=str(path))
 
 
-def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant], list[Diagnostic]]:
+def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
     """The variants of published trees, by kernel and variant name, and what is wrong with others.
 
     `places` are manifests, trees that have one, or folders of such trees. The files of a tree are compared with the
@@ -143,7 +126,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant],
 
     Raises FindingsError: a manifest is not there or cannot be read (KCI313).
     """
-    found: dict[Key, PublishedVariant] = {}
+    found: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
@@ -156,8 +139,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant],
                     message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
                     problems.append(finding("KCI314", message, path=str(path)))
                 elif entry.fingerprint is not None:
-                    inputs = manifest.inputs.get(entry.inputs or "")
-                    found[manifest.kernel, entry.variant] = PublishedVariant(entry.fingerprint, inputs)
+                    found[manifest.kernel, entry.variant] = entry.fingerprint
     return found, problems
 
 

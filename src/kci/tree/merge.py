@@ -20,7 +20,6 @@ from kci.errors import UsageError, rule_error
 from kci.files.cache import default_cache
 from kci.files.replace import Log, replacing
 from kci.files.walk import is_bytecode, walk
-from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
@@ -36,7 +35,7 @@ from kci.tree.artifacts import (
 )
 from kci.tree.carry import carry, copy
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
+from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
@@ -204,7 +203,6 @@ def _build(job: _Job, tree: Path) -> _Made:
     require_tree(job.target)
     present: dict[str, Present] = {}
     hashes: dict[str, dict[str, str]] = {}
-    records: dict[str, RecordedInputs] = {}
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
@@ -212,16 +210,14 @@ def _build(job: _Job, tree: Path) -> _Made:
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         made = placed.metadata.kci or KciRecord("")
-        origin = Origin(
-            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed, built_on=made.built_on
-        )
+        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed)
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
-        made_from, read = job.fingerprint(leg), inputs_key(leg.inputs, records)
-        entry = Present(leg.variant, leg.digest, leg.backend, origin, made_from, inputs=read, objects=taken)
-        present[leg.variant] = entry
+        present[leg.variant] = Present(
+            leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken
+        )
         hashes[leg.variant] = placed.hashes
     version = job.version
-    for entry, carried in _carried(job, present, records):
+    for entry, carried in _carried(job, present):
         refuse_partial(job.target / entry.variant)
         data = carried.metadata
         version = data.version if version is None else version
@@ -234,7 +230,7 @@ def _build(job: _Job, tree: Path) -> _Made:
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
-    manifest = _manifest(job, version or 0, present, records)
+    manifest = _manifest(job, version or 0, present)
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
@@ -244,7 +240,7 @@ def _build(job: _Job, tree: Path) -> _Made:
     return _Made(manifest, hashes)
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present], records: dict[str, RecordedInputs]) -> Manifest:
+def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_of(planned, entries)
@@ -256,7 +252,6 @@ def _manifest(job: _Job, version: int, present: dict[str, Present], records: dic
         missing,
         complete=not missing,
         replaced=job.replaced,
-        inputs=dict(sorted(records.items())),
     )
 
 
@@ -275,9 +270,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     return sealed
 
 
-def _carried(
-    job: _Job, present: dict[str, Present], records: dict[str, RecordedInputs]
-) -> list[tuple[Present, SealedVariant]]:
+def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
     # The old tree's variants that stay. What has not changed since it was hashed is believed.
     if not job.target.is_dir():
         return []
@@ -291,15 +284,12 @@ def _carried(
         sealed = read_sealed(directory, _known_hashes(directory, seen))
         digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
-        built_on = sealed.metadata.kci.built_on if sealed.metadata.kci is not None else None
-        origin = msgspec.structs.replace(before.origin, carried=True, built_on=built_on)
+        origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
         same = before.digest == digest
         made_from = before.fingerprint if same else None
-        inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
-        read = inputs_key(inputs, records)
         taken = before.objects if same else None
-        entry = Present(directory.name, digest, backend, origin, made_from, inputs=read, objects=taken)
+        entry = Present(directory.name, digest, backend, origin, made_from, objects=taken)
         found.append((entry, sealed))
     return found
 
@@ -327,7 +317,7 @@ def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
         known = seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
         if known is None:
             return None
-        hashes[item.name] = known[0]
+        hashes[item.name] = known
     return hashes
 
 

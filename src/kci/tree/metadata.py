@@ -15,7 +15,7 @@ from kci.catalog.floors import floors
 from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, System
+from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded, strict_object
 from kci.files.dated_data import to_type
@@ -113,8 +113,6 @@ class KciRecord(msgspec.Struct, frozen=True):
     """The name under which the variant was built: nothing else in the file says it, and a directory can be renamed."""
     committed: int | None = None
     """When the commit of the source was made, in seconds since 1970: which of two builds is newer, without a clone."""
-    built_on: System | None = msgspec.field(default=None, name="built-on")
-    """The system of the machine that compiled it, where that is another one than the variant's."""
 
 
 class BackendRecord(msgspec.Struct, frozen=True):
@@ -176,13 +174,12 @@ def metadata_for(
     provenance: GitState | None = None,
     variant: str | None = None,
     committed: int | None = None,
-    built_on: System | None = None,
 ) -> Metadata:
     """The metadata of a variant, before it is sealed.
 
     `unique` is what `identity.unique_id` says of the source. `archs` are those that were really built; they are written
     text-sorted. A `[torch-noarch]` kernel has its own lists, which are copied in file order. `committed` is when the
-    commit was made, in seconds since 1970; `built_on` the system that compiled it, if it was another one.
+    commit was made, in seconds since 1970.
     """
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
@@ -203,7 +200,7 @@ def metadata_for(
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
             kernel=provenance,
         ),
-        kci=KciRecord(variant, committed, built_on) if variant is not None else None,
+        kci=KciRecord(variant, committed) if variant is not None else None,
     )
 
 

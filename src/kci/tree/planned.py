@@ -24,7 +24,7 @@ class PlannedKernel(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     planned: tuple[str, ...]
     version: Annotated[int, Meta(ge=0)] | None = None
-    fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{96}\Z")]] | None = None
+    fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
     """What each planned variant is made from, if the plan says so."""
     tree: Annotated[str, Meta(max_length=4096)] = ""
     """Where its tree would lie in the repository, relative to kci.toml; `Planned.suppressions` name files so."""

@@ -13,87 +13,58 @@ from typing import Any
 
 import msgspec
 
-from kci.diagnostics import printable
-from kci.errors import FindingsError, rule_error
+from kci.errors import rule_error
 from kci.files.bounded_json import read_bounded
 from kci.files.replace import write_atomic
 from kci.files.walk import is_bytecode
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
-from kci.tree.dsse import (
-    STATEMENT_TYPE,
-    Signers,
-    SigningContext,
-    Statement,
-    StatementSubject,
-    claimed_statement,
-    open_statement,
-    sign_statement,
-)
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.sigstore_bundles import open_bundle, run_signer
+from kci.tree.statements import STATEMENT_TYPE, SigningContext, Statement, StatementSubject
 from kci.version import HOME
 
-ATTESTATION_NAME = "kci-attestation.dsse.json"
 PREDICATE_TYPE = f"{HOME}/attestations/v1"
 BUNDLE_NAME = "kci-attestation.sigstore.json"
 _SLSA = "https://slsa.dev/provenance/"
-_SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)
 
 
 def signed_files(tree: Path) -> dict[str, str]:
     """The files that an attestation of a tree is about: all but signatures."""
-    return {name: digest for name, digest in file_hashes(tree).items() if is_signed(name)}
+    return {name: digest for name, digest in file_hashes(tree).items() if _is_signed(name)}
 
 
-def is_signed(name: str) -> bool:
-    """Whether an attestation of a tree is about a file, by its name in the tree."""
+def _is_signed(name: str) -> bool:
     parts = name.split("/")
     signature = len(parts) == 2 and parts[1] == SIGNATURE
-    return name not in _SIGNATURES and not is_bytecode(name) and not signature
+    return name != BUNDLE_NAME and not is_bytecode(name) and not signature
 
 
-def tree_statement(tree: Path, context: SigningContext, evidence: Mapping[str, str] | None = None) -> Statement:
-    """What is signed of a tree; `evidence` is what it was held to where it is signed again.
-
-    Raises FindingsError: the tree has no manifest, or cannot be read.
-    """
+def tree_statement(tree: Path, context: SigningContext) -> Statement:
+    """What is signed of a tree. Raises FindingsError: the tree has no manifest, or cannot be read."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
-    predicate = (
-        msgspec.structs.asdict(context)
-        | {
-            "kernel": manifest.kernel,
-            "version": manifest.version,
-            "complete": manifest.complete,
-            "variants": {
-                entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
-            },
-        }
-        | ({"evidence": dict(evidence)} if evidence else {})
-    )
+    predicate = msgspec.structs.asdict(context) | {
+        "kernel": manifest.kernel,
+        "version": manifest.version,
+        "complete": manifest.complete,
+        "variants": {
+            entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
+        },
+    }
     return _statement(signed_files(tree), predicate)
 
 
-def sign_tree(tree: Path, key: Path, context: SigningContext) -> Path:
-    """Write a tree's attestation."""
-    path = tree / ATTESTATION_NAME
-    write_atomic(path, sign_statement(tree_statement(tree, context), key))
-    return path
-
-
-def sign_tree_as_run(
-    tree: Path, context: SigningContext, trust: Path | None = None, evidence: Mapping[str, str] | None = None
-) -> list[Path]:
+def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
     """Sign every variant's metadata and the whole tree with the identity of the CI run that this is.
 
     `metadata.json.sigstore` is for today's loader; the bundle over the whole tree binds what that does not.
     Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
     Returns the files that were written.
     """
-    statement = tree_statement(tree, context, evidence)
+    statement = tree_statement(tree, context)
     bundles = {}
     with run_signer(trust) as signer:
         for variant in sorted(path for path in tree.iterdir() if is_variant_dir(path)):
@@ -105,52 +76,14 @@ def sign_tree_as_run(
     return list(bundles)
 
 
-def evidence_of(tree: Path) -> str:
-    """What a tree was held to when it was signed again, by the bundle at its top; empty if that says nothing."""
-    try:
-        found = claimed_statement(read_bounded(tree / BUNDLE_NAME)).predicate.get("evidence")
-    except (OSError, ValueError):
-        return ""
-    said = sorted(found.items()) if isinstance(found, dict) else []
-    return ", ".join(f"{name} {printable(str(value), ' ')[:200]}" for name, value in said)
-
-
-def sign_artifact(artifact: Path, key: Path, context: SigningContext) -> Path:
-    """Write the attestation of an artifact beside it."""
-    statement = _statement({artifact.name: file_hash(artifact)}, msgspec.structs.asdict(context))
-    path = artifact_attestation(artifact)
-    write_atomic(path, sign_statement(statement, key))
-    return path
-
-
-def artifact_attestation(artifact: Path) -> Path:
-    """Where the attestation of an artifact lies."""
-    return artifact.with_name(f"{artifact.name}.dsse.json")
-
-
-def opened(data: bytes, signers: Signers, context: SigningContext, *, with_key: bool) -> Statement:
-    """The statement of an attestation that one of the keys has signed, or else one of the context's workflows.
-
-    Raises ValueError: it is no attestation, or no allowed signer has signed it.
-    """
-    return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
-
-
-def github_bundle(artifact: Path) -> Path:
-    """Where the bundle of GitHub's attest action is looked for."""
-    return artifact.with_name(f"{artifact.name}.sigstore.json")
-
-
-def check_artifact(artifact: Path, signers: Signers, context: SigningContext) -> None:
+def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) -> None:
     """Refuse an artifact without an attestation beside it that names what `context` asks for (KCI616)."""
     where = str(artifact)
-    own, bundle = artifact_attestation(artifact), github_bundle(artifact)
-    path = bundle if bundle.exists() and not own.exists() else own
+    path = artifact.with_name(f"{artifact.name}.sigstore.json")
     try:
-        data = read_bounded(path)
-        statement = opened(data, signers, context, with_key=path == own)
+        statement = open_bundle(read_bounded(path), context, trust)
     except FileNotFoundError:
-        hint = f"`kci sign` makes {own.name} beside it; the bundle of actions/attest is called {bundle.name}"
+        hint = f"actions/attest makes one; put its bundle beside the artifact, as {path.name}"
         raise rule_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
     except OSError as error:
         raise rule_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
@@ -186,13 +119,8 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def tree_differences(
-    tree: Path, statement: Statement, context: SigningContext, files: Mapping[str, str] | None = None
-) -> list[str]:
-    """What lies in a tree, or is asked for, and a statement says otherwise.
-
-    `files` are the digests of its files where they lie elsewhere; the tree then has its manifest.
-    """
+def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
+    """What lies in a tree, or is asked for, and a statement says otherwise."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
     found = context.disagreements(predicate)
@@ -202,7 +130,7 @@ def tree_differences(
             f"it is about {said[0]} version {said[1]}, the tree is {manifest.kernel} version {manifest.version}"
         )
     signed = {item.name: item.digest.get("sha256") for item in statement.subject}
-    there = signed_files(tree) if files is None else files
+    there = signed_files(tree)
     for name in sorted(signed.keys() | there.keys()):
         if name not in there:
             found.append(f"{name} was signed and is not there")
@@ -216,13 +144,3 @@ def tree_differences(
 def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement:
     subjects = tuple(StatementSubject(name, {"sha256": files[name]}) for name in sorted(files))
     return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
-
-
-def read_public_key(text: str, root: Path = Path()) -> str:
-    """A public key as it may be named: a file relative to `root`, or the key itself."""
-    if text.startswith(("ssh-", "-----BEGIN")):
-        return text
-    try:
-        return (root / text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FindingsError(f"cannot read the public key {text}: {error}") from error

@@ -17,8 +17,9 @@ import msgspec
 
 from kci.errors import FindingsError, MissingToolError
 from kci.files.bounded_json import decode_json, read_bounded
-from kci.tree.dsse import PAYLOAD_TYPE, SigningContext, Statement, read_statement
+from kci.tree.statements import SigningContext, Statement, read_statement
 
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 _GITHUB = "https://github.com/"
 
@@ -33,7 +34,7 @@ def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None)
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
     kind, payload = _verified(data, context, trust)
-    if kind != PAYLOAD_TYPE:
+    if kind != _PAYLOAD_TYPE:
         raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
     return read_statement(payload)
 
@@ -82,7 +83,7 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
     token = _asked(detect_credential)
     if token is None:
-        hint = "in GitHub Actions give the job `id-token: write`; elsewhere sign with --key"
+        hint = "sign in a CI run; in GitHub Actions give the job `id-token: write`"
         raise MissingToolError("there is no identity to sign with here", hint=hint)
     config = _trust_config(trust) if trust else _asked(ClientTrustConfig.production)
     service = _asked(lambda: Service.from_trust_config(config))

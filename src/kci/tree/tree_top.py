@@ -20,7 +20,7 @@ from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME
 from kci.tree.pack import untransportable
-from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
+from kci.tree.signing import BUNDLE_NAME
 
 SUMS_NAME = "SHA256SUMS"
 _HASH = re.compile("[0-9a-f]{64}")
@@ -71,7 +71,7 @@ CARD = "CARD.md"
 """What becomes the front page of the kernel's repository."""
 
 KEPT_AT_TOP = (
-    CARD, "benchmarks", manifests.FILE_NAME, SUMS_NAME, ATTESTATION_NAME, BUNDLE_NAME,
+    CARD, "benchmarks", manifests.FILE_NAME, SUMS_NAME, BUNDLE_NAME,
 )  # fmt: skip
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
 

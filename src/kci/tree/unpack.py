@@ -1,13 +1,14 @@
 """Opening an artifact that somebody else made. Everything in it is hostile until it was looked at.
 
-The archive is read as a stream, once, front to back. Every header is judged before anything is done with it: only
-plain files with tame names below `<variant>/` are let through, so there is no link to follow and nothing to sanitise.
+The archive is read as a stream, once, front to back. Every header is judged before `tarfile` acts on it: only plain
+files with tame names below `<variant>/` are let through, so there is no link to follow and nothing to sanitise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +16,12 @@ from typing import NamedTuple
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, rule_error
-from kci.files.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, opened_archive
-from kci.files.full_disk import write_all, writing
+from kci.files.archive import LIMITS, SUFFIXES, DamagedError, RefusedError, TarStream, opened_archive
+from kci.files.full_disk import writing
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.digest import directory_digest
 from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
-
-_CHUNK = 1024 * 1024
 
 
 def read_leg(artifact: Path) -> LegRecord:
@@ -66,8 +65,8 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
             hashes = {}
             for member in members:
                 relative = _judge(member, leg, seen)
-                if not member.directory:
-                    hashes[relative] = _write(archive, member, variant_dir / relative)
+                if member.isfile():
+                    hashes[relative] = _write(archive, member, work)
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
@@ -99,10 +98,10 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
         raise rule_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
 
 
-def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRecord:
+def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
     """Read the first member."""
     first = next(members, None)
-    if first is None or first.name != LEG_NAME or first.directory:
+    if first is None or first.name != LEG_NAME or first.isdir():
         shown = "nothing" if first is None else repr(first.name)
         message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
         raise rule_error("KCI604", message, path=str(artifact))
@@ -114,7 +113,7 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
         raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
 
 
-def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
+def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
     """The member's path inside the variant.
 
     `seen` has the paths so far by the name that a file system without case sees; a directory's ends with `/`.
@@ -122,29 +121,23 @@ def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
     if reason := unsafe_name(member.name):
         raise RefusedError(member.name, reason)
     top, _, relative = member.name.partition("/")
-    if top != leg.variant or not (relative or member.directory):
+    if top != leg.variant or not (relative or member.isdir()):
         raise RefusedError(member.name, f"it is outside of {leg.variant}/")
-    path = f"{relative}/" if member.directory else relative
+    path = f"{relative}/" if member.isdir() else relative
     if relative and (other := collision(path, seen)):
         raise RefusedError(member.name, f"it collides with {other!r}")
     return relative
 
 
-def _write(archive: TarStream, member: Member, target: Path) -> str:
+def _write(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
     """Write a member to its file; the hash of its content."""
-    total = hashlib.sha256()
+    target = work / member.name
     with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("xb", buffering=0)
-    with file:
-        while data := archive.read(_CHUNK):
-            total.update(data)
-            with writing(target):
-                write_all(file.fileno(), data)
-        start_writing(file.fileno())
-    with writing(target):
-        target.chmod(0o755 if member.executable else 0o644)
-    return total.hexdigest()
+        archive.extract(member, work)
+        target.chmod(0o755 if member.mode & 0o100 else 0o644)
+        with target.open("rb") as file:
+            start_writing(file.fileno())
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:

@@ -18,12 +18,12 @@ import msgspec
 from kci.config.find_settings import find_settings
 from kci.config.reader import read_kernel
 from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
-from kci.diagnostics import Diagnostic, finding, in_file_order, rules
+from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.sources.source_rules import check_sources
 from kci.verify import fatbin, native_rules, variant_rules
 from kci.verify.load_rules import check_loads, probe
-from kci.verify.subject import WORKFLOW_ENDINGS, PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
+from kci.verify.subject import PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
 from kci.verify.tree_rules import check_attestations, check_tree
 
 
@@ -39,20 +39,18 @@ class Verification(msgspec.Struct, frozen=True):
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
     """What was found at a place, without what is suppressed."""
     path = place.directory
-    # A workflow file is the repository's own too.
-    sources = place.kind in (PlaceKind.SOURCES, PlaceKind.WORKFLOWS)
+    sources = place.kind is PlaceKind.SOURCES
     try:
         # A kci.toml inside of a tree is part of what is judged.
-        settings = find_settings(path if sources and path.is_dir() else path.resolve().parent)
+        settings = find_settings(path if sources else path.resolve().parent)
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
     kept = list(found)
     if sources:
         document = None
-        if place.kind is PlaceKind.SOURCES:
-            with suppress(FindingsError):  # among the findings
-                document = read_kernel(place.path).document
+        with suppress(FindingsError):  # among the findings
+            document = read_kernel(place.path).document
         kept = apply_source_comments(kept, document, suppressed.append)
     checked = {item.path for item in found}
     kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
@@ -70,7 +68,6 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 )
 
 
-_MAX_WORKFLOW = 4 * 1024 * 1024
 _UNREAD = ("KCI700", "KCI710")
 """A variant could not be read, or its metadata: that no other rule says anything of it means nothing then."""
 
@@ -132,8 +129,6 @@ def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
     match place.kind:
-        case PlaceKind.WORKFLOWS:
-            yield from _check_workflows(place.directory, place.path)
         case PlaceKind.SOURCES:
             try:
                 kernel = read_kernel(place.path)
@@ -147,25 +142,6 @@ def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
             yield from _tree(place)
         case PlaceKind.OTHER:
             pass
-
-
-def _check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
-    # The other files beside a file are read too, for what it calls.
-    from kci.render.workflow_rules import check_workflows
-
-    folder = path if path.is_dir() else path.parent
-    base = shown.rstrip("/") if path.is_dir() else shown.rpartition("/")[0]
-    texts = {}
-    for file in sorted(folder.iterdir()):
-        if file.suffix not in WORKFLOW_ENDINGS or not file.is_file() or (path.is_file() and path.is_symlink()):
-            continue
-        name = f"{base}/{file.name}" if base else file.name
-        try:
-            texts[name] = file.read_bytes()[:_MAX_WORKFLOW].decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            yield finding("KCI418", f"cannot be read: {error}", path=name)
-    wanted = set(texts) if path.is_dir() else {shown}
-    yield from (item for item in check_workflows(texts) if item.path in wanted)
 
 
 def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:

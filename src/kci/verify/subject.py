@@ -152,16 +152,12 @@ BINARIES = ("build", "result")
 """Where the variants of a kernel lie: what kci and the reference make, and the link that nix leaves."""
 
 
-WORKFLOW_ENDINGS = (".yml", ".yaml")
-
-
 class PlaceKind(enum.StrEnum):
     """What is looked at."""
 
     SOURCES = "sources"
     TREE = "tree"
     VARIANT = "variant"
-    WORKFLOWS = "workflows"
     OTHER = "no variants"
     """A kernel's folder for binaries that holds something else, as setuptools' own `build/` does."""
 
@@ -197,8 +193,6 @@ def places_of(shown: str) -> list[VerifiedPlace]:
     Raises UsageError: it is nothing that can be verified.
     """
     root = Path(shown)
-    if _is_workflows(root):
-        return [VerifiedPlace(PlaceKind.WORKFLOWS, shown)]
     _require_not_aside(root, shown)
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
@@ -214,12 +208,6 @@ def places_of(shown: str) -> list[VerifiedPlace]:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
     return found
-
-
-def _is_workflows(path: Path) -> bool:
-    if path.is_file():
-        return path.suffix in WORKFLOW_ENDINGS
-    return path.is_dir() and path.resolve().parts[-2:] == (".github", "workflows")
 
 
 _UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
-from kci.tree.dsse import Signers, SigningContext, Statement, claimed_statement
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.tree.pack import untransportable
-from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, opened, tree_differences
+from kci.tree.signing import BUNDLE_NAME, tree_differences
+from kci.tree.sigstore_bundles import open_bundle
+from kci.tree.statements import SigningContext, Statement, claimed_statement
 from kci.tree.tree_top import (
     CARD,
     KEPT_AT_TOP,
@@ -143,10 +144,6 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
         known = metadata.kci.committed if metadata.kci is not None else None
         if origin.committed not in (None, known):
             yield f"the manifest says when the commit of {name} was made, its metadata says otherwise"
-        built_on = metadata.kci.built_on if metadata.kci is not None else None
-        if origin.built_on != built_on:
-            where = [f"on {place}" if place else "on its own system" for place in (origin.built_on, built_on)]
-            yield f"the manifest says that {name} was compiled {where[0]}, its metadata {where[1]}"
     if variant.hashes is not None and variant.digest != entry.digest:
         yield f"{name} changed after it was merged"
 
@@ -223,41 +220,30 @@ _SHOWN = 20
 
 
 def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    """Compare the attestations of a tree with its files, whoever signed: no attestation is better than a stale one."""
-    for name in (ATTESTATION_NAME, BUNDLE_NAME):
-        if (tree / name).exists():
-            yield from _signed_otherwise(tree, shown, name, claimed_statement, SigningContext())
+    """Compare the attestation of a tree with its files, whoever signed: no attestation is better than a stale one."""
+    if (tree / BUNDLE_NAME).exists():
+        yield from _signed_otherwise(tree, shown, claimed_statement, SigningContext())
 
 
-def check_signatures(
-    tree: Path, shown: str, signers: Signers, context: SigningContext, files: Mapping[str, str] | None = None
-) -> Iterator[Diagnostic]:
-    """The rules about a tree's attestation: who may sign it, and what it has to name; `files` as `tree_differences`."""
-    with_key = bool(signers.keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
-    name = ATTESTATION_NAME if with_key else BUNDLE_NAME
-    if not (tree / name).exists():
-        yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
+def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
+    """The rules about a tree's attestation: who may sign it, and what it has to name."""
+    if not (tree / BUNDLE_NAME).exists():
+        yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
         return
-    read = partial(opened, signers=signers, context=context, with_key=with_key)
-    yield from _signed_otherwise(tree, shown, name, read, context, files)
+    yield from _signed_otherwise(tree, shown, partial(open_bundle, context=context, trust=trust), context)
 
 
 def _signed_otherwise(
-    tree: Path,
-    shown: str,
-    name: str,
-    read: Callable[[bytes], Statement],
-    context: SigningContext,
-    files: Mapping[str, str] | None = None,
+    tree: Path, shown: str, read: Callable[[bytes], Statement], context: SigningContext
 ) -> Iterator[Diagnostic]:
-    where = f"{shown}/{name}"
+    where = f"{shown}/{BUNDLE_NAME}"
     try:
-        statement = read(read_bounded(tree / name))
+        statement = read(read_bounded(tree / BUNDLE_NAME))
     except (OSError, ValueError) as error:
         yield finding("KCI791", f"the attestation does not count: {error}", path=where)
         return
     try:
-        wrong = tree_differences(tree, statement, context, files)
+        wrong = tree_differences(tree, statement, context)
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
         return

@@ -1,8 +1,9 @@
 """What an error is about, whatever kernel, machine, file and line it came up in; and whether it is an outage.
 
 What errors look like is data: `data/causes.toml` has what names a cause, `data/outages.toml` what says that a machine,
-a network or a service failed. A cause is a text that is the same in every build: symbols stay as the linker has them,
-because a name that depends on the machine that reads it would be another one tomorrow. `readable` is for people.
+a network or a service failed, `data/volatile.toml` what is otherwise each night. A cause is a text that is the same in
+every build: symbols stay as the linker has them, because a name that depends on the machine that reads it would be
+another one tomorrow. `readable` is for people.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_LENGTH = 1000
 # The color of a terminal.
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A file and its line at the beginning of a word: `a/b.cu:3:7:` of gcc, `b.cu(3):` of nvcc.
-_LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
+_LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.[A-Za-z]\w*(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
 # An absolute path, of Windows too.
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
 # What kci calls a kernel's library and namespace: the kernel, the backend and the sources' hash. In a mangled name the
@@ -34,9 +35,14 @@ _EXTENSION = re.compile(
     r"\d*_[a-z][a-z0-9_]*?_(?:cann|cpu|cuda|metal|neuron|rocm|tpu|xpu)_[0-9a-z]{7,40}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
 )
 # An address, or a digest of a commit, wherever it stands: a word of seven letters has no digit.
-_HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64})(?![A-Za-z0-9])")
-# Whole numbers, and those with a fraction that cannot be a version.
-_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)")
+_HEX = re.compile(
+    r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64}|(?=[A-F]*\d)[0-9A-F]{7,64})(?![A-Za-z0-9])"
+)
+# Whole numbers, those with a fraction that cannot be a version, and those that count a unit.
+_NUMBER = re.compile(
+    r"(?<![\w.])(?:(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)"
+    r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"
+)
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
@@ -55,6 +61,7 @@ class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
 
 
 class _Causes(Dated, frozen=True):
+    of_compilers: tuple[str, ...]
     cause: tuple[_Cause, ...]
 
 
@@ -67,17 +74,46 @@ class _Outages(Dated, frozen=True):
     outage: tuple[_Outage, ...]
 
 
+class _Volatile(Dated, frozen=True):
+    prefixes: tuple[str, ...]
+    word: tuple[_Outage, ...]
+
+
+def _any_of(patterns: tuple[str, ...]) -> str:
+    return "|".join(f"(?:{pattern})" for pattern in patterns)
+
+
+_cause_table = shipped("watch/data/causes.toml", _Causes)
+_volatile = shipped("watch/data/volatile.toml", _Volatile)
+
+
+@cache
+def _prefix() -> re.Pattern[str]:
+    return re.compile(rf"(?:{_any_of(_volatile().prefixes)})+", re.IGNORECASE)
+
+
+@cache
+def _words() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return _compiled(_volatile().word)
+
+
+def _compiled(table: tuple[_Outage, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((item.kind, re.compile(_any_of(item.patterns), re.IGNORECASE)) for item in table)
+
+
 @cache
 def _causes() -> tuple[tuple[_Cause, tuple[re.Pattern[str], ...]], ...]:
-    return tuple((item, item.found()) for item in shipped("watch/data/causes.toml", _Causes)().cause)
+    return tuple((item, item.found()) for item in _cause_table().cause)
+
+
+@cache
+def _of_compilers() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.IGNORECASE) for pattern in _cause_table().of_compilers)
 
 
 @cache
 def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    table = shipped("watch/data/outages.toml", _Outages)().outage
-    return tuple(
-        (item.kind, re.compile("|".join(f"(?:{it})" for it in item.patterns), re.IGNORECASE)) for item in table
-    )
+    return _compiled(shipped("watch/data/outages.toml", _Outages)().outage)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -96,7 +132,8 @@ class _Line(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def _read(line: str) -> _Line:
     cut = line[: 2 * MAX_LENGTH].strip()
-    kind = next((kind for kind, pattern in _outages() if pattern.search(cut)), "")
+    compiler = any(pattern.search(cut) for pattern in _of_compilers())
+    kind = "" if compiler else next((kind for kind, pattern in _outages() if pattern.search(cut)), "")
     for cause, patterns in _causes():
         if kind and cause.against_outages != "wins":
             continue
@@ -109,7 +146,8 @@ def _read(line: str) -> _Line:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
+    lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
+    return [line[found.end() :] if (found := _prefix().match(line)) else line for line in lines]
 
 
 def outage_of(error: str) -> str:
@@ -165,6 +203,8 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
     text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
+    for says, pattern in _words():
+        text = pattern.sub(says, text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
         if name:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)

@@ -25,10 +25,6 @@ class Account(msgspec.Struct, frozen=True):
     login: str = ""
 
 
-class NotThereError(FindingsError):
-    """GitHub knows no such thing, or the token may not know of it."""
-
-
 class GitHubApi:
     """What one repository is asked and told."""
 
@@ -44,7 +40,7 @@ class GitHubApi:
     def ask(self, method: str, path: str, **fields: object) -> bytes:
         """Ask once, by a method of HTTP for a path below the repository; `fields` are sent as JSON.
 
-        MissingToolError without `gh`; FindingsError if GitHub does not answer, or refuses; NotThereError for its 404.
+        MissingToolError without `gh`; FindingsError if GitHub does not answer, or refuses.
         """
         command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
         command += ["--input", "-"] if fields else []
@@ -59,8 +55,7 @@ class GitHubApi:
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((said or ["no reason"])[0], " ")[:300]
-            kind = NotThereError if reason.endswith("(HTTP 404)") else FindingsError
-            raise kind(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
+            raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
         return bytes(done.stdout)
 
     def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:

@@ -25,12 +25,12 @@ from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.inputs.source_lints import (
     declared_input_missing,
-    include_leaves_kernel,
+    include_not_listed,
     lint_sources,
     lint_standards,
     source_escapes,
 )
-from kci.inputs.source_tree import SourceTree, SourceTrees
+from kci.inputs.source_tree import SourceTrees
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.variants import Matrix
 from kci.plan.changes import changes_since
@@ -93,11 +93,10 @@ def lint_kernel(
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
 
-def kernel_errors(workspace: Workspace, kernel: Kernel, tree: SourceTree) -> list[Diagnostic]:
-    """What `check` calls an error about one kernel of a tree: it cannot be built as its files say."""
+def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
+    """What `check` calls an error about one kernel: it cannot be built as its files say."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-    leaving = list(include_leaves_kernel(kernel, workspace.settings, tree))
-    found = lint_kernel(kernel, rows, Path(kernel.directory), leaving, errors_only=True)
+    found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
     kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
     return [item for item in kept if item.severity is Severity.ERROR]
 
@@ -130,8 +129,8 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
             found += error.diagnostics
             continue
         names.add(kernel.build.name)
-        leaving = list(include_leaves_kernel(kernel, settings, tree))
-        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), leaving)
+        unlisted = list(include_not_listed(kernel, settings, tree))
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
         of_sources += source_findings(kernel, settings, remember)
     trees.save()
     if settings.document is not None:
@@ -174,7 +173,7 @@ def without_faulty(
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, trees.of(kernel.directory))
+        errors = kernel_errors(workspace, kernel)
         of_sources = source_findings(kernel, workspace.settings, trees.remember)
         errors += [item for item in of_sources if item.severity is Severity.ERROR]
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
@@ -240,15 +239,13 @@ def require_readable(workspace: Workspace, remember: Path | None = None) -> list
     Raises:
         FindingsError: `kci check` finds an error in a build.toml.
     """
-    trees = SourceTrees(remember)
     wrong, told = list(workspace.unread), []
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, trees.of(kernel.directory))
+        errors = kernel_errors(workspace, kernel)
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
         of_sources = source_findings(kernel, workspace.settings, remember)
         told += [replace(item, severity=Severity.WARNING) for item in of_sources if item.severity is Severity.ERROR]
-    trees.save()
     if wrong:
         every = [found for item in wrong for found in item.diagnostics]
         raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)

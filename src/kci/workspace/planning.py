@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,18 @@ from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.inputs.header_names import HeaderNames
-from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTrees
-from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
-from kci.plan.budget import Alternative, both_ways, check_budget, check_time, estimate
+from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import Base, Terms, clean_commit, only_affected
-from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
+from kci.plan.durations import Duration, read_durations
+from kci.plan.estimates import sizes
+from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.object_work import Costs, works
 from kci.plan.plan import Estimate, KeptObjects, Plan, Role, as_json
 from kci.workspace.check import touched_since, without_components, without_faulty
 from kci.workspace.workspace import Choice, Workspace
@@ -40,8 +37,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = Choice()
     affected: str | None = None
     """Only what changed since this branch or commit touches."""
-    published: Mapping[Key, PublishedVariant] = {}
-    """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
+    published: Mapping[Key, str] = {}
+    """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
     trees: Mapping[str, CarriedTree] = {}
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
@@ -55,15 +52,13 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     container: bool = True
     """Whether legs build in images."""
     split: bool = False
-    """Whether a variant that does not fit into a job becomes parts and a link: for a workflow that knows them."""
+    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
     part_jobs: int | None = None
     """How many jobs with a matrix it has for parts; None for as many as are needed."""
     objects: Mapping[Key, KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
-    costs: Mapping[Key, Costs] = {}
-    """What objects took in earlier runs, by kernel and backend."""
     digests: Path | None = None
-    """A folder that keeps the digests and includes of sources from one plan to the next; None to read every file."""
+    """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
     """What variants took in earlier runs."""
     max_jobs: int | None = None
@@ -123,7 +118,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     matrix, bare = without_components(workspace, whole)
     roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
     commit = clean_commit(roots.pop()) if len(roots) == 1 else None
-    options = msgspec.structs.replace(_options(workspace, matrix, request, trees), commit=commit)
+    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
@@ -135,7 +130,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request, trees)
     trees.save()
-    took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
+    took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, options, durations=took)
     found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
@@ -143,9 +138,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
-        crossed=found.settings.publish.crossed,
     )
-    made = msgspec.structs.replace(estimate(plan.legs), both_ways=both_ways(plan.legs, workspace.runners))
+    made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += (
@@ -153,28 +147,24 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         if request.callers is None
         else check_callers(plan, request.callers, request.part_jobs)
     )
-    said += check_time(plan.legs)
+    said += check_time(plan.legs, workspace.runners)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
     matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
-    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split), SourceTrees()))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
 
 
-def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees) -> PlanOptions:
-    def headers(kernel: Kernel) -> HeaderNames:
-        extra = workspace.settings.settings.inputs_of(kernel.build.name)
-        return HeaderNames(KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory), extra))
-
+def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
     return PlanOptions(
         container=request.container,
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         split=request.split,
         objects=request.objects,
-        works=works(workspace.kernels, matrix, headers if request.split else None, request.costs, workspace.runners),
+        sizes=sizes(workspace.kernels, matrix),
     )
 
 
@@ -204,7 +194,7 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
     return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
-def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, PublishedVariant]) -> frozenset[Key]:
+def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
     """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
@@ -221,50 +211,23 @@ def _with_fingerprints(
         return made[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
-    found = already(prints, request.published, made.__getitem__)
-    lacking = prints.keys() - found.reasons.keys()
+    found = already(prints, request.published)
+    lacking = prints.keys() - found.keys()
     if lacking and request.published and request.affected is not None:
         # A variant of the tier that users load may be made with another torch than its namesake of this tier.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
         loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
-        also = already({key: others[key] for key in lacking & others.keys()}, request.published, made.__getitem__)
-        known = {key: request.published[key].fingerprint for key in also.reasons}
-        found = Already(found.reasons | also.reasons, found.fingerprints | known)
+        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
+        found, prints = found | also, prints | {key: others[key] for key in also}
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
     return msgspec.structs.replace(
-        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees,
-        whole=request.affected is None, again=_compiled_again(matrix, request, prints, found.reasons, made),
-    )  # fmt: skip
-
-
-def _compiled_again(
-    matrix: Matrix,
-    request: PlanRequest,
-    prints: Mapping[Key, str],
-    skipped: Collection[Key],
-    made: Mapping[str, Fingerprints],
-) -> dict[Key, frozenset[str]]:
-    """What is compiled of the variants whose objects are kept, and are those of the variant that is published."""
-    found = {}
-    for kernel in matrix.kernels:
-        tree = request.trees.get(kernel.name)
-        for variant in kernel.each_once():
-            key = kernel.name, variant.name
-            kept, known = request.objects.get(key), request.published.get(key)
-            if key in skipped or kept is None or known is None or tree is None or variant.kind is Kind.NOARCH:
-                continue
-            # Objects of a later run than the tree's are of one that failed, and may be others.
-            if not (kept.run.isdecimal() and tree.run.isdecimal() and int(kept.run) <= int(tree.run)):
-                continue
-            again = made[kernel.name].compiled_again(variant, prints[key], known)
-            if again is not None:
-                found[key] = again
-    return found
+        options, fingerprints=prints, skip=found, tests=tests, trees=request.trees, whole=request.affected is None
+    )
 
 
 def _other_plans(
-    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Durations
+    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Sequence[Duration]
 ) -> Iterator[Alternative]:
     """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:

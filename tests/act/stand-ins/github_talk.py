@@ -14,17 +14,11 @@ from typing import Any
 
 BOT = "github-actions[bot]"
 NEEDED = (
-    (r"GET actions/runs(/\d+(/artifacts)?)?", "actions", "read"),
-    (r"GET compare/[0-9a-f]{40}\.\.\.[0-9a-f]{40}", "contents", "read"),
+    (r"GET actions/runs/\d+(/artifacts)?", "actions", "read"),
     (r"GET actions/artifacts/\d+/zip", "actions", "read"),
-    (r"POST actions/workflows/[a-z.-]+/dispatches", "actions", "write"),
-    (r"POST actions/runs/\d+/rerun-failed-jobs", "actions", "write"),
-    (r"GET pulls(/\d+)?", "pull-requests", "read"),
-    (r"PUT pulls/\d+/merge", "contents", "write"),
+    (r"GET pulls", "pull-requests", "read"),
     (r"GET issues/\d+/comments", "pull-requests", "read"),
     (r"(POST issues/\d+/comments|(PATCH|DELETE) issues/comments/\d+)", "pull-requests", "write"),
-    (r"POST issues/comments/\d+/reactions", "pull-requests", "write"),
-    (r"GET collaborators/[A-Za-z0-9-]+/permission", "metadata", "read"),
 )
 """What is known here, and the permission that GitHub asks of a token for it."""
 
@@ -52,16 +46,11 @@ def answered(
     name, wanted = next(rest for pattern, *rest in NEEDED if re.fullmatch(pattern, f"{method} {path}"))
     if may.get(name) not in (wanted, "write"):
         raise Refused(f"gh: Resource not accessible by integration (HTTP 403): {method} {path}")
-    if path.startswith("compare/"):
-        return {"status": state["compared"], "commits": []}
     numbers = [int(word) for word in re.findall(r"\d+", path)]
     comments = state.setdefault("comments", [])
     match method, re.sub(r"\d+", "N", path):
         case "GET", "actions/runs/N":
             return next((run for run in state["runs"] if run["id"] == numbers[0]), None)
-        case "GET", "actions/runs":
-            found = [run for run in state["runs"] if run["head_sha"] == query["head_sha"]]
-            return {"workflow_runs": [run for run in found if run["event"] == query["event"]]}
         case "GET", "actions/runs/N/artifacts":
             return {"artifacts": paged(artifacts(state, numbers[0]), query)}
         case "GET", "actions/artifacts/N/zip":
@@ -74,18 +63,6 @@ def answered(
                 for pull, head in heads
                 if (head["repo"]["owner"]["login"], head.get("ref", "topic")) == (owner, branch)
             ]
-        case "GET", "pulls/N":
-            return next((pull for pull in state["pulls"] if pull["number"] == numbers[0]), None)
-        case "PUT", "pulls/N/merge":
-            pull = next(item for item in state["pulls"] if item["number"] == numbers[0])
-            if sent["merge_method"] not in state.get("merges", ("merge",)):
-                raise Refused("gh: Merge commits are not allowed on this repository. (HTTP 405)")
-            if sent["sha"] != pull["head"]["sha"]:
-                raise Refused("gh: Head branch was modified. Review and try the merge again. (HTTP 409)")
-            if why := state.get("unmergeable"):
-                raise Refused(f"gh: {why} (HTTP 405)")
-            pull |= {"state": "closed", "merged_at": "2026-11-23T08:01:00Z"}
-            return {"merged": True, "sha": "c" * 40}
         case "GET", "issues/N/comments":
             return paged([item for item in comments if item["issue"] == numbers[0]], query)
         case "POST", "issues/N/comments":
@@ -99,18 +76,6 @@ def answered(
         case "DELETE", "issues/comments/N":
             state["comments"] = [item for item in comments if item["id"] != numbers[0]]
             return {}
-        case "POST", "issues/comments/N/reactions":
-            state.setdefault("reactions", []).append([numbers[0], sent["content"]])
-            return {}
-        case "POST", _ if path.endswith("/dispatches"):
-            state.setdefault("dispatched", []).append([path.split("/")[2], sent])
-            return {"workflow_run_id": 77, "html_url": "https://github.com/example/kernels/actions/runs/77"}
-        case "POST", "actions/runs/N/rerun-failed-jobs":
-            state.setdefault("again", []).append(numbers[0])
-            return {}
-        case "GET", _ if path.startswith("collaborators/"):
-            level = state.get("permissions", {}).get(path.split("/")[1])
-            return None if level is None else {"permission": level}
     return None
 
 

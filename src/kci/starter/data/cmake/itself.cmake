@@ -1,1 +1,0 @@
-message("${CMAKE_COMMAND};${CMAKE_ROOT};${CMAKE_VERSION}")

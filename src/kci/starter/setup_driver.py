@@ -1,0 +1,78 @@
+"""Runs the setup.py of the working directory with the setuptools and torch of its Python, and builds nothing.
+
+kci starts the text of this file in a sandbox, with the file to answer to and what CUDA_HOME is. setuptools stops once
+it has read the configuration; what the distribution then has is written down. It imports nothing of kci, and kci
+trusts nothing that it writes: setup.py may have written it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+SETUP_PY = "setup.py"
+_KEYS = ("name", "sources", "include_dirs", "libraries", "extra_link_args", "define_macros", "undef_macros",
+         "extra_compile_args")  # fmt: skip
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+def _limit() -> None:
+    """Bound what a mistake can take of the machine."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    for what, most in (("CPU", 120), ("FSIZE", _MOST_BYTES), ("AS", 256 * _MOST_BYTES), ("CORE", 0)):
+        getattr(resource, "setrlimit")(getattr(resource, f"RLIMIT_{what}"), (most, most))  # noqa: B009  - not on Windows
+
+
+def _run() -> Any:
+    """The distribution that setup.py makes."""
+    import setuptools.dist
+
+    core: Any = importlib.import_module("distutils.core")  # setuptools' own, since that is imported
+
+    setuptools.dist.Distribution.fetch_build_eggs = lambda *_: []  # setup_requires: there is no network
+    core._setup_stop_after, core._setup_distribution = "config", None
+    sys.path.insert(0, str(Path.cwd()))
+    sys.argv[:] = [SETUP_PY, "build_ext"]
+    code = compile(Path(SETUP_PY).read_bytes(), SETUP_PY, "exec")
+    exec(code, {"__name__": "__main__", "__file__": str(Path(SETUP_PY).absolute())})  # noqa: S102  - what it is for
+    if core._setup_distribution is None:
+        raise RuntimeError("it does not call setup()")
+    return core._setup_distribution
+
+
+def main() -> None:
+    """Answer what setup.py makes, or how it ends."""
+    answer, cuda_home = sys.argv[1:3]
+    said: dict[str, Any] = {}
+    _limit()
+    try:
+        from torch.utils import cpp_extension
+
+        # A torch for the CPU does not look for CUDA, and no CUDAExtension can then be made.
+        cpp_extension.CUDA_HOME = cuda_home or cpp_extension.CUDA_HOME
+        made = _run()
+        said["extensions"] = [{key: getattr(item, key, ()) or () for key in _KEYS} for item in made.ext_modules or ()]
+        said["license"] = str(getattr(made.metadata, "license_expression", None) or made.metadata.license or "")
+        said["packages"] = list(made.packages or ())
+        said["package_dir"] = dict(made.package_dir or {})
+    except BaseException as error:
+        ended = isinstance(error, SystemExit)
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == SETUP_PY
+        ]
+        said = {
+            "error": f"{'it exits with' if ended else type(error).__name__ + ':'} {str(error)[:300]}",
+            "line": lines[-1] if lines else getattr(error, "lineno", 0) or 0,
+        }
+    Path(answer).write_text(json.dumps(said, default=str), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

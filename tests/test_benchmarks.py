@@ -1,0 +1,25 @@
+"""Benchmarks run in their smallest form, and check what they make; their bounds are judged by `make bench` alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
+NEEDS = {
+    "action_start.py": [pytest.mark.network],
+    "builds.py": [pytest.mark.torch, pytest.mark.slow],
+}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, [])) for name in FILES])
+def test_it_runs_in_its_smallest_form(name: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / name), "--smallest"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()
