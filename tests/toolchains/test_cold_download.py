@@ -82,7 +82,8 @@ class PassOn(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _here(self, address: bytes) -> bytes:
-        return f"{self.server.url}/files/{urllib.parse.quote(address, safe='')}".encode()
+        folder, _, name = address.rpartition(b"/")
+        return f"{self.server.url}/files/{urllib.parse.quote(folder, safe='')}/".encode() + name
 
     do_HEAD = do_GET
 
