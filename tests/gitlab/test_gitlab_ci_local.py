@@ -172,7 +172,7 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[
     (split.directory / ".gitlab-ci.yml").write_text(
         "include:\n  - local: .gitlab/kci.gitlab-ci.yml\n"
         f'variables:\n  KCI_INSTALL: ""\n  KCI_ONLY: "{VARIANT}"\n  CXX: "{split.compiler}"\n'
-        '  KCI_COMPILER_CACHE: "off"\n'
+        '  KCI_COMPILER_CACHE: "ccache"\n'
     )
     commit_all(split.directory)
     assert kci("render", "--ci", "gitlab", "--output", split.directory, split.directory).code == 0

@@ -248,7 +248,12 @@ def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     (tmp_path / "kci.toml").write_text('[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n')
     commit(tmp_path)
     rendered(tmp_path, "split")
-    environment = {**os.environ, "CXX": str(split.compiler), "KCI_CACHE": str(split.cache)}
+    environment = {
+        **os.environ,
+        "CXX": str(split.compiler),
+        "KCI_CACHE": str(split.cache),
+        "KCI_COMPILER_CACHE": "ccache",
+    }
     code, said = run(tmp_path, only=VARIANT, environment=environment)
     assert code == 0, said
     assert set(split.made().values()) == {1}
