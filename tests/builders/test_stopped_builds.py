@@ -126,7 +126,7 @@ def test_a_build_that_is_killed_again_and_again_compiles_each_object_once(
 
 def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(tmp_path, monkeypatch)
-    code, said = case.build("--stop-after=0.1")
+    code, said = case.build("--stop-after=0.03")
     assert code == UnfinishedBuildError.exit_code
     found = re.search(rf"error: {STABLE_CPU} is not finished: (\d+) of {OBJECTS + 1} objects are done", said)
     assert found is not None, said
