@@ -29,17 +29,6 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
         raise ClientError(message, hint=room_hint(error) or _ANOTHER) from error
 
 
-def write_all(handle: int, data: bytes) -> None:
-    """Write all of some bytes; the system may take fewer at once, and says so only in what it returns.
-
-    Raises:
-        OSError: a part of them cannot be written. What came before it was.
-    """
-    left = memoryview(data)
-    while left:
-        left = left[os.write(handle, left) :]
-
-
 def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
     """The path that could not be written.
 

@@ -196,11 +196,6 @@ class KernelInputs:
         prefix = f"{self.kernel}/"
         return path[len(prefix) :] if path.startswith(prefix) else posixpath.relpath(path, self.kernel)
 
-    @property
-    def shown_build_toml(self) -> str:
-        """How messages name the kernel's build.toml."""
-        return self.inside(BUILD_TOML)
-
     def _declared(self, entry: str) -> str:
         real = self.tree.real(entry)
         if not real:
