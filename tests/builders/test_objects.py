@@ -72,6 +72,31 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert build(first).use == ObjectUse(0, 2)
 
 
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_headers_outside_of_the_kernel(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_flag: bool
+) -> None:
+    """Folders that a flag or a variable names: a header that is now found before the one that was read."""
+    kernel, folders = copy_kernel("bare", tmp_path / "place"), [tmp_path / "x", tmp_path / "y"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "outside.h").write_text("#define OUTSIDE 1\n")
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"#include <outside.h>\n{source.read_text()}\nint outside[] = {{-1, OUTSIDE}};\n")
+    if by_flag:
+        flags = "".join(f'"-isystem", "{folder}", ' for folder in folders)
+        toml = (kernel / "build.toml").read_text()
+        (kernel / "build.toml").write_text(toml.replace('backend = "cpu"', f'backend = "cpu"\ncxx-flags = [{flags}]'))
+    else:
+        monkeypatch.setenv("CPATH", ":".join(map(str, folders)))
+    cold = build(kernel)
+    assert build(kernel) == Made(ObjectUse(2, 0), cold.module)
+    (folders[0] / "outside.h").write_text("#define OUTSIDE 2\n")
+    changed = build(kernel)
+    assert changed.use == ObjectUse(1, 1)
+    assert changed.module != cold.module
+
+
 @NVCC
 def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))

@@ -74,9 +74,12 @@ C = {
 
 
 class World:
-    """A kernel with all that its compilers read, and two caches: one is kept, the other is of no use."""
+    """A kernel with all that its compilers read, and two caches: one is kept, the other is of no use.
 
-    def __init__(self, root: Path, compiler: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    With `outside`, flags name folders that are no part of the kernel, and ccache then runs the preprocessor each time.
+    """
+
+    def __init__(self, root: Path, compiler: str, seed: int, monkeypatch: pytest.MonkeyPatch, *, outside: bool) -> None:
         self.root, self.random, self.monkeypatch = root, random.Random(seed), monkeypatch
         self.ending, self.name = ("cu", STABLE_CUDA) if compiler == "nvcc" else ("cpp", STABLE_CPU)
         self.compiler = CLANG if compiler == "clang++" else "g++"
@@ -96,7 +99,10 @@ class World:
         )  # fmt: skip
         (self.far / "x" / "turned.h").symlink_to(root / "1.h")
         (self.far / "y" / "sub").symlink_to(root / "1")
-        self.flag, self.header, self.order = 1, 1, ["x", "y"]
+        self.flag, self.header, self.outside = 1, 1, outside
+        self.order = ["x", "y"] if outside else []
+        if not outside:
+            write_tree(root / "kernel" / "include", {"turned.h": headers["1.h"], "sub/w.h": folders["1/w.h"]})
         self.done: list[str] = []
         self.compiled: collections.Counter[str] = collections.Counter()
         self.wrapped(0)
@@ -106,7 +112,7 @@ class World:
     def describe(self) -> None:
         flags = [f"-DWORLD_F={self.flag}", f'-DHEADER=\\"m{self.header}.h\\"']
         flags += [word for name in self.order for word in ("-isystem", str(self.far / name))]
-        headers = sorted(path.relative_to(self.root / "kernel") for path in self.root.glob("kernel/*/*.h"))
+        headers = sorted(path.relative_to(self.root / "kernel") for path in self.root.glob("kernel/**/*.h"))
         said = ", ".join(f"'{flag}'" for flag in flags).replace('\\"', '"')
         write_tree(
             self.root / "kernel",
@@ -139,7 +145,8 @@ class World:
         return module.read_bytes(), made
 
     def header_changed(self) -> None:
-        name, macro = self.random.choice([("kernel/include/v.h", "WORLD_V"), ("1.h", "TURNED"), ("2/w.h", "WORLD_W")])
+        turned, w = ("1.h", "2/w.h") if self.outside else ("kernel/include/turned.h", "kernel/include/sub/w.h")
+        name, macro = self.random.choice([("kernel/include/v.h", "WORLD_V"), (turned, "TURNED"), (w, "WORLD_W")])
         (self.root / name).write_text(f"#define {macro} {self.random.randrange(1, 10)}\n")
 
     def header_with_the_dates_of_before(self) -> None:
@@ -162,7 +169,8 @@ class World:
         link.symlink_to(self.root / f"{self.random.randrange(1, 4)}")
 
     def found_before(self) -> None:
-        path = self.root / self.random.choice(["kernel/csrc/v.h", "kernel/csrc/extra.h", "a/longer/way/to/y/extra.h"])
+        places = ["kernel/csrc/v.h", "kernel/csrc/extra.h", "a/longer/way/to/y/extra.h"]
+        path = self.root / self.random.choice(places if self.outside else places[:2])
         macro = "WORLD_V" if path.name == "v.h" else "EXTRA"
         if path.exists():
             path.unlink()
@@ -195,15 +203,17 @@ class World:
             path.write_text("something else")
 
     def bits_flipped(self) -> None:
-        for path in (self.caches[0] / "ccache").rglob("*"):
+        for path in sorted((self.caches[0] / "ccache").rglob("*")):
             if path.is_file() and self.random.random() < 0.3 and (data := bytearray(path.read_bytes())):
                 data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
                 path.unlink()
                 path.write_bytes(data[: self.random.choice((None, len(data) // 2))])
 
     def step(self) -> None:
-        kinds = [self.header_changed, self.link_turned, self.folder_turned, self.found_before] * 3
-        kinds += [self.header_with_the_dates_of_before, self.flag_changed, self.macro_changed, self.include_order] * 2
+        kinds = [self.header_changed, self.found_before] * 3
+        kinds += [self.header_with_the_dates_of_before, self.flag_changed, self.macro_changed] * 2
+        if self.outside:
+            kinds += [self.link_turned, self.folder_turned] * 3 + [self.include_order] * 2
         kinds += [self.compiler_replaced, self.dates_changed, self.work_lost, self.work_damaged, self.bits_flipped]
         for change in self.random.choices(kinds, k=self.random.choice((1, 1, 1, 2))):
             self.done.append(change.__name__)
@@ -228,14 +238,17 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CXX", raising=False)
 
 
-def run_world(root: Path, compiler: str, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(root, compiler, seed, monkeypatch)
+def run_world(
+    root: Path, compiler: str, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch, *, outside: bool
+) -> World:
+    world = World(root, compiler, seed, monkeypatch, outside=outside)
     world.compare()
     for _ in range(steps):
         try:
             world.step()
         except AssertionError as error:
-            raise AssertionError(f"{compiler}, seed {seed}, after {world.done}: {error}") from error
+            where = "with folders outside" if outside else "within the kernel"
+            raise AssertionError(f"{compiler}, seed {seed}, {where}, after {world.done}: {error}") from error
     return world
 
 
@@ -249,7 +262,7 @@ COMPILERS = [
 @pytest.mark.usefixtures("_plain")
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_changed_world(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = run_world(tmp_path, compiler, 1, 4, monkeypatch)
+    world = run_world(tmp_path, compiler, 1, 4, monkeypatch, outside=False)
     assert world.compiled["compiled"] < world.compiled["objects"], "objects are found, too"
 
 
@@ -260,5 +273,7 @@ def test_a_world_that_changes_often(compiler: str, tmp_path: Path, monkeypatch: 
     """KCI_MANY=1 takes three times as many steps, and the other compilers: each step of nvcc takes ten seconds."""
     found: collections.Counter[str] = collections.Counter()
     for seed in range(100, 103 if os.environ.get("KCI_MANY") else 101):
-        found += run_world(tmp_path / str(seed), compiler, seed, 10, monkeypatch).compiled
+        for outside in (False, True):
+            root = tmp_path / f"{seed}-{outside}"
+            found += run_world(root, compiler, seed, 6, monkeypatch, outside=outside).compiled
     print(compiler, dict(found))

@@ -42,6 +42,9 @@ _NAMES_FOLDER = re.compile(
     r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
 )
 """Flags with which the object names the directory that it was compiled in."""
+_OUTSIDE = re.compile(r"(?:.*,)?(?:--?[a-z][a-z-]*=?)?/", re.IGNORECASE)
+"""Flags that name a file or folder of this machine, as `-I/opt/include` does: all else lies in the work directory."""
+_INCLUDE_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _STATS = "ccache-stats.log"
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
@@ -90,7 +93,13 @@ class Objects:
         }
         words = (word for step in self._steps for word in step.command)
         made["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
+        if any(map(_OUTSIDE.match, self._flags())) or any(map(os.environ.get, _INCLUDE_VARIABLES)):
+            # The namespace does not have the names of those files, so a header may be found before one that was read.
+            made["CCACHE_NODIRECT"] = "1"
         return _for_ccache(made)
+
+    def _flags(self) -> Iterator[str]:
+        return (flag for unit in self._recipe.sources.units for flag in unit.flags)
 
     def use(self) -> ObjectUse:
         """How many were found."""
