@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, copy_kernel, only_these, program, quiet, request, with_changes
-from kci.builders import build_variant, nix, plan_commands
+from kci.builders import build_variant, plan_commands
 from kci.errors import BuildFailedError, MissingToolError
 
 STAND_IN = """
@@ -37,15 +37,15 @@ def test_the_result_is_copied_with_its_metadata(tmp_path: Path, monkeypatch: pyt
 
 def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    assert "--cores" not in nix.command(asked)
-    assert nix.command(with_changes(asked, jobs=4))[-2:] == ["--cores", "4"]
+    assert "--cores" not in nix_command(asked)
+    assert nix_command(with_changes(asked, jobs=4))[-2:] == ["--cores", "4"]
 
 
 def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     only_these(monkeypatch, tmp_path)
     with pytest.raises(MissingToolError, match="nix is not installed on this machine"):
-        nix.build(asked, quiet)
+        build_with_nix(asked, quiet)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_failure_carries_what_nix_said(
     (asked.kernel_dir / "flake.nix").write_text("{}")
     program(only_these(monkeypatch, tmp_path), "nix", script)
     with pytest.raises(BuildFailedError, match=says):
-        nix.build(asked, quiet)
+        build_with_nix(asked, quiet)
     assert not asked.output.exists()
 
 
@@ -66,7 +66,7 @@ def test_a_kernel_without_a_flake_is_named(tmp_path: Path, monkeypatch: pytest.M
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     program(only_these(monkeypatch, tmp_path), "nix", "exit 0")
     with pytest.raises(MissingToolError, match=r"flake\.nix"):
-        nix.build(asked, quiet)
+        build_with_nix(asked, quiet)
 
 
 def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
-from kci.builders import build_variant, noarch, plan_commands
+from kci.builders import build_variant, plan_commands
 from kci.builders.kernel_files import package_files
 from kci.builders.visible_files import VisibleFiles
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
@@ -155,7 +155,7 @@ def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -
 def test_the_noarch_builder_refuses_compiled_variants(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     with pytest.raises(UsageError, match="compiled"):
-        noarch.build(asked, quiet)
+        build_noarch(asked, quiet)
 
 
 def test_an_unknown_builder_is_named(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from buildkit import variant
-from kci.builders import older_systems
 from kci.builders.commands import COMPAT, EXPORTS, Target, Toolchain, link_command
 from kci.builders.generate import EXPORTS_MAP
 from kci.builders.ninjafile import Step
-from kci.builders.older_systems import stand_ins
+from kci.builders.older_systems import older_files, older_steps, stand_ins
 from kci.matrix.names import this_system
 from kci.toolchains.compilers import cxx_compiler, program_of
 from kci.toolchains.environment import Environment
@@ -138,11 +137,11 @@ def linked(tmp_path: Path, source: str, *flags: str) -> Path:
     target = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
     for folder in ("obj", "stub"):
         (tmp_path / folder).mkdir()
-    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **older_systems.files(chain, target)}
+    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **older_files(chain, target)}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    steps = list(older_systems.steps(chain, target, ()))
+    steps = list(older_steps(chain, target, ()))
     compiled = [*cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
     steps.append(Step("uses.o", (), tuple(compiled), ""))
     for step in steps:

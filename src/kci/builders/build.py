@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import native, nix, noarch
+from kci.builders import native
+from kci.builders.nix import build_with_nix, nix_command
+from kci.builders.noarch import build_noarch, noarch_commands
 from kci.builders.recipe import commands
 from kci.builders.request import Built, Request
 from kci.errors import KciError, UsageError
@@ -40,11 +42,11 @@ def build_variant(request: Request, log: Log) -> Built:
         request = msgspec.structs.replace(request, inputs=request.files())
         match name:
             case "noarch":
-                built = noarch.build(request, log)
+                built = build_noarch(request, log)
             case "native":
                 built = native.build(request, log)
             case _:
-                built = nix.build(request, log)
+                built = build_with_nix(request, log)
     return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
 
 
@@ -55,7 +57,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
     """
     match choose_builder(request.options.builder, request.variant):
         case "noarch":
-            return noarch.commands(request)
+            return noarch_commands(request)
         case "native":
             last = (
                 f"copies the module and the package to {request.output}"
@@ -66,7 +68,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
         case _:
             return [
                 f"cd {shown([str(request.kernel_dir)])}",
-                shown(nix.command(request)),
+                shown(nix_command(request)),
                 f"# kci copies the result to {request.output}",
             ]
 

@@ -10,14 +10,14 @@ from kci.errors import BuildFailedError, MissingToolError
 from kci.processes.process import Log, run, shown
 
 
-def command(request: Request) -> list[str]:
+def nix_command(request: Request) -> list[str]:
     """The command that builds the variant; it prints the path of the result."""
     flake = f".#redistributable.{request.variant.name}"
     cores = ["--cores", str(request.options.jobs)] if request.options.jobs else []
     return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths", *cores]
 
 
-def build(request: Request, log: Log) -> Built:
+def build_with_nix(request: Request, log: Log) -> Built:
     """Run nix and copy what it made. The result already has its metadata.json, with the flake's own id.
 
     Raises:
@@ -29,9 +29,9 @@ def build(request: Request, log: Log) -> Built:
         raise MissingToolError("nix is not installed on this machine", hint=hint)
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
-    done = run(command(request), log, cwd=request.kernel_dir)
+    done = run(nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
-        raise BuildFailedError(f"{shown(command(request))} failed\n{done.tail()}")
+        raise BuildFailedError(f"{shown(nix_command(request))} failed\n{done.tail()}")
     result = _result(done.output, request.variant.name)
     # Files of the nix store are read-only and may be links into it; the copy is neither.
     shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)

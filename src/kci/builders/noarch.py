@@ -16,7 +16,7 @@ from kci.plurals import count
 from kci.processes.process import Log
 
 
-def build(request: Request, log: Log) -> Built:
+def build_noarch(request: Request, log: Log) -> Built:
     """Copy the package and generate its `_ops.py` (docs/format.md#noarch-build).
 
     Raises:
@@ -46,11 +46,11 @@ def _files(request: Request) -> dict[str, Path]:
     return package_files(request.kernel_dir, request.build, compiled=False)
 
 
-def commands(request: Request) -> list[str]:
+def noarch_commands(request: Request) -> list[str]:
     """What a build does, for `--dry-run`: nothing is run.
 
     Raises:
-        KciError: as `build`.
+        KciError: as `build_noarch`.
     """
     package = request.kernel_dir / package_path(request.build)
     return [

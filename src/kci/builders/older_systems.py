@@ -24,7 +24,7 @@ def stand_ins() -> dict[str, str]:
     return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def files(chain: Toolchain, target: Target) -> dict[str, str]:
+def older_files(chain: Toolchain, target: Target) -> dict[str, str]:
     """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
     if not chain.glibc_compat:
         return {}
@@ -32,7 +32,7 @@ def files(chain: Toolchain, target: Target) -> dict[str, str]:
     return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
 
 
-def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+def older_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
     """The commands; the link command names their outputs."""
     if not chain.glibc_compat:
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify, older_systems
+from kci.builders import generate, hipify
 from kci.builders.commands import (
     EXPORTS,
     GENERATED,
@@ -24,6 +24,7 @@ from kci.builders.commands import (
 )
 from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
+from kci.builders.older_systems import older_files, older_steps
 from kci.builders.parts import share_of
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
@@ -158,7 +159,7 @@ def _steps(
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    older = tuple(older_systems.steps(chain, target, generated))
+    older = tuple(older_steps(chain, target, generated))
     yield from older
     libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
@@ -202,5 +203,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
-        **older_systems.files(chain, target),
+        **older_files(chain, target),
     }

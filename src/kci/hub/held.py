@@ -27,7 +27,7 @@ from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.sigstore_bundles import signature_problem, signer_of
 
-_Answer = TypeVar("_Answer")
+_Held = TypeVar("_Held")
 
 FOLDER = "build/"
 """Where a branch of a repository has the tree; loaders look there."""
@@ -148,7 +148,7 @@ def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
     client = client or hub_client()
     source = f"{repo_id}@{revision}"
 
-    def ask(question: Callable[[], _Answer]) -> _Answer:
+    def ask(question: Callable[[], _Held]) -> _Held:
         hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
         return ask_hub(question, f"{source} cannot be read", hint)
 

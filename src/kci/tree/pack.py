@@ -40,7 +40,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     with replacing(out_file) as made:
         try:
             with written_archive(made.staging, zstd=out_file.name.endswith(".zst")) as archive:
-                _write(archive, leg, files)
+                _write_members(archive, leg, files)
         except OSError as error:
             message = f"cannot write {out_file}: {error.strerror or error}"
             raise rule_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
@@ -94,7 +94,7 @@ def too_large(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def _write(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry]) -> None:
+def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry]) -> None:
     text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
     archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
     for item in files:

@@ -14,7 +14,7 @@ from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import parse_variant_name
 from kci.tree.metadata import NAME_PATTERN
 
-SCHEMA = 1
+PLANNED_SCHEMA = 1
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -72,9 +72,9 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
     """Read the JSON of a plan, called `where` in errors; keys that are not about planned variants are ignored."""
     try:
         schema = decode_json(text, dict[str, msgspec.Raw]).get("schema")
-        if schema != msgspec.Raw(str(SCHEMA).encode()):
+        if schema != msgspec.Raw(str(PLANNED_SCHEMA).encode()):
             raise ValueError(
-                f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {SCHEMA}"
+                f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {PLANNED_SCHEMA}"
             )
         plan = decode_json(text, _Plan)
     except ValueError as error:

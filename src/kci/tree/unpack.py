@@ -66,7 +66,7 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
             for member in members:
                 relative = _judge(member, leg, seen)
                 if member.isfile():
-                    hashes[relative] = _write(archive, member, work)
+                    hashes[relative] = _write_member(archive, member, work)
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
@@ -129,7 +129,7 @@ def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str
     return relative
 
 
-def _write(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
+def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
     """Write a member to its file; the hash of its content."""
     target = work / member.name
     with writing(target):
