@@ -8,6 +8,7 @@ import pytest
 
 from buildkit import CPU, copy_kernel, only_these, program, quiet, request, with_changes
 from kci.builders import build_variant, plan_commands
+from kci.builders.nix import build_with_nix, nix_command
 from kci.errors import BuildFailedError, MissingToolError
 
 STAND_IN = """

@@ -14,6 +14,7 @@ import pytest
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.builders import build_variant, plan_commands
 from kci.builders.kernel_files import package_files
+from kci.builders.noarch import build_noarch
 from kci.builders.visible_files import VisibleFiles
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 

@@ -26,7 +26,8 @@ from kci.publish.release import BENCHMARKS, LocalFile, Release
 from kci.tree import identity, manifest, metadata
 from kci.tree.digest import SIGNATURE
 from kci.tree.manifest import Manifest, Origin, Present
-from kci.tree.metadata import FILE_NAME, Metadata
+from kci.tree.metadata import FILE_NAME as METADATA_NAME
+from kci.tree.metadata import Metadata
 from kci.tree.tree_top import KEPT_AT_TOP
 
 MAIN_VERSION = 1
@@ -84,7 +85,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
         owned |= {path for path in there if variant_of(path) in removed}
         # A signature counts as long as what it signs is the same, whoever has added it.
-        signatures = {f"{path}{SIGNATURE.removeprefix(FILE_NAME)}" for path in same if path.endswith(FILE_NAME)}
+        signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
         return BranchChanges(
             added=tuple(sorted(wanted - there.keys())),
             changed=tuple(sorted((wanted & there.keys()) - same)),
