@@ -30,7 +30,7 @@ from kci.files.full_disk import room_hint
 from kci.processes.process import Log, silent
 from kci.toolchains.downloads import Transfer, pip_index
 
-_SECONDS = 60
+_RANGE_SECONDS = 60
 _PART = 1 << 16
 _GAP = 1 << 18  # files that lie closer together are read in one request
 _MOST = 1 << 30  # bytes of headers: more are a mistake or an attack
@@ -85,7 +85,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     """
     page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
     try:
-        with urllib.request.urlopen(page, timeout=_SECONDS) as answer:  # noqa: S310  - https or the user's own
+        with urllib.request.urlopen(page, timeout=_RANGE_SECONDS) as answer:  # noqa: S310  - https or the user's own
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
@@ -108,7 +108,7 @@ def _is_for(name: str, wanted: Version, platform: str) -> bool:
 def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] = lambda _: None) -> int:
     """Copy a stretch of what is at a URL to the same place in a file, which gets the same size; where it begins."""
     request = urllib.request.Request(url, headers={"Range": stretch})  # noqa: S310  - https or the user's own
-    with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=_RANGE_SECONDS) as answer:  # noqa: S310
         if answer.status != 206:
             raise OSError(f"{url} cannot be read in parts")
         start, _, size = map(int, re.findall(r"\d+", answer.headers["Content-Range"]))
