@@ -43,7 +43,7 @@ test-lowest:  ## the fast tests with the oldest versions that pyproject.toml all
 	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable '.[hf,sign,zstd]'
 	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable .
 	build/lowest/bin/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal \
-	    --ignore tests/render/test_lint.py --ignore tests/render/test_gitlab.py \
+	    --ignore tests/workflows/test_lint.py --ignore tests/workflows/test_gitlab.py \
 	    --deselect tests/test_project.py::test_the_import_contract_fails_against_the_flow
 
 lint: $(VENV)/.dev  ## style, and the direction of imports

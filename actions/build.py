@@ -26,29 +26,22 @@ from common import (
     text_input,
     warn,
 )
-from kci.builders.object_packs import pack_name, read_head
-from kci.builders.request import read_part
-from kci.ci.run_records import (
-    OBJECTS_FILE,
-    LegObjects,
-    VariantFailure,
-    ci_run,
-    write_failure,
-    write_record,
-)
-from kci.ci.watched_leg import watch_leg
+from kci.build.native.objects import pack_name, read_head
+from kci.build.request import read_part
+from kci.build.toolchains.downloads import SeldomTransfers
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
-from kci.matrix.names import artifact_name, upload_name
+from kci.matrix.variants import artifact_name, upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
-from kci.plurals import count
 from kci.run.build_leg import build_part
-from kci.run.disk_room import make_room
-from kci.toolchains.downloads import SeldomTransfers
+from kci.run.free_disk import make_room
+from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
+from kci.utils.suggest import count
 from kci.watch.history import LegResult
+from kci.watch.scheduled_leg import watch_leg
 from watched_results import upload_results, watched_run
 
 SETUP_MINUTES = 4

@@ -24,7 +24,7 @@ from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
 from kci.errors import KciError
-from kci.watch.history_branch import HistoryBranch
+from kci.watch.history import HistoryBranch
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""

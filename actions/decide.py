@@ -17,7 +17,7 @@ from common import (
     set_output,
 )
 from kci.cli._output import print_diagnostics
-from kci.config.find_settings import find_settings
+from kci.config.discovery import find_settings
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.settings_lints import replaced_settings
 from kci.watch.decide import standing

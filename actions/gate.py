@@ -17,12 +17,12 @@ from common import (
     run_action,
     set_output,
 )
-from kci.ci.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results, releasable
-from kci.ci.run_records import ci_run
-from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._tables import left_out_table
 from kci.diagnostics import escape_data, escape_property
-from kci.plurals import count
+from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results, releasable
+from kci.run.records import ci_run
+from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from kci.utils.suggest import count
 
 SHOWN = 10
 """Annotations; GitHub keeps ten of a step."""

@@ -22,15 +22,13 @@ from common import (
     text_input,
     unpacked,
 )
-from kci.ci.merged_kernel import error_of, kernel_record, verify_merged
-from kci.ci.run_records import RECORD_FILE, ci_run, write_record
 from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
 from kci.config.suppression import SuppressedFinding
-from kci.plurals import count
-from kci.tree.manifest import FILE_NAME, read_manifest
-from kci.tree.planned import Planned
+from kci.run.records import RECORD_FILE, ci_run, error_of, kernel_record, verify_merged, write_record
+from kci.tree.manifest import FILE_NAME, Planned, read_manifest
+from kci.utils.suggest import count
 
 
 class Merge:

@@ -25,15 +25,12 @@ from common import (
     warn,
     words_input,
 )
-from kci.ci.run_records import PLAN_FILE, ci_run, write_record
-from kci.ci.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.errors import rule_error
-from kci.files.replace import write_atomic
-from kci.plan.changes import merged_into
-from kci.plan.github import (
+from kci.plan.affected import merged_into
+from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
     NO_JOBS,
     only_hosted,
@@ -43,10 +40,12 @@ from kci.plan.github import (
     tests_matrix,
     untested,
 )
-from kci.plan.plan import Role, Shard, promised
-from kci.plan.sharding import MAX_MATRIX
-from kci.plurals import count
+from kci.plan.plan import MAX_MATRIX, Role, Shard, promised
+from kci.run.records import PLAN_FILE, ci_run, write_record
+from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
+from kci.utils.atomic import write_atomic
+from kci.utils.suggest import count
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from common import (
 )
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
-from kci.config.find_settings import find_settings
-from kci.publish.publish_tree import PublishedTree, PublishRequest, publish_tree
+from kci.config.discovery import find_settings
+from kci.publish.publish import PublishedTree, PublishRequest, publish_tree
 from kci.tree.signing import sign_tree
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common import history_branch, required_input, run_action, set_output
 from kci.cli._output import print_diagnostics
-from kci.plurals import count
+from kci.utils.suggest import count
 from kci.watch.history import gather, read_results
 
 

@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 
 from common import compact_json, fail, history_branch, required_input, run_action, runner_temp, set_output
-from kci.ci.second_look import MOST, second_look
-from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._output import print_diagnostics
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
-from kci.plan.github import github_matrix, tests_matrix, work_of
-from kci.plurals import count
+from kci.plan.github_limits import github_matrix, tests_matrix, work_of
+from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from kci.utils.suggest import count
 from kci.watch.decide import WatchState
 from kci.watch.history import each_run, gather, merged, read_results
+from kci.watch.scheduled_leg import MOST, second_look
 
 
 def main() -> None:

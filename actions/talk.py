@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 from common import required_input, run_action, runner_temp, show
-from kci.ci.pull_comment import comment_of
-from kci.ci.pull_talk import PullTalk, github_api, run_number
+from kci.watch.pull_request import PullTalk, comment_of, github_api, run_number
 
 
 def main() -> None:

@@ -22,17 +22,17 @@ from common import (
     warn,
     words_input,
 )
-from kci.ci.run_records import TEST_FILE, TestRecord, ci_run, write_record
-from kci.ci.watched_leg import unpack_legs, watch_hardware
+from kci.build.toolchains.downloads import SeldomTransfers
 from kci.cli._output import print_error
 from kci.errors import first_error
-from kci.files.cache import default_cache
-from kci.matrix.names import this_system
+from kci.matrix.variants import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.toolchains.downloads import SeldomTransfers
+from kci.run.records import TEST_FILE, TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
+from kci.utils.cache import default_cache
 from kci.watch.history import LegResult
+from kci.watch.scheduled_leg import unpack_legs, watch_hardware
 from watched_results import upload_results, watched_run
 
 

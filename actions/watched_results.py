@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 
 from common import add_table, fail, flag_input, runner_temp, set_output, warn
-from kci.ci.watched_leg import WatchedRun, write_results
 from kci.watch.history import LegOutcome, LegResult
+from kci.watch.scheduled_leg import WatchedRun, write_results
 
 
 def watched_run(catalog: str, attempt: int, run_id: str) -> WatchedRun:

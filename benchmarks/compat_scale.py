@@ -22,13 +22,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from kci.config.settings import Decisions
-from kci.hub.held import Held, Holding
+from kci.plan.workspace import open_workspace
+from kci.publish.hub import Held, Holding
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import standing
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
 from kci.watch.leg_grid import grid_of
 from kci.watch.report_page import write_site
-from kci.workspace.workspace import open_workspace
 
 VARIANTS = 30
 SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30", "5000x90", "5000x365"]

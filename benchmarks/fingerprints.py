@@ -20,14 +20,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kci.catalog.loading import load_catalog
-from kci.config.discover import find_kernels
+from kci.config.discovery import find_kernels
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import KciError
-from kci.inputs.source_tree import SourceTree
-from kci.inputs.stat_cache import StatCache
+from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.selection import compute_matrix
 from kci.plan.fingerprint import Fingerprints, builder, fingerprints
+from kci.plan.inputs.source_tree import SourceTree, StatCache
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 ROUNDS = 10

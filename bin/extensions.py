@@ -1,4 +1,4 @@
-"""The extensions of the package index that `kci init --from --run` is held against: tests/starter/extensions.toml.
+"""The extensions of the package index that `kci init --from --run` is held against: tests/scaffold/extensions.toml.
 
     python bin/extensions.py [NAME ...]   # takes each over, and says where the result is not what the table says
     python bin/extensions.py --write      # writes what came out into the table: read the difference before you commit it
@@ -23,11 +23,11 @@ from msgspec import Struct, convert, to_builtins
 from kci.config.model import CudaComponent
 from kci.config.reader import parse_kernel
 from kci.errors import KciError
-from kci.files.cache import default_cache
-from kci.starter.from_setup import from_setup_py
-from kci.starter.new_kernel import choose
+from kci.scaffold.from_setup import from_setup_py
+from kci.scaffold.new_kernel import choose
+from kci.utils.cache import default_cache
 
-TABLE = Path(__file__).resolve().parent.parent / "tests" / "starter" / "extensions.toml"
+TABLE = Path(__file__).resolve().parent.parent / "tests" / "scaffold" / "extensions.toml"
 _LISTED = 20
 """So many sources are listed by name; of more, only the number stands in the table."""
 

@@ -29,12 +29,12 @@ import click
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kci.catalog.loading import editions, load_catalog
-from kci.catalog.rows import Catalog, Row
+from kci.build.toolchains.downloads import extract, find_wheel
 from kci.config.values import SYSTEMS, Backend, Version
-from kci.matrix.names import Kind, cpu_of, parse_variant_name
-from kci.toolchains.wheel_ranges import extract, find_wheel
-from kci.workspace.workspace import open_workspace
+from kci.matrix.catalog.loading import editions, load_catalog
+from kci.matrix.catalog.rows import Catalog, Row
+from kci.matrix.variants import Kind, cpu_of, parse_variant_name
+from kci.plan.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEXES = ("https://download.pytorch.org/whl/torch/", "https://download.pytorch.org/whl/nightly/torch/")

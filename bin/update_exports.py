@@ -22,7 +22,7 @@ from elftools.elf.elffile import ELFFile
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from kci.verify.abi import DATA, cpp_namespace, is_cuda_name
+from kci.tree.verify.abi import DATA, cpp_namespace, is_cuda_name
 from update_torch_exports import write
 
 LIBRARIES = {

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kci.tree.elf import read_elf
-from kci.verify.abi import DATA, above_cap, is_std_name, is_torch_name, name_hash
+from kci.tree.verify.abi import DATA, above_cap, is_std_name, is_torch_name, name_hash
 
 LIBRARIES = frozenset(
     ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",

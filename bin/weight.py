@@ -99,7 +99,7 @@ def counts() -> dict[str, int]:
     """How many of what people meet: commands, options, keys, rules, actions, rendered files, pages and their words."""
     from kci import diagnostics
     from kci.cli import kci
-    from kci.config.find_settings import settings_schema
+    from kci.config.discovery import settings_schema
 
     def every(group: click.Group, context: click.Context) -> list[click.Command]:
         """The commands below a group, those of groups in it too."""

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kci.files.cache import default_cache
-from kci.toolchains.environment import ensure_runtime
+from kci.build.toolchains.environment import ensure_runtime
+from kci.utils.cache import default_cache
 
 EXAMPLES = Path(__file__).resolve().parent
 KERNELS = ("relu", "rms-norm", "swiglu")

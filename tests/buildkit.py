@@ -11,17 +11,16 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from kci.builders import build_variant
-from kci.builders.request import BuildOptions, Request
+from kci.build import build_variant
+from kci.build.request import BuildOptions, Request
+from kci.build.toolchains.environment import ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel
-from kci.files.cache import default_cache
-from kci.files.lock import locked
-from kci.matrix.names import Kind, parse_variant_name
-from kci.matrix.variants import Variant
-from kci.toolchains.environment import ensure_runtime
+from kci.matrix.variants import Kind, Variant, parse_variant_name
+from kci.utils.cache import default_cache
+from kci.utils.locks import locked
 
-DATA = Path(__file__).parent / "builders" / "data"
+DATA = Path(__file__).parent / "build" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"
 STABLE_CPU = "torch-stable-abi211-cpu-x86_64-linux"
 STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"

@@ -19,15 +19,15 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from kci import diagnostics
-from kci.catalog.loading import load_catalog
-from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import python_name
-from kci.files.cache import default_cache
 from kci.matrix import selection
+from kci.matrix.catalog.loading import load_catalog
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import Dropped
-from kci.plan import github, legs
+from kci.plan import github_limits, legs
 from kci.plan.plan import LeftOut
+from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -180,7 +180,7 @@ def catalog() -> Catalog:
 @pytest.fixture
 def november(monkeypatch: pytest.MonkeyPatch) -> None:
     """The edition of that month is the default: what a test counts stays when the default moves."""
-    monkeypatch.setattr("kci.catalog.loading.DEFAULT_EDITION", "2026-11-23")
+    monkeypatch.setattr("kci.matrix.catalog.loading.DEFAULT_EDITION", "2026-11-23")
 
 
 @pytest.fixture(scope="session")
@@ -291,7 +291,7 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
     monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
-    for module in (legs, github):
+    for module in (legs, github_limits):
         monkeypatch.setattr(module, "LeftOut", recorded.noting(LeftOut))
     yield
     for mark in marks if request.node.stash.get(PASSED, False) else []:

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kci.files.lock import locked
-from kci.files.replace import write_atomic
+from kci.utils.atomic import write_atomic
+from kci.utils.locks import locked
 from outside_tools import npm_packages, npm_script, program
 
 PACKAGES = ("@actions/workflow-parser@0.3.61", "@actions/expressions@0.3.61")

@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner
 
-from kci.files.cache import default_cache
-from kci.files.lock import locked
-from kci.files.replace import write_atomic
+from kci.utils.atomic import write_atomic
+from kci.utils.cache import default_cache
+from kci.utils.locks import locked
 
 HELD_TO = "held to"
 """The property of a test that names such a program with its version; the end of a test run lists them."""

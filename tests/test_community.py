@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from kci.cli import COMMANDS, kci
 from kci.config import settings
-from kci.render.own_parts import POINTS
+from kci.workflows.extensions import POINTS
 
 PAGE = ROOT / "docs" / "community.md"
 ROWS = [

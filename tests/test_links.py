@@ -105,7 +105,7 @@ def quoted() -> list[str]:
 
 
 def test_the_files_that_the_recipes_name_exist() -> None:
-    roots = (ROOT, ROOT / "src" / "kci", ROOT / "src" / "kci" / "catalog" / "data")
+    roots = (ROOT, ROOT / "src" / "kci", ROOT / "src" / "kci" / "matrix" / "catalog" / "data")
     named = {name for name in quoted() if re.fullmatch(r"[\w./-]+(\.(py|toml|md|yml)|/)", name)}
     assert len(named) > 30
     lost = {name for name in named if not any((root / name).exists() for root in roots)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from growth import assert_in_proportion
-from kci.suggest import nearest_name
+from kci.utils.suggest import nearest_name
 
 
 def test_the_nearest_name() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import program
-from kci.toolchains import environment
+from kci.build.toolchains import environment
 
 
 def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()) -> None:

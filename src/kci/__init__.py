@@ -12,40 +12,38 @@ from typing import TYPE_CHECKING, Any
 from kci.version import __version__
 
 if TYPE_CHECKING:
-    from kci.builders.request import BuildOptions
+    from kci.build.request import BuildOptions
     from kci.diagnostics import Diagnostic, Severity
     from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
     from kci.matrix.variants import Matrix, Variant
+    from kci.plan.check import check_kernels
     from kci.plan.plan import Leg, Plan
-    from kci.publish.publish_tree import PublishedTree, PublishRequest, publish_tree
-    from kci.render.repository import RenderedFiles, render_workflows
+    from kci.plan.planning import PlannedRun, PlanRequest, plan_run
+    from kci.plan.workspace import Choice, Workspace, open_workspace
+    from kci.publish.publish import PublishedTree, PublishRequest, publish_tree
     from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, leg_commands
     from kci.run.local import RunResult, outcomes_of, run_here, tree_places
-    from kci.tree.manifest import Manifest
+    from kci.tree.manifest import Manifest, read_plan
     from kci.tree.merge import merge as merge_artifacts
-    from kci.tree.planned import read_plan
-    from kci.verify.requirements import verify as verify_path
-    from kci.workspace.check import check_kernels
-    from kci.workspace.planning import PlannedRun, PlanRequest, plan_run
-    from kci.workspace.workspace import Choice, Workspace, open_workspace
+    from kci.tree.verify.requirements import verify as verify_path
+    from kci.workflows.repository import RenderedFiles, render_workflows
 
 _HOMES = {
-    "kci.builders.request": ("BuildOptions",),
+    "kci.build.request": ("BuildOptions",),
     "kci.diagnostics": ("Diagnostic", "Severity"),
     "kci.errors": ("BuildFailedError", "FindingsError", "KciError", "MissingToolError", "UnsafeError", "UsageError"),
     "kci.matrix.variants": ("Matrix", "Variant"),
     "kci.plan.plan": ("Leg", "Plan"),
-    "kci.publish.publish_tree": ("PublishRequest", "PublishedTree", "publish_tree"),
-    "kci.render.repository": ("RenderedFiles", "render_workflows"),
+    "kci.publish.publish": ("PublishRequest", "PublishedTree", "publish_tree"),
+    "kci.workflows.repository": ("RenderedFiles", "render_workflows"),
     "kci.run.build_leg": ("BuiltLeg", "LegRequest", "build_leg", "leg_commands"),
     "kci.run.local": ("RunResult", "outcomes_of", "run_here", "tree_places"),
-    "kci.tree.manifest": ("Manifest",),
+    "kci.tree.manifest": ("Manifest", "read_plan"),
     "kci.tree.merge": ("merge_artifacts",),
-    "kci.tree.planned": ("read_plan",),
-    "kci.verify.requirements": ("verify_path",),
-    "kci.workspace.check": ("check_kernels",),
-    "kci.workspace.planning": ("PlanRequest", "PlannedRun", "plan_run"),
-    "kci.workspace.workspace": ("Choice", "Workspace", "open_workspace"),
+    "kci.tree.verify.requirements": ("verify_path",),
+    "kci.plan.check": ("check_kernels",),
+    "kci.plan.planning": ("PlanRequest", "PlannedRun", "plan_run"),
+    "kci.plan.workspace": ("Choice", "Workspace", "open_workspace"),
 }
 """The modules, and their public names."""
 _CALLED = {"merge_artifacts": "merge", "verify_path": "verify"}

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from checkout import copy_checkout
-from kci.files.lock import locked
-from kci.render.pins import find_pins
+from kci.utils.locks import locked
+from kci.workflows.pins import find_pins
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"

@@ -15,7 +15,7 @@ from act.harness import Run, act_path, commit_all, copy_actions, installed, run_
 from cli.runner import kci
 from conftest import AT_TOP
 from kci import Plan, PlanRequest, open_workspace, plan_run
-from kci.tree.identity import GitState
+from kci.tree.kernel_id import GitState
 from many_kernels import REAL, make_repository
 from variants import make_artifact, make_variant
 

@@ -20,9 +20,9 @@ from act.harness import FIRST_RUN, Run, act_path, commit_all, copy_actions, inst
 from buildkit import program
 from cli.runner import kci
 from conftest import ROOT
-from kci.builders.object_packs import read_head
+from kci.build.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
-from kci.tree.unpack import read_leg
+from kci.tree.pack import read_leg
 
 pytestmark = [
     pytest.mark.torch,

@@ -30,7 +30,7 @@ from act.harness import (
 )
 from cli.runner import kci
 from conftest import AT_TOP, ROOT, read_yaml
-from kci.files.lock import locked
+from kci.utils.locks import locked
 
 pytestmark = [
     pytest.mark.network,

@@ -16,7 +16,7 @@ from act.harness import commit_all
 from checkout import copy_checkout
 from cli.runner import kci_process
 from conftest import add_package
-from kci.ci.run_records import read_failures
+from kci.run.records import read_failures
 from many_kernels import make_repository
 
 pytestmark = pytest.mark.network

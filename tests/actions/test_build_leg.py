@@ -13,11 +13,11 @@ import pytest
 
 from actions.test_common import load
 from conftest import ROOT
-from kci.builders.object_packs import PackHead, pack_objects
-from kci.builders.request import read_part
+from kci.build.native.objects import PackHead, pack_objects
+from kci.build.request import read_part
+from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import UnfinishedBuildError
 from kci.run.build_leg import LegRequest
-from kci.toolchains.compiler_cache import ObjectUse
 
 VARIANTS = ("torch-stable-abi211-cpu-x86_64-linux", "torch-stable-abi211-cpu-aarch64-linux")
 

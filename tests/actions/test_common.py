@@ -10,7 +10,7 @@ import pytest
 
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
-from kci.plan.github import output_units
+from kci.plan.github_limits import output_units
 from variants import CPU
 
 ACTIONS = Path(__file__).parents[2] / "actions"
@@ -97,7 +97,7 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
     summary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [finding("KCI112", "x" * 200, path=f"{number}.py") for number in range(10_000)]
-    monkeypatch.setattr("kci.ci.merged_kernel.verify", lambda _: found)
+    monkeypatch.setattr("kci.run.records.verify", lambda _: found)
     assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("### Verification\n\n")

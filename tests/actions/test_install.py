@@ -118,7 +118,7 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     assert done.returncode == 0, done.stdout + done.stderr
     python = tmp_path / "kci" / "bin" / "python"
     code = (
-        "import kci; from importlib.metadata import version; from kci.processes.running_wheel import running_wheel;"
+        "import kci; from importlib.metadata import version; from kci.build.process.container import running_wheel;"
         "wheel = running_wheel(); print(kci.__file__, version('click'), version('kci'), wheel is not None)"
     )
     shown = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -10,7 +10,7 @@ import pytest
 from act.harness import commit_all
 from actions.test_common import load
 from buildkit import write_tree
-from kci.ci.run_records import RECORD_FILE, KernelRecord, write_record
+from kci.run.records import RECORD_FILE, KernelRecord, write_record
 
 HEAD = '[general]\nname = "{}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{}]\n'
 METAL = '[torch]\n[kernel.a]\nbackend = "metal"\ndepends = ["torch"]\nsrc = ["a.mm"]\n'

@@ -10,7 +10,7 @@ import pytest
 from cli.runner import kci
 from conftest import add_package
 from kci.diagnostics import rules
-from kci.workspace.check import check_kernels
+from kci.plan.check import check_kernels
 
 BUILD = """\
 [general]

@@ -11,11 +11,11 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
+from kci.build.toolchains.torch_version import TorchVersion
 from kci.errors import FindingsError
-from kci.files.cache import KeptFolder, kept_folders, remove_kept
-from kci.files.lock import in_use, locked
 from kci.run import machine_report
-from kci.toolchains.torch_version import TorchVersion
+from kci.utils.cache import KeptFolder, kept_folders, remove_kept
+from kci.utils.locks import in_use, locked
 
 
 @pytest.mark.usefixtures("november")

@@ -9,7 +9,7 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT
-from kci.catalog.loading import editions
+from kci.matrix.catalog.loading import editions
 
 PAGE = ROOT / "docs" / "filters.md"
 BLOCK = re.compile(r"^```console\n\$ kci (.*)\n((?:.*\n)*?)```$", re.MULTILINE)

@@ -102,12 +102,12 @@ def test_a_merge_that_left_no_record_was_lost(kernel: Path) -> None:
 def test_a_tree_that_does_not_meet_the_requirements_is_no_good_tree(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kci.ci import merged_kernel
     from kci.diagnostics import finding
+    from kci.run import records
 
     planned(kernel)
     built(kernel, *VARIANTS)
-    monkeypatch.setattr(merged_kernel, "verify", lambda _path: [finding("KCI700", "broken")])
+    monkeypatch.setattr(records, "verify", lambda _path: [finding("KCI700", "broken")])
     assert merged(kernel).code == 1
     assert record_of(kernel)["complete"] is False
     assert "requirements" in gate(kernel).stdout

@@ -128,7 +128,7 @@ def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path)
 
 
 def test_affected_by_a_catalog_file(repository: Path) -> None:
-    shutil.copy(ROOT / "src/kci/catalog/data/editions/2026-08-20.toml", repository / "rows.toml")
+    shutil.copy(ROOT / "src/kci/matrix/catalog/data/editions/2026-08-20.toml", repository / "rows.toml")
     done = kci("plan", repository, "--affected", "HEAD", "--catalog", repository / "rows.toml", "--format", "json")
     plan = json.loads(done.stdout)
     assert {leg["kernel"] for leg in plan["legs"]} == {"norm", "pyonly"}, "at the base nothing could be planned with it"

@@ -8,9 +8,9 @@ import pytest
 
 from cli.runner import kci, kci_process
 from conftest import add_package, load_script, read_yaml
-from kci.render import pins
-from kci.render.committed import RecordedOptions, recorded_options
 from kci.version import __version__
+from kci.workflows import pins
+from kci.workflows.rendered_files import RecordedOptions, recorded_options
 
 RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
 KERNEL = ".github/workflows/kci-kernel.yml"

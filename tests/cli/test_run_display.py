@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from buildkit import CPU, STABLE_CPU, variant
+from kci.build.process.machine import Progress
+from kci.build.toolchains.downloads import TransferLine
 from kci.cli import Options
 from kci.cli._run_display import RunDisplay, progress_text
 from kci.errors import MissingToolError
-from kci.processes.jobs import Progress
 from kci.run.local import Outcome, OutcomeState
-from kci.toolchains.downloads import TransferLine
 
 
 def change(outcome: Outcome, **changes: object) -> Outcome:

@@ -9,7 +9,7 @@ import pytest
 
 from buildkit import write_tree
 from cli.runner import kci
-from kci.matrix.names import this_system
+from kci.matrix.variants import this_system
 
 BUILD = """
     [general]

@@ -9,11 +9,11 @@ from cli.runner import kci
 from conftest import ROOT
 from kci.cli._output import markdown_text
 from kci.cli._tables import left_out_table, markdown, plan_tables, tree_table
-from kci.config.discover import FaultyKernel
+from kci.config.discovery import FaultyKernel
 from kci.plan.budget import estimate
 from kci.plan.plan import LeftOut, Skipped
-from kci.plurals import count
 from kci.tree.manifest import Manifest
+from kci.utils.suggest import count
 from planning import leg, plan
 
 HOSTILE = "a|b\n<img src=x> [x](https://x.invalid) `c` **d** \x1b[2J"

@@ -15,9 +15,9 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci import cli
+from kci.build.toolchains.downloads import TransferLine
 from kci.cli import Options, _output, _run_display
 from kci.cli._output import Layout, cut_apart, lines_of, middle
-from kci.toolchains.downloads import TransferLine
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)

@@ -13,13 +13,12 @@ import mutations
 import outside_tools
 from conftest import many
 from kci.config.document import parse_document
-from kci.config.editions import is_version_3
-from kci.config.mismatch import explain
 from kci.config.model import Build, to_data
-from kci.config.reader import parse_kernel
+from kci.config.reader import is_version_3, parse_kernel
+from kci.config.type_errors import explain
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.files.dated_data import to_type
+from kci.utils.shipped import to_type
 
 KNOWN = {
     "version-parts": "kci reads `13` as 13.0; the reference wants exactly two parts",

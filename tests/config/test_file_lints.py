@@ -10,13 +10,13 @@ import pytest
 from config.examples import complete, with_examples
 from conformance_cases import cases
 from conftest import ROOT
-from kci.catalog.rows import Catalog
 from kci.config.file_lints import FILE_LINTS, repo_id_problem
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
-from kci.inputs.source_lints import source_escapes
-from kci.workspace.check import lint_kernel
+from kci.matrix.catalog.rows import Catalog
+from kci.plan.check import lint_kernel
+from kci.plan.inputs.source_lints import source_escapes
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
 

@@ -9,12 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import many
-from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
 from kci.config.values import quoted, toml_string
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
-from kci.workspace.check import lint_kernel
+from kci.matrix.catalog.loading import load_catalog
+from kci.plan.check import lint_kernel
 
 PLACES = {
     "name": '"some-kernel"', "version": "1", "edition": "5", "license": '"MIT"', "backends": '["cuda", "cpu"]',

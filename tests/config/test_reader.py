@@ -11,13 +11,13 @@ import pytest
 
 from conftest import kernel
 from kci.config import update
-from kci.config.discover import find_kernels
-from kci.config.mismatch import MAX_PROBLEMS
+from kci.config.discovery import find_kernels
 from kci.config.model import CudaComponent, to_data
 from kci.config.reader import parse_kernel, read_kernel
+from kci.config.type_errors import MAX_PROBLEMS
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError, UsageError
-from kci.workspace.workspace import open_workspace
+from kci.plan.workspace import open_workspace
 
 HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
 GOOD = HEAD + "[torch]\n"

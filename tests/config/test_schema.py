@@ -20,7 +20,7 @@ import mutations
 from conftest import ROOT, many
 from kci.cli import kci
 from kci.cli.schema import SCHEMAS
-from kci.config.find_settings import settings_schema
+from kci.config.discovery import settings_schema
 from kci.config.reader import parse_kernel
 from kci.config.schema import build_schema, document_schema, schema_text
 from kci.diagnostics import Diagnostic

@@ -12,14 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
+from kci.config.discovery import FoundSettings, find_settings, locate, settings_for, settings_schema
 from kci.config.document import parse_document
-from kci.config.find_settings import (
-    FoundSettings,
-    find_settings,
-    locate,
-    settings_for,
-    settings_schema,
-)
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
 from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from conftest import add_package
-from kci.catalog.rows import Catalog
 from kci.config.reader import parse_kernel
 from kci.errors import FindingsError
-from kci.workspace.check import check_kernels, lint_kernel
+from kci.matrix.catalog.rows import Catalog
+from kci.plan.check import check_kernels, lint_kernel
 
 TEXT = """\
 [general]

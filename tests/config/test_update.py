@@ -13,13 +13,13 @@ import pytest
 import mutations
 from cli.runner import Result, kci_process
 from conftest import many
-from kci.catalog.rows import Catalog
 from kci.config import update as update_module
 from kci.config.model import Build, to_data
 from kci.config.reader import parse_kernel
 from kci.config.update import Update, plan_update, write_update
 from kci.config.values import Tier
 from kci.errors import FindingsError
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
 
 V4 = """\

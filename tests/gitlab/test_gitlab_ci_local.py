@@ -18,11 +18,11 @@ from act.test_workflow import add_kernel, break_package
 from buildkit import warm_cache
 from cli.runner import kci
 from conftest import ROOT
-from kci.render.gitlab import child_pipeline
+from kci.workflows.gitlab import child_pipeline
 from outside_tools import npm_packages
 from planning import leg
-from render.test_gitlab import document, variants
 from split_kernel import NAMES, VARIANT, SplitKernel
+from workflows.test_gitlab import document, variants
 
 pytestmark = [
     pytest.mark.network,

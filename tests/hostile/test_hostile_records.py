@@ -22,17 +22,16 @@ import pytest
 from actions.test_common import load
 from buildkit import noarch_kernel
 from cli.runner import Result, kci
-from kci.ci.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
-from kci.ci.tree_index import TreeIndex, TreePlace
 from kci.errors import FindingsError, UnsafeError
-from kci.files.bounded_json import decode_json
 from kci.plan.plan import KernelPlan
+from kci.run.records import KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.run.tree_index import TreeIndex, TreePlace
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
+from kci.utils.bounded_json import decode_json
 from kci.watch.github_api import Account, GitHubApi
-from kci.watch.history import RecordedRun
-from kci.watch.history_branch import HistoryBranch
+from kci.watch.history import HistoryBranch, RecordedRun
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 

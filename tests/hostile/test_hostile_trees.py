@@ -2,7 +2,7 @@
 
 A tree goes through `kci verify`, which names the rule, and through `kci publish`, which writes nothing to the Hub. An
 archive or a folder goes through `kci merge`. What an archive's headers can do is in tests/tree/test_tree_unpack.py,
-what random changes do in tests/verify/test_verify_mutations.py, and what artifacts say of their runs in
+what random changes do in tests/tree/verify/test_verify_mutations.py, and what artifacts say of their runs in
 tests/tree/test_binding.py.
 """
 

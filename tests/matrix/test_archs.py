@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.arch_tables import arch_tables
-from kci.catalog.loading import load_catalog
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
-from kci.matrix.kernel_lints import lint_matrix
-from kci.matrix.names import Kind
+from kci.matrix.catalog.arch_tables import arch_tables
+from kci.matrix.catalog.loading import load_catalog
+from kci.matrix.lints import lint_matrix
 from kci.matrix.selection import select
+from kci.matrix.variants import Kind
 
 # What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
 TABLE = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.loading import interpret_edition
-from kci.catalog.rows import Catalog
-from kci.catalog.where import parse_where
 from kci.config.document import parse_document
 from kci.config.values import Tier
+from kci.matrix.catalog.expressions import parse_where
+from kci.matrix.catalog.loading import interpret_edition
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import Narrow, select
 from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope, subject
 

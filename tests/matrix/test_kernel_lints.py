@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.arch_tables import toolkits
-from kci.catalog.loading import load_catalog
-from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities
-from kci.matrix.kernel_lints import MATRIX_LINTS, lint_matrix
+from kci.matrix.catalog.arch_tables import toolkits
+from kci.matrix.catalog.loading import load_catalog
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.lints import MATRIX_LINTS, lint_matrix
 
 COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
 

@@ -12,10 +12,9 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT, torch_kernel
-from kci.catalog.rows import Catalog
-from kci.matrix.grid_page import matrix_page
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.grid_page import Chip, PageSection, matrix_page, table_page
 from kci.matrix.selection import compute_matrix
-from kci.matrix.table_page import Chip, PageSection, table_page
 from watch.browser import Browser
 
 EXAMPLES = ROOT / "examples"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kci.catalog.loading import editions, load_catalog
 from kci.config.values import SYSTEMS, Version
-from kci.matrix.names import Kind, VariantName, digits, parse_variant_name, variant_name
+from kci.matrix.catalog.loading import editions, load_catalog
+from kci.matrix.variants import Kind, VariantName, digits, parse_variant_name, variant_name
 
 
 def version(text: str) -> Version:

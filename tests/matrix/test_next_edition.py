@@ -13,12 +13,12 @@ import click
 import pytest
 
 from conftest import load_script, torch_kernel
-from kci.catalog.loading import editions, interpret_edition, load_catalog
-from kci.catalog.rows import Catalog, Row
 from kci.config.document import parse_document
 from kci.config.values import Backend, Version
-from kci.matrix.names import Kind, variant_name
+from kci.matrix.catalog.loading import editions, interpret_edition, load_catalog
+from kci.matrix.catalog.rows import Catalog, Row
 from kci.matrix.selection import select
+from kci.matrix.variants import Kind, variant_name
 
 next_edition = load_script("next_edition")
 LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")

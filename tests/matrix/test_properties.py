@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conftest import kernel, many, torch_kernel
-from kci.catalog.loading import editions, load_catalog, outside_range
-from kci.catalog.rows import Catalog, Row
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend, Tier, Version
-from kci.matrix.names import Kind, parse_variant_name
+from kci.matrix.catalog.loading import editions, load_catalog, outside_range
+from kci.matrix.catalog.rows import Catalog, Row
 from kci.matrix.selection import select
-from kci.matrix.variants import Variant
+from kci.matrix.variants import Kind, Variant, parse_variant_name
 
 EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
 KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from conftest import ROOT, kernel, torch_kernel
-from kci.catalog.rows import Catalog
 from kci.cli.matrix import WIDTH, explanation_markdown, explanation_text
 from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Tier
-from kci.matrix.reasons import by_backend, places
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.grid_page import by_backend, places
 from kci.matrix.selection import select
 
 BOUNDED = """

@@ -6,9 +6,9 @@ import pytest
 
 from conformance_cases import Against, Case, Expected, cases
 from conftest import ROOT, kernel, torch_kernel
-from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Tier, Version
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix, select
 
 GATED_NORM = """

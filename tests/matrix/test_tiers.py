@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many, torch_kernel
-from kci.catalog.loading import editions, load_catalog
-from kci.catalog.rows import Catalog
-from kci.catalog.where import parse_where
+from kci.config.discovery import FoundSettings
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings
 from kci.config.reader import read_as
 from kci.config.settings import Settings
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import Kind
+from kci.matrix.catalog.expressions import parse_where
+from kci.matrix.catalog.loading import editions, load_catalog
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.tiers import FIELDS, TierDefinition, choose, coverage, narrowing, pairs, tier_of
-from kci.matrix.variants import Variant
+from kci.matrix.variants import Kind, Variant
 
 KCI_TOML = """\
 [tiers.nightly]

@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from kci.catalog.rows import Catalog
-from kci.catalog.runners import default_runners
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.settings import Settings
 from kci.errors import FindingsError, KciError
-from kci.files.git import read_blob
-from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import compute_matrix, select
-from kci.plan.affected import KernelEnd, Touch, View, affected, narrow
-from kci.plan.changes import Terms, changes_since, only_affected
+from kci.plan.affected import KernelEnd, Terms, Touch, View, affected, changes_since, narrow, only_affected
 from kci.plan.fingerprint import Fingerprints
+from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.utils.git import read_blob
 
 FIXTURES = Path(__file__).parent / "affected"
 REPO = FIXTURES / "repo"

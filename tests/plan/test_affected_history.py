@@ -15,23 +15,20 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from kci.catalog.loading import load_catalog
-from kci.catalog.overlay import for_kernel, overlays_of
-from kci.catalog.rows import Catalog
-from kci.config.discover import find_kernels
+from kci.config.discovery import FoundSettings, find_kernels
 from kci.config.document import parse_document
-from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel, read_as, read_kernel
 from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError, KciError
-from kci.inputs.source_tree import SourceTree
+from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
-from kci.plan.affected import Touch
-from kci.plan.changes import Base, Terms, changes_since, merged_into, only_affected
+from kci.plan.affected import Base, Terms, Touch, changes_since, merged_into, only_affected
 from kci.plan.fingerprint import Fingerprints
+from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of
-from kci.plan.machines import runners_from
+from kci.plan.runner_pools import runners_from
 
 REPO = Path(__file__).parent / "affected" / "repo"
 SETTINGS = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")

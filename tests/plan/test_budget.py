@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, many, torch_kernel
-from kci.catalog.rows import Catalog
-from kci.catalog.runners import Runner, Runners, default_prices, default_runners, hosted_runners
 from kci.config.settings import Limit
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import Runner, Runners, default_prices, default_runners, hosted_runners
 from kci.matrix.selection import compute_matrix
 from kci.plan.budget import Alternative, check_budget, check_time, estimate, simulate
-from kci.plan.durations import Duration, encode, read_durations, recorded_minutes
+from kci.plan.estimates import Duration, encode, read_durations, recorded_minutes
 from kci.plan.legs import make_plan
-from kci.plan.machines import Pool, most_minutes, pool_of, price_of
+from kci.plan.runner_pools import Pool, most_minutes, pool_of, price_of
 from planning import leg, plan
 
 OWN = Pool("gpu", 2)
@@ -143,7 +143,7 @@ def test_a_budget_of_nothing_takes_an_empty_plan() -> None:
 def test_every_hosted_default_runner_has_a_price_and_a_source() -> None:
     for runner in default_runners().runner.values():
         assert price_of(runner) is not None, runner
-    data = tomllib.loads((ROOT / "src/kci/catalog/data/prices.toml").read_text())
+    data = tomllib.loads((ROOT / "src/kci/matrix/catalog/data/prices.toml").read_text())
     assert data["as-of"]
     assert data["source"]
     assert data["rate"].keys() <= hosted_runners().labels.keys(), (

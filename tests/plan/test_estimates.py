@@ -6,14 +6,12 @@ import msgspec
 import pytest
 
 from conftest import kernel
-from kci.catalog.rows import Catalog
-from kci.catalog.runners import default_runners
 from kci.config.model import Build
-from kci.matrix.names import Kind
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
-from kci.matrix.variants import Matrix, Variant
-from kci.plan.durations import Duration
-from kci.plan.estimates import Minutes, Size, estimated, estimates, size_of, sizes
+from kci.matrix.variants import Kind, Matrix, Variant
+from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, size_of, sizes
 from kci.plan.legs import PlanOptions, make_plan
 from planning import matrix
 

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from conftest import ROOT
-from kci.catalog.rows import Catalog
 from kci.config.model import (
     BackendGeneral,
     Build,
@@ -29,6 +28,7 @@ from kci.config.model import (
 )
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import FindingsError
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
@@ -249,13 +249,13 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "PACKAGE", tmp_path / "kci")
     again = builder.__wrapped__
     assert again() == usual, "where kci is installed does not matter"
-    (tmp_path / "kci" / "render" / "pins.py").write_text("# another room\n")
+    (tmp_path / "kci" / "workflows" / "pins.py").write_text("# another room\n")
     assert again() == usual
-    for part in ("builders/native.py", "tree/metadata.py", "run/one_variant.py"):
+    for part in ("build/process/run.py", "build/native/builder.py", "tree/metadata.py", "run/build_leg.py"):
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()
-    data = next((tmp_path / "kci" / "toolchains" / "data").iterdir())
+    data = next((tmp_path / "kci" / "build" / "toolchains" / "data").iterdir())
     append(data.name, "\n# changed\n")(data.parent)
     assert again() != usual
 
@@ -273,7 +273,7 @@ def test_where_the_kernel_lies_does_not_matter(norm: Path, catalog: Catalog) -> 
 
 def test_it_is_the_same_under_any_hash_seed(catalog: Catalog) -> None:
     code = (
-        "from kci.config.reader import read_kernel; from kci.catalog.loading import load_catalog\n"
+        "from kci.config.reader import read_kernel; from kci.matrix.catalog.loading import load_catalog\n"
         "from kci.matrix.selection import compute_matrix; from kci.plan.fingerprint import fingerprints\n"
         f"kernel = read_kernel({str(REPO / 'norm')!r})\n"
         "print(sorted(fingerprints([kernel], compute_matrix([kernel], load_catalog())).items()))"

@@ -9,15 +9,14 @@ import pytest
 
 from conftest import torch_kernel
 from github_library import evaluate
-from kci.catalog.rows import Catalog
 from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import Kind
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
+from kci.matrix.variants import Kind
+from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Leg, Plan, RunnerGroup, Shard, as_json
-from kci.plan.sharding import assign, shards
+from kci.plan.plan import Leg, Plan, RunnerGroup, Shard, as_json, assign, shards
 from planning import leg, plan
 
 

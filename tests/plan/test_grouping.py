@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog
-from kci.catalog.runners import Runner, default_runners
 from kci.config.settings import Limit
 from kci.config.values import Backend, Grouping
-from kci.files.portable_names import twins
-from kci.matrix.names import artifact_stem
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import Runner, default_runners
 from kci.matrix.selection import compute_matrix
-from kci.matrix.variants import Matrix
+from kci.matrix.variants import Matrix, artifact_stem
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
+from kci.utils.file_names import twins
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import kci
-from kci.catalog.runners import Runner, default_runners
-from kci.plan.github import only_hosted
+from kci.matrix.catalog.runners import Runner, default_runners
+from kci.plan.github_limits import only_hosted
 from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
 from kci.plan.plan import KernelPlan, Plan, TestLeg
-from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import Choice, open_workspace
+from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.workspace import Choice, open_workspace
 from planning import leg, plan
 
 

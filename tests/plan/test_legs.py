@@ -7,18 +7,18 @@ import json
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.overlay import apply, read_overlay
-from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
 from kci.config.settings import Nix, Settings
 from kci.config.values import Grouping, Tier
 from kci.errors import FindingsError
+from kci.matrix.catalog.loading import apply, read_overlay
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan import github
-from kci.plan.github import github_matrix
+from kci.plan import github_limits
+from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.machines import runners_from
 from kci.plan.plan import as_json
+from kci.plan.runner_pools import runners_from
 
 NOARCH = """
     [general]
@@ -143,9 +143,9 @@ def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
 def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
     exactly = len(github_matrix(plan))
-    monkeypatch.setattr(github, "MAX_OUTPUT_UNITS", exactly)
+    monkeypatch.setattr(github_limits, "MAX_OUTPUT_UNITS", exactly)
     github_matrix(plan)
-    monkeypatch.setattr(github, "MAX_OUTPUT_UNITS", exactly - 1)
+    monkeypatch.setattr(github_limits, "MAX_OUTPUT_UNITS", exactly - 1)
     with pytest.raises(FindingsError) as caught:
         github_matrix(plan)
     assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan.github import only_hosted, only_own, untested
+from kci.plan.github_limits import only_hosted, only_own, untested
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan, RunnerGroup, TestLeg, promised
 

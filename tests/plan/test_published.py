@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.matrix.names import parse_variant_name
+from kci.matrix.variants import parse_variant_name
 from kci.plan.fingerprint import already
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from variants import make_variant, variant_digest

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many
-from kci.plan.github import check_limits
-from kci.plan.machines import Pool
-from kci.plan.plan import Leg
-from kci.plan.sharding import MAX_MATRIX, assign, shard_count, shard_of, shards, split
+from kci.plan.github_limits import check_limits
+from kci.plan.plan import MAX_MATRIX, Leg, assign, shard_count, shard_of, shards, split
+from kci.plan.runner_pools import Pool
 from planning import leg, plan
 
 

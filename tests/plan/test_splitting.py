@@ -9,20 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.catalog.runners import default_runners
 from kci.config.settings import Limit
 from kci.config.values import Backend
 from kci.errors import FindingsError
-from kci.matrix.names import Kind
-from kci.matrix.variants import Variant
+from kci.matrix.catalog.runners import default_runners
+from kci.matrix.variants import Kind, Variant
 from kci.plan.budget import estimate, starts
-from kci.plan.durations import Duration
-from kci.plan.estimates import Size
-from kci.plan.github import check_callers, check_limits, github_matrix, work_of
+from kci.plan.estimates import Duration, Size
+from kci.plan.github_limits import check_callers, check_limits, github_matrix, work_of
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.machines import Pool
-from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, Role, promised
-from kci.plan.sharding import MAX_MATRIX, assign, shards
+from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, promised, shards
+from kci.plan.runner_pools import Pool
 from planning import leg, matrix, plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"

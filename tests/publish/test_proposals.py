@@ -11,8 +11,8 @@ from buildkit import only_these
 from cli.runner import Result, kci
 from conftest import add_package
 from kci.errors import FindingsError
-from kci.publish.hub import HubAnswerError, HubKernel, Obstacle
-from kci.publish.release import read_release
+from kci.publish.branch_plan import read_release
+from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
 from kci.publish.upload import Publication, Publisher, PublishState
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token

@@ -18,15 +18,14 @@ import pytest
 
 from cli.runner import Result, kci
 from kci.errors import FindingsError
-from kci.matrix.names import parse_variant_name
-from kci.publish.branch_changes import BranchChanges
-from kci.publish.hub import HubKernel
-from kci.publish.release import read_release
+from kci.matrix.variants import parse_variant_name
+from kci.publish.branch_plan import BranchChanges, read_release
+from kci.publish.hub_branch import HubKernel
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
-from kci.tree.identity import GitState
+from kci.tree.kernel_id import GitState
+from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
-from kci.tree.planned import Planned, PlannedKernel
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
@@ -62,7 +61,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
         # A command that is not told otherwise has nothing to wait for.
-        monkeypatch.setattr("kci.publish.publish_tree.Publisher", functools.partial(Publisher, wait=never))
+        monkeypatch.setattr("kci.publish.publish.Publisher", functools.partial(Publisher, wait=never))
         yield running
 
 

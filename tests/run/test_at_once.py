@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kci.processes.process import guarded, run
+from build.process.test_process import is_running
+from kci.build.process.run import guarded, run
 from kci.run.local import at_once
-from processes.test_process import is_running
 
 Tell = Callable[[str], None]
 

@@ -9,13 +9,14 @@ import pytest
 from buildkit import noarch_kernel
 from cli.runner import kci
 from conftest import ROOT
-from kci.builders.request import BuildOptions
+from kci.build.request import BuildOptions
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UsageError
+from kci.plan.workspace import Choice, open_workspace
 from kci.run import build_leg as legs
-from kci.run import kept_builds, local
+from kci.run import local
+from kci.run import local as kept_builds
 from kci.run.build_leg import BuiltLeg, LegRequest, build_leg
-from kci.workspace.workspace import Choice, open_workspace
 
 SWIGLU = ROOT / "examples" / "swiglu"
 TOO_NEW = finding("KCI742", "it needs GLIBC_2.34", path="torch-cpu/x.so")

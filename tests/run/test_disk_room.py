@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kci.files.dated_data import shipped
-from kci.run import disk_room
-from kci.run.disk_room import HostedDisk, make_room
+from kci.run import free_disk
+from kci.run.free_disk import HostedDisk, make_room
+from kci.utils.shipped import shipped
 
 HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
 DIRECTORIES = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
@@ -23,7 +23,7 @@ class Disk:
         self.free, self.removed = free, list[str]()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 10**9))
         monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
-        monkeypatch.setattr(disk_room.subprocess, "run", self.run)
+        monkeypatch.setattr(free_disk.subprocess, "run", self.run)
 
     def run(self, command: list[str], **_: object) -> None:
         assert command[:4] == ["sudo", "rm", "-rf", "--"]

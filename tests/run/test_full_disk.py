@@ -13,7 +13,7 @@ import pytest
 
 from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
 from cli.runner import Result, kci
-from kci.files.full_disk import program_hint, room_hint, unwritten
+from kci.utils.atomic import program_hint, room_hint, unwritten
 
 FREE = "free space there"
 pytestmark = pytest.mark.programs

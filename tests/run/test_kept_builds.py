@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, variant, write_tree
-from kci.builders.request import BuildOptions
+from kci.build.process.run import Log
+from kci.build.request import BuildOptions
 from kci.config.reader import Kernel, read_kernel
 from kci.matrix.variants import Variant
-from kci.processes.process import Log
-from kci.run import kept_builds
-from kci.run.kept_builds import KeptBuilds
+from kci.plan.workspace import open_workspace
+from kci.run import local
+from kci.run.local import KeptBuilds
 from kci.tree.leg_record import LegRecord
-from kci.workspace.workspace import open_workspace
 from variants import leg_of, make_variant
 
 FILES = {
@@ -72,7 +72,7 @@ class Builder:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     made = Builder()
-    monkeypatch.setattr(kept_builds, "make_variant_dir", made)
+    monkeypatch.setattr(local, "make_variant_dir", made)
     return made
 
 
@@ -88,7 +88,7 @@ class Kept:
         self.kernel = read_kernel(kernel)
         self.builds = KeptBuilds(open_workspace([kernel]), BuildOptions(kernel.parent / "cache", builder))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kept_builds, "toolchain_identity", lambda *_, **__: toolchain)
+            patch.setattr(local, "toolchain_identity", lambda *_, **__: toolchain)
             self.now = self.builds.fingerprint(self.kernel, WANTED)
 
     def find(self) -> Path | None:

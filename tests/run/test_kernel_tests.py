@@ -12,14 +12,14 @@ import pytest
 from buildkit import program, quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT
-from kci.ci.run_records import TestRecord
 from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.files.bounded_json import read_json
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of, why_not
+from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
+from kci.utils.bounded_json import read_json
 from run.cuda_python import python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
 

@@ -18,19 +18,29 @@ import pytest
 from buildkit import STABLE_CPU, noarch_kernel, only_these, variant, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
-from kci.builders.request import BuildOptions
+from kci.build.process.run import silent
+from kci.build.request import BuildOptions
 from kci.config.reader import read_kernel
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError, MissingToolError
-from kci.files.lock import in_use, locked
-from kci.processes.process import silent
-from kci.run import build_leg, kept_builds, local, one_variant
-from kci.run.kept_builds import KEPT_BUILDS
-from kci.run.local import Outcome, OutcomeState, RunResult, builds_at_once, outcomes_of, run_here, tree_places
+from kci.plan.workspace import Choice, open_workspace
+from kci.run import build_leg, local
+from kci.run import build_leg as one_variant
+from kci.run import local as kept_builds
+from kci.run.local import (
+    KEPT_BUILDS,
+    Outcome,
+    OutcomeState,
+    RunResult,
+    builds_at_once,
+    outcomes_of,
+    run_here,
+    tree_places,
+)
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
-from kci.verify import verify
-from kci.workspace.workspace import Choice, open_workspace
+from kci.tree.verify import verify
+from kci.utils.locks import in_use, locked
 from split_kernel import SOURCES
 
 SWIGLU = ROOT / "examples" / "swiglu"

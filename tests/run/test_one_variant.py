@@ -8,7 +8,7 @@ import pytest
 
 from buildkit import write_tree
 from kci.errors import UnsafeError
-from kci.run.one_variant import check_replaceable
+from kci.run.build_leg import check_replaceable
 
 
 def test_a_variant_of_the_kernel_and_an_empty_place_may_be_replaced(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import warm_cache, write_tree
-from kci.files.lock import locked
 from kci.tree.digest import file_hashes
+from kci.utils.locks import locked
 
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "4"))
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"

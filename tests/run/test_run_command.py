@@ -15,11 +15,11 @@ from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import kci, kci_process
 from conftest import AT_TOP, ROOT
 from forked import fork_server
+from kci.build.toolchains.compilers import ObjectUse
 from kci.cli.run import _report
 from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState, RunResult
-from kci.toolchains.compiler_cache import ObjectUse
-from kci.verify import verify
+from kci.tree.verify import verify
 from run.crash_anywhere import CRASHED
 
 ROUNDS = int(os.environ.get("KCI_TEST_ROUNDS", "4"))

@@ -12,13 +12,12 @@ from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.tree.artifacts import CiRun
-from kci.tree.identity import GitState
+from kci.tree.kernel_id import GitState
 from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
-from kci.tree.manifest import Replaced
+from kci.tree.manifest import Planned, PlannedKernel, Replaced
 from kci.tree.merge import merge
 from kci.tree.pack import pack
-from kci.tree.planned import Planned, PlannedKernel
-from kci.verify import verify
+from kci.tree.verify import verify
 from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant, variant_digest
 
 OTHER = "f" * 40

@@ -13,8 +13,8 @@ import pytest
 
 import outside_tools
 from cli.runner import kci
+from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
-from kci.tree.planned import Planned, PlannedKernel
 from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 

@@ -16,11 +16,12 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.tree import signing, sigstore_bundles
+from kci.tree import signing
+from kci.tree import sigstore as sigstore_bundles
+from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
-from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.signing import check_artifact
-from kci.tree.statements import SigningContext, Statement
+from kci.tree.sigstore import SigningContext, Statement
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")

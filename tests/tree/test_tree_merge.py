@@ -13,16 +13,15 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError, UnsafeError, UsageError
-from kci.files import replace
 from kci.plan.plan import PlanDocument, promised
 from kci.tree.artifacts import CiRun
-from kci.tree.identity import GitState
-from kci.tree.manifest import read_manifest
+from kci.tree.kernel_id import GitState
+from kci.tree.manifest import Planned, PlannedKernel, parse_plan, read_manifest, read_plan
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK
 from kci.tree.pack import pack
-from kci.tree.planned import Planned, PlannedKernel, parse_plan, read_plan
-from kci.verify import verify
+from kci.tree.verify import verify
+from kci.utils import atomic
 from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest
 
 
@@ -366,7 +365,7 @@ def test_a_swap_that_fails_puts_the_old_tree_back(tmp_path: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         return real(self, target)
 
-    monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(FindingsError, match="No space left"):
         merge([artifact(tmp_path, STABLE)], tree)

@@ -11,14 +11,13 @@ import pytest
 
 from cli.runner import kci
 from conftest import add_package
+from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
-from kci.toolchains.compiler_cache import ObjectUse
 from kci.tree.artifacts import record_durations
-from kci.tree.identity import GitState
-from kci.tree.manifest import read_manifest, read_published
+from kci.tree.kernel_id import GitState
+from kci.tree.manifest import Planned, PlannedKernel, parse_plan, read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
-from kci.tree.planned import Planned, PlannedKernel, parse_plan
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
 NEXT = "f" * 40

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.errors import FindingsError, KciError, UnsafeError
-from kci.files.archive import LIMITS, DamagedError, _records
-from kci.tree.identity import GitState
+from kci.tree.kernel_id import GitState
 from kci.tree.leg_record import LegRecord
-from kci.tree.unpack import read_leg, unpack
+from kci.tree.pack import read_leg, unpack
+from kci.utils.archive import LIMITS, DamagedError, _records
 from variants import CPU, leg_of, make_artifact, make_variant
 
 
@@ -201,8 +201,8 @@ def test_limits_hold(tmp_path: Path, leg: LegRecord, monkeypatch: pytest.MonkeyP
         ({"size": size + 20}, "larger than"),
         ({"leg": 10}, "larger than 10 bytes"),
     ):
-        monkeypatch.setattr("kci.files.archive.LIMITS", msgspec.structs.replace(LIMITS, **change))
-        monkeypatch.setattr("kci.tree.unpack.LIMITS", msgspec.structs.replace(LIMITS, **change))
+        monkeypatch.setattr("kci.utils.archive.LIMITS", msgspec.structs.replace(LIMITS, **change))
+        monkeypatch.setattr("kci.tree.pack.LIMITS", msgspec.structs.replace(LIMITS, **change))
         refused(artifact, tmp_path / "into", says)
 
 

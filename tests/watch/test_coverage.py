@@ -18,16 +18,15 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT, torch_kernel
-from kci.catalog.rows import Catalog
 from kci.cli import compat
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.hub.client import OLDEST_CLIENT, hub_client
-from kci.hub.held import Holding, held_in, held_on_hub
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
+from kci.publish.hub import OLDEST_CLIENT, Holding, held_in, held_on_hub, hub_client
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from kci.tree.sigstore_bundles import signature_problem, signer_of
+from kci.tree.sigstore import signature_problem, signer_of
 from kci.watch.coverage import Coverage, CoverageState, coverage
 from variants import make_variant, variant_digest
 

@@ -11,8 +11,7 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.watch.history import LegOutcome, LegResult, RecordedRun, leg_key
-from kci.watch.history_branch import FOLDER, HistoryBranch
+from kci.watch.history import FOLDER, HistoryBranch, LegOutcome, LegResult, RecordedRun, leg_key
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
 

@@ -27,7 +27,7 @@ from kci.cli._options import colored as colored
 from kci.cli._options import dumb as dumb
 from kci.cli._options import options as options
 from kci.errors import KciError
-from kci.suggest import suggestion
+from kci.utils.suggest import suggestion
 from kci.version import __version__
 
 COMMANDS = {
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
         code = 1
     except OSError as error:  # a full disk, a directory that cannot be written
-        from kci.files.full_disk import room_hint, unwritten
+        from kci.utils.atomic import room_hint, unwritten
 
         gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
         where = unwritten(error, gone)

@@ -11,11 +11,11 @@ from kci.cli import options
 from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, print_json
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
-from kci.plurals import count
+from kci.utils.suggest import count
 
 if TYPE_CHECKING:
     from kci.run.local import TreeResult
-    from kci.verify.subject import VerifiedPlace
+    from kci.tree.verify.subject import VerifiedPlace
 
 FORMATS = ("text", "json", "github", "markdown")
 

@@ -49,7 +49,7 @@ def progress_log() -> Callable[[str], None]:
     if options().quiet:
         return lambda _line: None
     if terminal_width(sys.stderr) is None or options().plain:
-        from kci.toolchains.downloads import SeldomTransfers
+        from kci.build.toolchains.downloads import SeldomTransfers
 
         return SeldomTransfers(lambda line: click.echo(line, err=True))
     return _InPlace()
@@ -62,7 +62,7 @@ class _InPlace:
         self._over = False
 
     def __call__(self, line: str) -> None:
-        from kci.toolchains.downloads import TransferLine
+        from kci.build.toolchains.downloads import TransferLine
 
         told = isinstance(line, TransferLine)
         if told:

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import click
 
+from kci.build.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
 from kci.cli import Options, at_interrupt, colored, dumb
 from kci.cli._output import middle
-from kci.plurals import count
 from kci.run.local import Outcome, OutcomeState
-from kci.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
+from kci.utils.suggest import count
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}

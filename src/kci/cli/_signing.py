@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from kci.config.find_settings import find_settings
+from kci.config.discovery import find_settings
 from kci.errors import UsageError
-from kci.tree.statements import SigningContext
+from kci.tree.sigstore import SigningContext
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:

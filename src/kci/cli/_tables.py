@@ -10,15 +10,15 @@ import msgspec
 
 from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
 from kci.config.values import LeaveOut
-from kci.matrix.names import parse_variant_name
+from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import cost_sentence, estimate, money
 from kci.plan.plan import Estimate, LeftOut, Plan
-from kci.plurals import between, count
 from kci.tree.manifest import Manifest
+from kci.utils.suggest import between, count
 
 if TYPE_CHECKING:
-    from kci.ci.run_records import RunPlan
+    from kci.run.records import RunPlan
 
 
 class AnswerTable(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from kci.cli import DAY, PATH, FileName
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
-from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
+from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
 
 
 def _there(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
@@ -44,7 +44,7 @@ ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no var
 
 
 def _usual_cache() -> Path:
-    from kci.files.cache import default_cache  # `kci matrix` starts faster without
+    from kci.utils.cache import default_cache  # `kci matrix` starts faster without
 
     return default_cache()
 

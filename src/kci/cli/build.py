@@ -11,16 +11,16 @@ from typing import Any
 import click
 import msgspec
 
-from kci.builders.object_packs import pack_name
-from kci.builders.request import BuildOptions, read_part
-from kci.ci.run_records import VariantFailure, ci_run, write_failure
+from kci.build.native.objects import pack_name
+from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
-from kci.matrix.names import artifact_name
+from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
+from kci.run.records import VariantFailure, ci_run, write_failure
 
 
 @click.command("build", cls=Command)

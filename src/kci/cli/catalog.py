@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from kci.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
-from kci.catalog.overlay import FIELDS, subject
-from kci.catalog.where import expression
 from kci.cli import CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.cli._workspace import CATALOG, TODAY
-from kci.config.find_settings import find_settings
-from kci.plurals import count
+from kci.config.discovery import find_settings
+from kci.matrix.catalog.expressions import expression
+from kci.matrix.catalog.loading import FIELDS, OUTDATED_DAYS, editions, freshness, load_catalog, subject
+from kci.utils.suggest import count
 
 
 @click.group("catalog", cls=CommandGroup)

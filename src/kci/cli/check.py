@@ -9,14 +9,14 @@ import click
 from kci.cli import Command, answer_forms
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._workspace import CATALOG, KERNELS
-from kci.config.discover import find_kernels
+from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
 from kci.config.update import plan_fixes, write_update
 from kci.errors import FindingsError
-from kci.files.cache import default_cache
-from kci.plurals import count
-from kci.workspace.check import check_kernels
+from kci.plan.check import check_kernels
+from kci.utils.cache import default_cache
+from kci.utils.suggest import count
 
 
 @click.command("check", cls=Command)

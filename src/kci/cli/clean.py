@@ -9,9 +9,9 @@ import click
 from kci.cli import Command, options
 from kci.cli._output import Layout, table
 from kci.cli._workspace import CACHE
-from kci.config.find_settings import find_settings
-from kci.files.cache import PARTS, WHAT_PARTS_ARE, kept_folders, remove_kept
-from kci.plurals import count
+from kci.config.discovery import find_settings
+from kci.utils.cache import PARTS, WHAT_PARTS_ARE, kept_folders, remove_kept
+from kci.utils.suggest import count
 
 
 @click.command("clean", cls=Command)

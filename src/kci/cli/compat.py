@@ -12,23 +12,22 @@ from msgspec.structs import replace
 from kci.cli import PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, print_json, table
 from kci.cli._workspace import opened, selection_options, take_choice
-from kci.config.find_settings import find_settings
+from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import UsageError
-from kci.files.full_disk import writing
-from kci.hub.held import Holding, held_in, held_on_hub
+from kci.plan.planning import still_current
 from kci.plan.settings_lints import replaced_settings
-from kci.plurals import count
+from kci.plan.workspace import Choice
+from kci.publish.hub import Holding, held_in, held_on_hub
 from kci.tree.manifest import read_published
+from kci.utils.atomic import writing
+from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import RecordedRun, append, each_run, gather, read_results
-from kci.watch.history_branch import HistoryBranch, address_of
+from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
-from kci.workspace.planning import still_current
-from kci.workspace.workspace import Choice
 
 _HISTORY = click.option(
     "--history",

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from kci.catalog.loading import load_catalog
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.cli._workspace import CACHE, CATALOG, KERNELS, opened
 from kci.errors import KciError
-from kci.publish.publish_tree import hub_settings
-from kci.render.repository import settings_text
+from kci.matrix.catalog.loading import load_catalog
+from kci.plan.workspace import Choice, Workspace
+from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine
-from kci.workspace.workspace import Choice, Workspace
+from kci.workflows.repository import settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 

@@ -7,7 +7,7 @@ import click
 from kci.cli import Command
 from kci.diagnostics import rules
 from kci.errors import UsageError
-from kci.suggest import suggestion
+from kci.utils.suggest import suggestion
 
 
 @click.command("explain", cls=Command)

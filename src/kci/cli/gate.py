@@ -10,16 +10,16 @@ from xml.etree import ElementTree
 import click
 import msgspec
 
-from kci.ci.gate import GateRow, judge, releasable
-from kci.ci.run_records import write_record
-from kci.ci.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import Layout, table
 from kci.cli._tables import left_out_sentence
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
-from kci.files.replace import write_atomic
-from kci.plurals import count
+from kci.run.gate import GateRow, judge, releasable
+from kci.run.records import write_record
+from kci.run.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
+from kci.utils.atomic import write_atomic
+from kci.utils.suggest import count
 
 
 @click.command("gate", cls=Command)

@@ -15,12 +15,22 @@ from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.files.cache import default_cache
-from kci.plurals import count
-from kci.starter import new_kernel
-from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
-from kci.starter.from_existing import Adopted, from_kernel_builder
-from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, tvm_ffi_overlay
+from kci.scaffold import new_kernel
+from kci.scaffold.from_setup import Adopted, from_kernel_builder
+from kci.scaffold.new_kernel import (
+    USUAL_LICENSE,
+    NewKernel,
+    add_settings,
+    built_backends,
+    choose,
+    create,
+    files_of,
+    repository_of,
+    require_new,
+    tvm_ffi_overlay,
+)
+from kci.utils.cache import default_cache
+from kci.utils.suggest import count
 
 
 @click.command("init", cls=Command)
@@ -139,9 +149,9 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    from kci.starter.from_setup import BY_HAND, from_setup_py
-    from kci.starter.sandbox import sandbox
-    from kci.starter.setup_driver import SETUP_PY
+    from kci.scaffold.from_setup import BY_HAND, from_setup_py
+    from kci.scaffold.run_setup import sandbox
+    from kci.scaffold.setup_driver import SETUP_PY
 
     setup = origin / SETUP_PY
     if not setup.is_file():

@@ -12,13 +12,13 @@ from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, 
 from kci.errors import UsageError
 from kci.matrix.archs import natural
 from kci.matrix.variants import matrix_json
-from kci.plurals import count
+from kci.utils.suggest import count
 
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
-    from kci.matrix.reasons import BackendReasons
+    from kci.matrix.grid_page import BackendReasons
     from kci.matrix.variants import KernelMatrix
-    from kci.workspace.workspace import Choice, Workspace
+    from kci.plan.workspace import Choice, Workspace
 
 FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 
@@ -73,7 +73,7 @@ def command(
         case "json":
             print_json(**matrix_json(matrix, explain=explain))
         case "github":
-            from kci.workspace.planning import PlanRequest, plan_run
+            from kci.plan.planning import PlanRequest, plan_run
 
             planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
             faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
@@ -127,13 +127,13 @@ _INDENT = " " * 10
 
 def explanation_text(kernel: KernelMatrix) -> str:
     """Every candidate of a kernel for a terminal: kept, or dropped with rule, reason and place."""
-    from kci.matrix.reasons import by_backend
+    from kci.matrix.grid_page import by_backend
 
     return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
 
 
 def _block(reasons: BackendReasons) -> str:
-    from kci.matrix.reasons import places
+    from kci.matrix.grid_page import places
 
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
@@ -164,7 +164,7 @@ def _wrapped(text: str, indent: str, across: int) -> list[str]:
 
 def explanation_markdown(kernel: KernelMatrix) -> str:
     """The same as Markdown: a table for each backend."""
-    from kci.matrix.reasons import by_backend, places
+    from kci.matrix.grid_page import by_backend, places
 
     parts = []
     for reasons in by_backend(kernel):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from kci.ci.merged_kernel import error_of, kernel_record, verify_merged
-from kci.ci.run_records import write_record
 from kci.cli import PATH, Command, options
 from kci.cli._findings import print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_json
@@ -17,10 +15,10 @@ from kci.cli._tables import tree_title
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
+from kci.run.records import error_of, kernel_record, verify_merged, write_record
 from kci.tree.artifacts import CiRun, record_durations
-from kci.tree.manifest import Manifest
+from kci.tree.manifest import Manifest, Planned, read_plan
 from kci.tree.merge import merge
-from kci.tree.planned import Planned, read_plan
 from kci.tree.signing import check_artifact
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, FileName, options
-from kci.files.archive import SUFFIXES
-from kci.matrix.names import artifact_name, this_system
+from kci.matrix.variants import artifact_name, this_system
 from kci.tree.leg_record import MAX_ATTEMPT, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
 from kci.tree.pack import pack
+from kci.utils.archive import SUFFIXES
 
 
 @click.command("pack", cls=Command)

@@ -15,11 +15,11 @@ from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, 
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.files.cache import default_cache
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.plan import Role
+from kci.plan.planning import PlanRequest, plan_run
 from kci.tree.manifest import read_published
-from kci.workspace.planning import PlanRequest, plan_run
+from kci.utils.cache import default_cache
 
 
 @click.command("plan", cls=Command)
@@ -89,7 +89,7 @@ def command(
     print_diagnostics(problems)
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
-        from kci.ci.tree_index import read_index, today  # it loads half of kci
+        from kci.run.tree_index import read_index, today  # it loads half of kci
 
         index = read_index(trees, partial(click.echo, err=True)).still(today())
         known, carried = known | index.published(), index.carried()

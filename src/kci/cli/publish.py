@@ -12,9 +12,9 @@ from kci.cli._output import print_diagnostics, print_json, progress_log
 from kci.cli._workspace import CATALOG, PLACE, opened
 from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
-from kci.plurals import count
-from kci.publish.publish_tree import PublishRequest, publish_tree, tree_of
+from kci.publish.publish import PublishRequest, publish_tree, tree_of
 from kci.publish.upload import PublishedBranch
+from kci.utils.suggest import count
 
 
 @click.command("publish", cls=Command)

@@ -10,13 +10,14 @@ import click
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS, opened
-from kci.config.find_settings import find_settings
+from kci.config.discovery import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.files.cache import default_cache
-from kci.render.committed import default_branch
-from kci.render.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
-from kci.render.repository import (
+from kci.utils.cache import default_cache
+from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
+from kci.workflows.render import RELEASE_FILE
+from kci.workflows.rendered_files import default_branch
+from kci.workflows.repository import (
     RenderedFiles,
     publish_jobs,
     recorded,
@@ -24,8 +25,7 @@ from kci.render.repository import (
     render_snakemake_file,
     render_workflows,
 )
-from kci.render.snakemake import SNAKEFILE
-from kci.render.workflow import RELEASE_FILE
+from kci.workflows.snakemake import SNAKEFILE
 
 
 @click.command("render", cls=Command)

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from kci.builders.request import BuildOptions
+from kci.build.request import BuildOptions
+from kci.build.toolchains.compilers import ObjectUse
 from kci.cli import PATH, Command, options
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
@@ -15,9 +16,8 @@ from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import CACHE, ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
-from kci.plurals import count
 from kci.run import local
-from kci.toolchains.compiler_cache import ObjectUse
+from kci.utils.suggest import count
 
 
 @click.command("run", cls=Command)

@@ -11,7 +11,7 @@ from kci.config.schema import schema_text
 
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
-    "kci.toml": "kci.config.find_settings:settings_schema",
+    "kci.toml": "kci.config.discovery:settings_schema",
 }
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
 

@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command, FileName
 from kci.cli._signing import ci_context, context_options
-from kci.config.find_settings import find_settings
+from kci.config.discovery import find_settings
 from kci.tree.signing import sign_tree
 
 

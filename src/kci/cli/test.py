@@ -10,31 +10,23 @@ from typing import NoReturn
 
 import click
 
-from kci.ci.run_records import TestedVariant, TestRecord, ci_run, write_record
+from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
-from kci.config.discover import find_kernels
+from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
-from kci.plan.github import refuse_errors
+from kci.plan.github_limits import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
-from kci.run.kernel_tests import (
-    TestReport,
-    TestState,
-    nothing_run,
-    run_kernel_tests,
-    untestable,
-    variants_of,
-    why_not,
-)
-from kci.toolchains.toolchain_data import toolchains
+from kci.plan.workspace import Workspace
+from kci.run.kernel_tests import TestReport, TestState, nothing_run, run_kernel_tests, untestable, variants_of, why_not
+from kci.run.records import TestedVariant, TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
-from kci.verify import verify
-from kci.verify.load_rules import probe
-from kci.workspace.workspace import Workspace
+from kci.tree.verify import verify
+from kci.tree.verify.load_rules import probe
 
 
 @click.command("test", cls=Command)

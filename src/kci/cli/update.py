@@ -9,7 +9,7 @@ import click
 from kci.cli import Command, options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS
-from kci.config.discover import find_kernels
+from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
 from kci.config.update import plan_update, write_update

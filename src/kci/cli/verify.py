@@ -13,12 +13,11 @@ from kci.cli._output import Layout, table, to_json
 from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
-from kci.verify import verify_with_suppressions
-from kci.verify.compliance import compliance, shields
-from kci.verify.load_rules import default_python
-from kci.verify.requirements import verify_loading
-from kci.verify.subject import PlaceKind, places_of, said
-from kci.verify.tree_rules import check_signatures
+from kci.tree.verify import verify_with_suppressions
+from kci.tree.verify.load_rules import default_python
+from kci.tree.verify.requirements import compliance, shields, verify_loading
+from kci.tree.verify.subject import PlaceKind, places_of, said
+from kci.tree.verify.tree_rules import check_signatures
 
 REPORTS = ("table", "shields")
 """Forms that say how many variants meet the requirements, not what was found."""

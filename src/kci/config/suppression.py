@@ -22,10 +22,10 @@ import msgspec
 from kci.config.document import Document
 from kci.config.values import quoted
 from kci.diagnostics import Diagnostic, Span, finding, rules
-from kci.suggest import suggestion
+from kci.utils.suggest import suggestion
 
 if TYPE_CHECKING:
-    from kci.config.find_settings import FoundSettings
+    from kci.config.discovery import FoundSettings
     from kci.config.settings import Ignore
 
 _COMMENT = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)

@@ -196,7 +196,7 @@ def write_update(path: Path, update: Update) -> None:
     Raises:
         FindingsError: the file changed since it was read, or cannot be written (KCI115); it is as it was.
     """
-    from kci.files.replace import replacing
+    from kci.utils.atomic import replacing
 
     try:
         target = path.resolve(strict=True)

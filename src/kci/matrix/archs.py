@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import KeyPath
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
-from kci.matrix.names import Kind
+from kci.matrix.catalog.arch_tables import ArchTables, arch_tables
+from kci.matrix.variants import Kind
 
 PTX = "+PTX"
 

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from kci.catalog.arch_tables import ArchTables
-from kci.catalog.floors import floors
-from kci.catalog.loading import outside_range
-from kci.catalog.rows import Catalog, Removed, Row
 from kci.config.document import KeyPath
+from kci.config.minimum_versions import floors
 from kci.config.model import Build, CudaGeneral
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Tier, Version
 from kci.matrix.archs import variant_archs
-from kci.matrix.names import Kind, variant_name
-from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Variant
+from kci.matrix.catalog.arch_tables import ArchTables
+from kci.matrix.catalog.loading import outside_range
+from kci.matrix.catalog.rows import Catalog, Removed, Row
+from kci.matrix.variants import Dropped, Kept, KernelMatrix, Kind, Matrix, Variant, variant_name
 
 if TYPE_CHECKING:
-    from kci.catalog.rows import Overlay
+    from kci.matrix.catalog.rows import Overlay
 
 
 class Filtered(msgspec.Struct, frozen=True):
@@ -68,7 +67,7 @@ def compute_matrix(
     for kernel in kernels:
         table = catalog
         if overlays:
-            from kci.catalog.overlay import for_kernel
+            from kci.matrix.catalog.loading import for_kernel
 
             table = for_kernel(catalog, overlays, kernel.build.name)
         selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))

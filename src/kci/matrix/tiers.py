@@ -14,17 +14,16 @@ from itertools import combinations
 
 import msgspec
 
-from kci.catalog.overlay import where_problem
-from kci.catalog.where import Subject, Where, WhereError, parse_where
+from kci.config.discovery import FoundSettings
 from kci.config.document import refuse
-from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend, Tier
 from kci.errors import UsageError
-from kci.matrix.names import Kind
+from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
+from kci.matrix.catalog.loading import where_problem
 from kci.matrix.selection import Filtered, Narrow
-from kci.matrix.variants import Variant
-from kci.suggest import one_of, suggestion
+from kci.matrix.variants import Kind, Variant
+from kci.utils.suggest import one_of, suggestion
 
 
 class TierDefinition(msgspec.Struct, frozen=True):

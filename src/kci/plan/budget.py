@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.catalog.runners import Runners, default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
-from kci.matrix.names import Kind
-from kci.plan.machines import OWN_MINUTES
+from kci.matrix.catalog.runners import Runners, default_prices, quotas
+from kci.matrix.variants import Kind
 from kci.plan.plan import Estimate, Leg, Part, Plan, Role
-from kci.plurals import count
+from kci.plan.runner_pools import OWN_MINUTES
+from kci.utils.suggest import count
 
 
 def estimate(legs: Sequence[Leg]) -> Estimate:

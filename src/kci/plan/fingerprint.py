@@ -16,18 +16,17 @@ from typing import Any
 
 import msgspec
 
-from kci.catalog.arch_tables import OLDEST, arch_tables
-from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
-from kci.files.walk import is_bytecode
-from kci.inputs.kernel_inputs import KernelInputs, active
-from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
-from kci.matrix.names import Kind
-from kci.matrix.variants import Matrix, Variant
+from kci.matrix.catalog.arch_tables import OLDEST, arch_tables
+from kci.matrix.catalog.runners import Runners, default_runners
+from kci.matrix.variants import Kind, Matrix, Variant
+from kci.plan.inputs.kernel_inputs import KernelInputs, active
+from kci.plan.inputs.source_tree import EntryKind, SourceTree
 from kci.plan.legs import image_of
+from kci.utils.walk import is_bytecode
 from kci.version import __version__
 
 SCHEMA = 4
@@ -37,13 +36,11 @@ PACKAGE = Path(__file__).parent.parent
 """Where kci itself lies."""
 
 _BUILDING = (
-    "builders",
-    "processes",
-    "toolchains",
-    "catalog/data/floors.toml",
-    "run/one_variant.py",
+    "build",
+    "matrix/catalog/data/floors.toml",
+    "run/build_leg.py",
     "tree/digest.py",
-    "tree/identity.py",
+    "tree/kernel_id.py",
     "tree/metadata.py",
 )
 """The parts of kci that decide what is in a variant directory."""
@@ -69,7 +66,7 @@ class Fingerprints:
         Args:
             variant: which one.
             toolchain: what compiles it: for a leg what `image_of` says; on this machine what
-                `toolchain_identity` of `kci.builders` says. Empty for a variant that nothing compiles.
+                `toolchain_identity` of `kci.build` says. Empty for a variant that nothing compiles.
             everything: count every file of the kernel, for a builder that may look at any (nix).
 
         Raises:

@@ -12,8 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.catalog.runners import Runner, Runners
-from kci.matrix.names import parse_variant_name
+from kci.matrix.catalog.runners import Runner, Runners
+from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 
 _MINUTES = 60

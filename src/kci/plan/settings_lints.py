@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from kci.catalog.runners import default_runners, hosted_runners
+from kci.config.discovery import FoundSettings
 from kci.config.document import KeyPath
-from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order
-from kci.matrix.kernel_lints import Found
-from kci.suggest import nearest, one_of
+from kci.matrix.catalog.runners import default_runners, hosted_runners
+from kci.matrix.lints import Found
+from kci.utils.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):

@@ -1,211 +1,330 @@
-"""A kernel's repository on the Hub, for writing: what the API can do, and what its answers mean for trying again."""
+"""What a tree, a manifest or a repository on the Hub has: its variants, whether they are whole, and who signed them.
+
+The Hub lists the digests of large files, so that no library is downloaded.
+"""
 
 from __future__ import annotations
 
-import datetime
-import email.utils
-import enum
-import importlib
+import hashlib
+import os
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import urllib.parse
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kci.errors import FindingsError, KciError
-from kci.files.bounded_json import read_bounded
-from kci.hub.client import Access, first_line, hub_client
-from kci.hub.held import HubFile, listed_files
-from kci.publish.release import LocalFile
+import msgspec
 
-MAIN = "main"
-"""The branch that the repository's front page is taken from."""
+from kci.diagnostics import printable
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError
+from kci.matrix.variants import is_variant_name
+from kci.tree.digest import SIGNATURE, Digest, digest_of, validate
+from kci.tree.leg_record import read_sealed
+from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
+from kci.tree.manifest import read_manifest
+from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
+from kci.tree.sigstore import signature_problem, signer_of
+from kci.utils.bounded_json import read_bounded
+from kci.utils.suggest import first_of
+from kci.utils.walk import is_bytecode
 
-_SMALL = 1024 * 1024
-"""Up to this many bytes a file is read once and uploaded from memory."""
-_PROPOSALS = 10
-"""How many pull requests are looked at; each costs a listing."""
-_PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
+OLDEST_CLIENT = (2, 3)
+"""The first huggingface_hub that writes to repositories of kernels (tried: 1.22 to 2.2 do not)."""
 
 _Answer = TypeVar("_Answer")
 
+Access = Callable[[], str]
+"""Gives a token that is valid now."""
 
-class Obstacle(enum.StrEnum):
-    """Why the Hub did not do what it was asked."""
-
-    REFUSED = "refused"
-    """It will not, however often it is asked."""
-    MOVED = "moved"
-    """The branch is no longer where it was."""
-    BUSY = "busy"
-    """It writes another commit just now, or wants fewer requests."""
-    UNCLEAR = "unclear"
-    """Nothing was said, or an error of the server: the commit may be there."""
-
-
-class HubAnswerError(Exception):
-    """The Hub did not do what it was asked."""
-
-    def __init__(self, obstacle: Obstacle, message: str, wait: float | None = None) -> None:
-        super().__init__(message)
-        self.obstacle = obstacle
-        self.message = message
-        self.wait = wait
-        """For how many seconds it asks to be left alone."""
-
-
-class HubKernel:
-    """A repository of the type `kernel`, through `huggingface_hub`. HubAnswerError says that the Hub does not do it."""
-
-    def __init__(self, repo_id: str, access: Access | None = None) -> None:
-        self.repo_id = repo_id
-        self.access = access
-
-    def heads(self) -> dict[str, str]:
-        """The commit of each branch."""
-        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
-        return {branch.name: branch.target_commit for branch in refs.branches}
-
-    def files(self, commit: str) -> dict[str, HubFile]:
-        """Every file of a commit by path."""
-        found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
-        return {file.path: file for file in sorted(found, key=lambda file: file.path)}
-
-    def read(self, commit: str, path: str) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
-            local = self._ask(
-                lambda api: api.hf_hub_download(
-                    self.repo_id, path, revision=commit, repo_type="kernel", cache_dir=folder
-                )
-            )
-            return read_bounded(Path(local))
-
-    def proposals(self) -> dict[str, str]:
-        """The newest pull requests, newest first, and the commit that each is at."""
-        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
-        found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
-        newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
-        return {item.ref: item.target_commit for _, item in newest}
-
-    def create_branch(self, branch: str) -> None:
-        """Make a branch from the main one; one that exists is left alone."""
-        self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
-
-    def create_repository(self) -> None:
-        """Make the repository; one that exists is left alone."""
-        self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
-
-    def check_page(self, text: str) -> None:
-        """Have the Hub judge the next front page, as the client does right before its commit."""
-
-        def ask(api: Any) -> str:
-            from huggingface_hub import get_session
-
-            question = {"content": text, "repoType": "kernel"}
-            answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=question)
-            errors = answer.json().get("errors", ()) if answer.status_code == 400 else ()
-            return "; ".join(str(error.get("message")) for error in errors)
-
-        if problem := self._ask(ask):
-            raise HubAnswerError(Obstacle.REFUSED, problem[:300])
-
-    def commit(
-        self,
-        branch: str,
-        parent: str,
-        add: Mapping[str, LocalFile],
-        delete: Iterable[str],
-        message: str,
-        *,
-        propose: bool,
-    ) -> str:
-        """Upload files and add one commit to a branch that is still at its parent, or open a pull request with it.
-
-        Returns the new commit.
-        """
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-        if not sys.stderr.isatty():
-            utils: Any = importlib.import_module("huggingface_hub.utils")
-            utils.disable_progress_bars()
-        operations: list[Any] = []
-        for path, file in sorted(add.items()):
-            content = file.content() if file.size <= _SMALL else file.path
-            operation = CommitOperationAdd(path, content)
-            if operation.upload_info.sha256.hex() != file.sha256:
-                raise FindingsError(f"{file.path} changed while it was published")
-            operations.append(operation)
-        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
-        done = self._ask(
-            lambda api: api.create_commit(
-                self.repo_id,
-                operations,
-                commit_message=message,
-                repo_type="kernel",
-                revision=branch,
-                parent_commit=parent,
-                create_pr=propose,
-            )
-        )
-        return str(done.oid)
-
-    def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
-        # A token for a CI job is valid for an hour, and an upload may take longer: each request begins with a good one.
-        client = hub_client(token=self.access() if self.access is not None else False)
-        try:
-            return question(client)
-        except KciError:
-            raise
-        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
-            raise _answer(error, self.repo_id) from error
-
-
-def _answer(error: Exception, repo_id: str) -> HubAnswerError:
-    """What an error means."""
-    chain = [error]
-    while isinstance(chain[-1].__cause__, Exception):
-        chain.append(chain[-1].__cause__)
-    cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
-    response = getattr(cause, "response", None)
-    said = getattr(cause, "server_message", None) or ": ".join(
-        dict.fromkeys(first_line(item) for item in (error, cause))
-    )
-    if response is None:
-        if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
-            return HubAnswerError(Obstacle.REFUSED, said[:300])
-        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {said[:300]}")
-    status = int(response.status_code)
-    obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
-    if obstacle is None:
-        obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
-    told = _WHY.get(status, "")
-    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers, said))
-
-
-_WHY = {
-    401: " (the token is not valid)",
-    403: " (the token may not write to {}; kernels can be published by accounts that the Hub has approved)",
-    404: " (is there a kernel repository {}, and may this token see it?)",
+_ID_TOKEN = "HF_OIDC_ID_TOKEN"  # noqa: S105
+_REQUEST = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
+_EXCHANGE = {
+    "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+    "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
 }
 
 
-_IN_WORDS = re.compile(r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE)
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+def hub_client(token: str | bool | None = None) -> Any:
+    """The Hub's own client; `token` is False for nothing, and None for what the user has logged in with.
 
-
-def _wait(headers: Mapping[str, str], said: str) -> float | None:
-    """For how many seconds the Hub asks to be left alone; None where it does not say.
-
-    It says `Retry-After: 7`, or that with a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour` in its words.
+    Raises MissingToolError: it is not installed, or too old.
     """
-    after = headers.get("retry-after", "").strip()
-    for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
-        if re.fullmatch(r"\d{1,9}", value, re.ASCII):
-            return float(value)
-    with suppress(ValueError):
-        date = email.utils.parsedate_to_datetime(after)
-        return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
-    found = _IN_WORDS.search(said)
-    return float(int(found[1]) if found[1].isdecimal() else 1) * _SECONDS[found[2].lower()] if found else None
+    try:
+        from huggingface_hub import HfApi, __version__
+    except ImportError:
+        hint = "install it: pip install 'kci[hf]'"
+        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
+        wanted = ".".join(map(str, OLDEST_CLIENT))
+        hint = "pip install --upgrade 'kci[hf]'"
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {wanted} or newer", hint=hint)
+    return HfApi(token=token)
+
+
+def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
+    """What the Hub's client answers.
+
+    Raises FindingsError: it does not; the message begins with `failed`, and ends with the client's reason.
+    """
+    try:
+        return question()
+    except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+        raise FindingsError(f"{failed}: {printable(first_line(error), ' ')}", hint=hint) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, or its kind where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
+    """What authenticates a publisher: HF_TOKEN, else the identity of the CI job, else what `hf auth login` has stored.
+
+    A token for a CI job can write to `repo_id` only.
+
+    Raises MissingToolError: there is no token, or huggingface_hub is not installed.
+    """
+    hub_client(token=False)  # says what is missing if it is
+    if stored := environ.get("HF_TOKEN", "").strip():
+        return lambda: stored
+    if environ.get(_ID_TOKEN) or all(environ.get(name) for name in _REQUEST):
+        return lambda: _exchanged(repo_id, environ)
+    if token := _logged_in():
+        return lambda: token
+    if environ.get("GITHUB_ACTIONS") == "true":
+        hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
+    else:
+        hint = "run `hf auth login`, or set HF_TOKEN"
+    raise MissingToolError("there is no token for the Hub", hint=hint)
+
+
+def known_access(environ: Mapping[str, str] = os.environ) -> Access | None:
+    """What authenticates a reader: a token that is there anyway; None for reading what everybody can read."""
+    hub_client(token=False)
+    token = environ.get("HF_TOKEN", "").strip() or _logged_in()
+    return (lambda: token) if token else None
+
+
+def _logged_in() -> str | None:
+    from huggingface_hub import get_token
+
+    try:
+        return get_token()
+    except Exception as error:  # HF_OIDC_RESOURCE asks for an identity outside of CI
+        raise MissingToolError(f"there is no token for the Hub: {first_line(error)}", hint="set HF_TOKEN") from error
+
+
+def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
+    from huggingface_hub import constants
+
+    endpoint = str(constants.ENDPOINT)
+    subject = environ.get(_ID_TOKEN) or _identity(endpoint, environ)
+    resource = f"kernels/{repo_id}"
+    try:
+        answer = _ask(
+            "POST", f"{endpoint}/oauth/token", json={**_EXCHANGE, "subject_token": subject, "resource": resource}
+        )
+        token = answer["access_token"]
+    except Exception as error:  # of the client's HTTP library, which changed once
+        hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
+        message = f"the Hub gives this job no token for {repo_id}: {first_line(error)}"
+        raise FindingsError(message, hint=hint) from error
+    return str(token)
+
+
+def _identity(audience: str, environ: Mapping[str, str]) -> str:
+    """GitHub's signed statement about this job."""
+    # The URL has a query already, which the client of the Hub would replace.
+    url, bearer = (environ[name] for name in _REQUEST)
+    url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
+    try:
+        return str(_ask("GET", url, headers={"Authorization": f"Bearer {bearer}"})["value"])
+    except Exception as error:
+        raise FindingsError(f"GitHub gives this job no identity: {first_line(error)}") from error
+
+
+def _ask(method: str, url: str, **arguments: Any) -> Any:
+    from huggingface_hub import get_session
+
+    response = get_session().request(method, url, **arguments)
+    response.raise_for_status()
+    return response.json()
+
+
+_Held = TypeVar("_Held")
+
+FOLDER = "build/"
+"""Where a branch of a repository has the tree; loaders look there."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A variant that is there. What is not known is None."""
+
+    variant: str
+    kernel: str | None = None
+    version: int | None = None
+    problem: str = ""
+    """Why no loader should use it; empty if nothing is wrong."""
+    signer: str | None = None
+    fingerprint: str | None = None
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Everything that is there."""
+
+    source: str
+    variants: tuple[Held, ...]
+    place: Path = Path()
+    """The tree or manifest; unused for the Hub."""
+    tree: Path | None = None
+    """The directory, where there is one."""
+    digests_checked: bool = True
+
+
+def held_in(place: Path) -> Holding:
+    """What a path has: a merged tree, a kernel directory with one in `build/`, or a manifest.
+
+    Raises:
+        UsageError: there is nothing of that name.
+        FindingsError: a manifest cannot be read.
+    """
+    if place.is_dir():
+        below = place / "build"
+        return _tree(below if not variant_directories(place) and below.is_dir() else place)
+    if place.name == MANIFEST_NAME and place.is_file():
+        manifest = read_manifest(place.parent)
+        assert manifest is not None  # noqa: S101  - it is a file
+        variants = (
+            Held(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
+            for entry in manifest.present
+        )
+        return Holding(str(place), tuple(variants), place, digests_checked=False)
+    raise UsageError(f"{place}: there is no such tree", hint=f"name a merged tree, or its {MANIFEST_NAME}")
+
+
+def variant_directories(tree: Path) -> list[Path]:
+    """The entries of a tree that are named like variants, sorted."""
+    return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
+
+
+def variant_of(path: str) -> str | None:
+    """The variant that a file of a repository on the Hub belongs to."""
+    name, slash, _ = path.removeprefix(FOLDER).partition("/")
+    return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
+
+
+def _tree(tree: Path) -> Holding:
+    try:
+        manifest = read_manifest(tree)
+    except FindingsError:
+        manifest = None  # `kci verify` says so; the files themselves are what counts here
+    prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
+    variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
+    return Holding(str(tree), tuple(variants), tree, tree)
+
+
+def _variant(directory: Path, fingerprint: str | None) -> Held:
+    name = directory.name
+    if directory.is_symlink() or not directory.is_dir():
+        return Held(name, problem="it is a link or a file, not a directory")
+    try:
+        metadata = read_sealed(directory).metadata
+    except KciError as error:
+        return Held(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
+    held = Held(name, metadata.name, metadata.version, fingerprint=fingerprint)
+    signature = directory / SIGNATURE
+    if not signature.exists():
+        return held
+    try:
+        bundle, signed = read_bounded(signature, MAX_BYTES), read_bounded(directory / FILE_NAME, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        return msgspec.structs.replace(held, problem=f"its signature cannot be read: {error}")
+    problem = signature_problem(bundle, signed)
+    return msgspec.structs.replace(held, problem=problem, signer=signer_of(bundle))
+
+
+# --- the Hub ----------------------------------------------------------------------------------------------------------
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a repository."""
+
+    path: str
+    size: int
+    sha256: str | None = None
+    """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+    git_oid: str = ""
+    """What git calls the file's content, or for a large file what points to it."""
+
+
+def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = None) -> list[HubFile]:
+    """The files of a repository of kernels, or of a folder of it; whatever the client raises is the caller's."""
+    entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
+    return [
+        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
+        for entry in entries
+        if hasattr(entry, "size")  # folders have none
+    ]
+
+
+def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
+    """The variants of a repository of kernels, each compared with the digest in its metadata."""
+    client = client or hub_client()
+    source = f"{repo_id}@{revision}"
+
+    def ask(question: Callable[[], _Held]) -> _Held:
+        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+        return ask_hub(question, f"{source} cannot be read", hint)
+
+    def read(file: HubFile) -> bytes | None:
+        if file.size > MAX_BYTES:
+            return None
+        local: str = ask(lambda: client.hf_hub_download(repo_id, file.path, revision=revision, repo_type="kernel"))
+        return read_bounded(Path(local), MAX_BYTES)
+
+    variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
+    for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
+        if variant := variant_of(file.path):
+            variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
+    return Holding(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
+
+
+_Read = Callable[[HubFile], bytes | None]
+"""Gives the content of a file, None for one that is larger than a file of metadata may be."""
+
+
+def _held(variant: str, files: dict[str, HubFile], read: _Read) -> Held:
+    if FILE_NAME not in files:
+        return Held(variant, problem=f"it has no {FILE_NAME}")
+    raw = read(files[FILE_NAME])
+    if raw is None:
+        return Held(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
+    try:
+        metadata = decode(raw)
+    except ValueError as error:
+        return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
+    problem, signer = "", None
+    if SIGNATURE in files and (bundle := read(files[SIGNATURE])) is not None:
+        problem, signer = signature_problem(bundle, raw), signer_of(bundle)
+    problem = problem or _digest_problem(metadata.digest, files, read)
+    return Held(variant, metadata.name, metadata.version, problem, signer)
+
+
+def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Read) -> str:
+    if digest is None:
+        return "it has no digest in its metadata"
+    if digest.algorithm != "sha256":
+        return ""  # the Hub lists no other digests
+    covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
+    actual = digest_of({path: _sha256(files[path], read) for path in covered})
+    return first_of([str(item) for item in validate(digest, actual)], 3)
+
+
+def _sha256(file: HubFile, read: _Read) -> str:
+    """In hexadecimal; empty, which is no file's hash, where it cannot be known."""
+    if file.sha256 is not None:
+        return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
+    raw = read(file)
+    return hashlib.sha256(raw).hexdigest() if raw is not None else ""

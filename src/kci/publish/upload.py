@@ -16,12 +16,20 @@ import msgspec
 
 from kci.config.values import LeaveOut
 from kci.errors import FindingsError, rule_error
-from kci.files.replace import Log
-from kci.hub.held import HubFile
-from kci.plurals import count
-from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, Takeover, TakeoverTerms, WantedBranch, branch_of
-from kci.publish.hub import MAIN, HubAnswerError, HubKernel, Obstacle
-from kci.publish.release import LocalFile, Release
+from kci.publish.branch_plan import (
+    MAIN_VERSION,
+    BranchChanges,
+    LocalFile,
+    Release,
+    Takeover,
+    TakeoverTerms,
+    WantedBranch,
+    branch_of,
+)
+from kci.publish.hub import HubFile
+from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
+from kci.utils.atomic import Log
+from kci.utils.suggest import count
 
 ATTEMPTS = 8
 _MOST_PATIENT = 300.0

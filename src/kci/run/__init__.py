@@ -1,1 +1,1 @@
-"""A run on this machine: plan, build, merge, verify, test."""
+"""What the jobs of a CI run do: records, the index of trees, the gate, releases."""

@@ -19,18 +19,18 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from kci.config.depends_table import depends_table
+from kci.build.process.run import Log, guarded, run, silent
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import install, pip_install
+from kci.build.toolchains.environment import ensure_runtime
+from kci.config.python_depends import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
-from kci.files.cache import made_once
-from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
-from kci.processes.process import Log, guarded, run, silent
-from kci.suggest import containing, suggestion
-from kci.toolchains.downloads import install, pip_install
-from kci.toolchains.environment import ensure_runtime
-from kci.toolchains.toolchain_data import toolchains
+from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.verify.load_rules import LoaderEnvironment, probe, unfit
+from kci.tree.verify.load_rules import LoaderEnvironment, probe, unfit
+from kci.utils.cache import made_once
+from kci.utils.suggest import containing, suggestion
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5

@@ -8,37 +8,134 @@ from __future__ import annotations
 import enum
 import os
 import queue
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
 
-from kci.builders.request import BuildOptions
-from kci.config.discover import refuse_faulty
+from kci.build.process.machine import Progress, job_count, read_progress
+from kci.build.process.run import Log, ProgramScope, silent
+from kci.build.request import BuildOptions
+from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
+from kci.build.toolchains.downloads import TransferLine
+from kci.config.discovery import refuse_faulty
 from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
-from kci.files.lock import locked
-from kci.inputs.kernel_inputs import active
-from kci.matrix.names import Kind, this_system
-from kci.matrix.variants import Variant
-from kci.processes.jobs import Progress, job_count, read_progress
-from kci.processes.process import Log, ProgramScope, silent
-from kci.run.kept_builds import KeptBuilds
-from kci.toolchains.compiler_cache import ObjectUse
-from kci.toolchains.downloads import TransferLine
+from kci.matrix.variants import Kind, Variant, this_system
+from kci.plan.fingerprint import Fingerprints
+from kci.plan.inputs.kernel_inputs import active
+from kci.plan.inputs.source_tree import SourceTrees
+from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.workspace import Choice, Workspace
+from kci.run.build_leg import make_variant_dir
 from kci.tree.artifacts import CiRun
-from kci.tree.manifest import Manifest
+from kci.tree.leg_record import read_sealed
+from kci.tree.manifest import Manifest, Planned, PlannedKernel
 from kci.tree.merge import merge
-from kci.tree.planned import Planned, PlannedKernel
-from kci.verify import verify_with_suppressions
-from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import Choice, Workspace
+from kci.tree.verify import verify_with_suppressions
+from kci.utils.atomic import writing
+from kci.utils.cache import place_digest
+from kci.utils.locks import locked
+
+KEPT_BUILDS = 3
+"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
+
+
+class KeptVariant(msgspec.Struct, frozen=True):
+    """A variant that a run takes."""
+
+    directory: Path
+    seconds: float | None = None
+    """How long its build took; None for one that was there."""
+    objects: ObjectUse | None = None
+    """What its build had to compile."""
+
+
+class KeptBuilds:
+    """The kept builds of a workspace; a kernel's files are read when it is first asked for, by one thread at a time."""
+
+    def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
+        self._settings = workspace.settings.settings
+        self._options = options.under(self._settings)
+        self._sources = SourceTrees()
+        self._prints: dict[str, Fingerprints] = {}
+        self._guard = Lock()
+
+    def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
+        """What a build now would be made from; this machine's compilers stand in place of a leg's image.
+
+        Raises:
+            MissingToolError: this machine has no compiler, torch or toolkit for the variant.
+            FindingsError: a file cannot be read.
+        """
+        how, name = self._options, kernel.build.name
+        compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
+        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
+        with self._guard:
+            if name not in self._prints:
+                tree = self._sources.of(kernel.directory)
+                self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+            return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
+
+    def find(self, kernel: Kernel, variant: Variant, made_from: str) -> KeptVariant | None:
+        """A kept build that is what a build would give now."""
+        same = self._output(kernel, made_from) / variant.name
+        return KeptVariant(same) if _digest(same) else None
+
+    def make(self, kernel: Kernel, variant: Variant, made_from: str, log: Log, builds: int = 1) -> KeptVariant:
+        """Build a variant and keep it; the oldest of its builds goes. What another run makes meanwhile is taken.
+
+        Raises:
+            KciError: as `make_variant_dir`.
+        """
+        output = self._output(kernel, made_from)
+        with writing(output), locked(output, log):
+            # A build that another run has finished may be read by it now, and is not replaced.
+            if kept := self.find(kernel, variant, made_from):
+                return kept
+            leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
+        self._forget_old(kernel, variant.name, output)
+        return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
+
+    def _place(self, kernel: Kernel) -> Path:
+        return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
+
+    def _output(self, kernel: Kernel, made_from: str) -> Path:
+        return self._place(kernel) / f"{made_from[:16]}-{sha256(made_from.encode()).hexdigest()[:16]}"
+
+    def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
+        """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
+        made = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
+        made.sort(key=_changed, reverse=True)
+        for old in made[KEPT_BUILDS - 1 :]:
+            with locked(old):
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _changed(path: Path) -> float:
+    """When a file was changed last; 0 if another run has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _digest(directory: Path) -> str:
+    """The digest of a variant whose files are as its metadata says; empty for another directory."""
+    try:
+        return read_sealed(directory).digest
+    except (OSError, KciError):
+        return ""
+
 
 _Told = TypeVar("_Told")
 
@@ -178,7 +275,7 @@ def run_here(
     for kernel in kernels:
         if not unfinished[kernel]:
             finish(kernel)
-    rules()  # what threads read at once has to be read before, where `kci.files.dated_data` is not in between
+    rules()  # what threads read at once has to be read before, where `kci.utils.shipped` is not in between
     builds = KeptBuilds(workspace, options)
     at_once([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))

@@ -12,21 +12,20 @@ from pathlib import Path
 
 import msgspec
 
-from kci.catalog.rows import Catalog
+from kci.build.process.container import engine, require_engine
+from kci.build.process.run import run, silent
+from kci.build.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, find_cache, glibc_is_newer, version_line
+from kci.build.toolchains.cuda import find_toolkit
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
+from kci.build.toolchains.environment import base_python
+from kci.build.toolchains.oneapi import find_icpx
+from kci.build.toolchains.rocm import find_rocm
+from kci.build.toolchains.torch_version import TO_TEST, torch_of_pip
 from kci.config.values import Version
 from kci.errors import KciError
-from kci.matrix.names import this_system
-from kci.processes.container import engine, require_engine
-from kci.processes.process import run, silent
-from kci.toolchains.compiler_cache import find_cache
-from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
-from kci.toolchains.cuda import find_toolkit
-from kci.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.toolchains.environment import base_python
-from kci.toolchains.oneapi import find_icpx
-from kci.toolchains.rocm import find_rocm
-from kci.toolchains.toolchain_data import toolchains
-from kci.toolchains.torch_version import TO_TEST, torch_of_pip
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.variants import this_system
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""

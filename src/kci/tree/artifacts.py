@@ -14,15 +14,14 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
-from kci.files.archive import SUFFIXES
-from kci.files.replace import write_atomic
-from kci.matrix.names import artifact_name, is_variant_name
-from kci.plan.durations import Duration, encode, read_durations
+from kci.matrix.variants import artifact_name, is_variant_name
+from kci.plan.estimates import Duration, encode, read_durations
 from kci.tree import metadata
 from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.manifest import Replaced
-from kci.tree.planned import Planned
-from kci.tree.unpack import read_leg
+from kci.tree.manifest import Planned, Replaced
+from kci.tree.pack import read_leg
+from kci.utils.archive import SUFFIXES
+from kci.utils.atomic import write_atomic
 
 PREFIX = "kci-"
 """How the file name of an artifact starts."""

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from kci.errors import FindingsError
-from kci.files.bounded_json import require_plain
-from kci.files.walk import is_bytecode, walk
+from kci.utils.bounded_json import require_plain
+from kci.utils.walk import is_bytecode, walk
 
 Algorithm = Literal["sha256", "sha512"]
 

@@ -7,6 +7,7 @@ merge that fails leaves what was there.
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -16,11 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import UsageError, rule_error
-from kci.files.cache import default_cache
-from kci.files.replace import Log, replacing
-from kci.files.walk import is_bytecode, walk
-from kci.inputs.stat_cache import StatCache
+from kci.errors import FindingsError, UsageError, rule_error
+from kci.plan.inputs.source_tree import StatCache
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
@@ -33,14 +31,64 @@ from kci.tree.artifacts import (
     require_bound,
     several,
 )
-from kci.tree.carry import carry, copy
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
+from kci.tree.manifest import Manifest, Origin, Planned, PlannedKernel, Present, Replaced, missing_of, read_manifest
 from kci.tree.metadata import KciRecord, refuse_partial
-from kci.tree.pack import packable
-from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.tree_top import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
-from kci.tree.unpack import unpack
+from kci.tree.pack import packable, unpack
+from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
+from kci.utils.atomic import Log, replacing, room_hint, unwritten
+from kci.utils.cache import default_cache
+from kci.utils.walk import is_bytecode, walk
+
+_Put = Callable[[str, str], object]
+
+
+def carry(source: Path, target: Path) -> None:
+    """Bring a file or directory of an old tree into its successor, without its content being copied."""
+    _put(source, target, _linked)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or directory; the two share nothing that a later write to one of them could change in the other.
+
+    Links are copied as links, so that nothing outside is read. Bytecode is left out.
+    """
+    _put(source, target, shutil.copy2)
+
+
+def _put(source: Path, target: Path, put: _Put) -> None:
+    try:
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(
+                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _once(put, *two)
+            )
+        elif source.is_symlink():
+            target.symlink_to(source.readlink())
+        else:
+            _once(put, str(source), str(target))
+    except (OSError, shutil.Error) as error:
+        raise FindingsError(f"cannot copy {source}: {error}") from error
+
+
+def _once(put: _Put, source: str, target: str) -> None:
+    """The first file that fails ends it: `copytree` would go on, and report all of them together."""
+    try:
+        put(source, target)
+    except OSError as error:
+        message = f"cannot copy {source} to {unwritten(error, target)}: {error.strerror or error}"
+        raise FindingsError(message, hint=room_hint(error)) from error
+
+
+def _bytecode(_directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if is_bytecode(name)]
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):  # another file system, one without links, a count at its limit, Windows
+        shutil.copy2(source, target)
+
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
 

@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.catalog.floors import floors
-from kci.config.depends_table import PythonPackage, depends_table
+from kci.config.minimum_versions import floors
 from kci.config.model import Build, KernelDependency
+from kci.config.python_depends import PythonPackage, depends_table
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.files.bounded_json import read_bounded, strict_object
-from kci.files.dated_data import to_type
-from kci.files.replace import write_atomic
-from kci.files.walk import remove_bytecode
 from kci.tree.digest import SIGNATURE, Digest, digest_of, file_hashes
-from kci.tree.identity import GitState, check_commit, kernel_id
+from kci.tree.kernel_id import GitState, check_commit, kernel_id
+from kci.utils.atomic import write_atomic
+from kci.utils.bounded_json import read_bounded, strict_object
+from kci.utils.shipped import to_type
+from kci.utils.walk import remove_bytecode
 from kci.version import __version__
 
 _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)

@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 
 from kci.errors import rule_error
-from kci.files.bounded_json import read_bounded
-from kci.files.replace import write_atomic
-from kci.files.walk import is_bytecode
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
-from kci.tree.sigstore_bundles import open_bundle, run_signer
-from kci.tree.statements import STATEMENT_TYPE, SigningContext, Statement, StatementSubject
+from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, open_bundle, run_signer
+from kci.utils.atomic import write_atomic
+from kci.utils.bounded_json import read_bounded
+from kci.utils.walk import is_bytecode
 from kci.version import HOME
 
 PREDICATE_TYPE = f"{HOME}/attestations/v1"

@@ -18,7 +18,7 @@ import msgspec
 
 from kci.config.values import python_name
 from kci.diagnostics import printable
-from kci.files.dated_data import Dated, shipped
+from kci.utils.shipped import Dated, shipped
 
 MAX_LENGTH = 1000
 """Of an error, more says nothing more about its cause."""

@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from kci.hub.held import Held, Holding
 from kci.matrix.variants import KernelMatrix
+from kci.publish.hub import Held, Holding
 
 
 class CoverageState(enum.StrEnum):

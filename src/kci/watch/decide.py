@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kci.config.settings import Decisions, Tell
-from kci.plurals import first_of
+from kci.utils.suggest import first_of
 from kci.watch.causes import cause_id, cause_of, readable
 from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts
 from kci.watch.issue_text import OpenCause, backend_of, issue_body, plain

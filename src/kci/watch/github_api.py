@@ -12,7 +12,7 @@ import msgspec
 
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
-from kci.files.bounded_json import decode_json
+from kci.utils.bounded_json import decode_json
 
 _SECONDS = 120
 

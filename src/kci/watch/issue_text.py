@@ -8,8 +8,8 @@ from functools import lru_cache
 import msgspec
 
 from kci.diagnostics import printable
-from kci.matrix.names import parse_variant_name
-from kci.plurals import count
+from kci.matrix.variants import parse_variant_name
+from kci.utils.suggest import count
 from kci.watch.causes import readable
 from kci.watch.history import Failure, RunFacts
 

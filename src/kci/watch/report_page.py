@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kci.errors import UnsafeError
-from kci.files.portable_names import folded, unsafe_name
-from kci.files.replace import replacing
-from kci.files.templates import html_environment, integrity, template_environment, template_folder, tidy
-from kci.plurals import count, first_of
+from kci.utils.atomic import replacing
+from kci.utils.file_names import folded, unsafe_name
+from kci.utils.shipped import html_environment, integrity, template_environment, template_folder, tidy
+from kci.utils.suggest import count, first_of
 from kci.version import __version__
 from kci.watch.history import RunFacts
 from kci.watch.issue_text import plain, web_link

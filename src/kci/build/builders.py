@@ -1,0 +1,190 @@
+"""The entry points: build a variant, or say what building it would run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from kci.build.generated_files import noarch_ops
+from kci.build.kernel_files import package_files, refused, write_package
+from kci.build.native import builder as native
+from kci.build.native.recipe import commands
+from kci.build.process.run import Log, run, shown, silent
+from kci.build.request import Built, Request
+from kci.build.visible_files import VisibleFiles
+from kci.config.values import python_name
+from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
+from kci.matrix.variants import Kind, Variant
+from kci.plan.inputs.kernel_inputs import package_path
+from kci.utils.suggest import count
+
+
+def build_noarch(request: Request, log: Log) -> Built:
+    """Copy the package and generate its `_ops.py` (docs/format.md#noarch-build).
+
+    Raises:
+        UsageError: the variant is not a noarch one.
+        BuildFailedError: the kernel is one of compiled code, and this backend merely has no component.
+        FindingsError: the package is missing or wrong.
+        UnsafeError: a link in it leads out of the kernel's directory.
+    """
+    files = _files(request)
+    visible = VisibleFiles(request)
+    ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
+    write_package(request.output, files, {"_ops.py": ops})
+    log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
+    visible.require_unchanged()
+    return Built(builder="noarch", archs=request.variant.archs)
+
+
+def _files(request: Request) -> dict[str, Path]:
+    """What is copied; refused for a variant that has compiled code, or whose framework says so alone."""
+    variant = request.variant
+    if variant.kind is not Kind.NOARCH:
+        raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
+    if request.build.torch_noarch is None:
+        framework = request.build.framework_name
+        message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
+        raise refused("KCI507", message, kind=BuildFailedError)
+    return package_files(request.kernel_dir, request.build, compiled=False)
+
+
+def noarch_commands(request: Request) -> list[str]:
+    """What a build does, for `--dry-run`: nothing is run.
+
+    Raises:
+        KciError: as `build_noarch`.
+    """
+    package = request.kernel_dir / package_path(request.build)
+    return [
+        f"# kci copies {count(len(_files(request)), 'file')} of {package} to {request.output}",
+        f"# kci writes {request.output / '_ops.py'}",
+    ]
+
+
+def nix_command(request: Request) -> list[str]:
+    """The command that builds the variant; it prints the path of the result."""
+    flake = f".#redistributable.{request.variant.name}"
+    cores = ["--cores", str(request.options.jobs)] if request.options.jobs else []
+    return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths", *cores]
+
+
+def build_with_nix(request: Request, log: Log) -> Built:
+    """Run nix and copy what it made. The result already has its metadata.json, with the flake's own id.
+
+    Raises:
+        MissingToolError: nix is not here, or the kernel has no flake.
+        BuildFailedError: nix failed, or made something else than this variant.
+    """
+    if shutil.which("nix") is None:
+        hint = "install nix, or use --builder native"
+        raise MissingToolError("nix is not installed on this machine", hint=hint)
+    if not (request.kernel_dir / "flake.nix").is_file():
+        raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
+    done = run(nix_command(request), log, cwd=request.kernel_dir)
+    if done.code != 0:
+        raise BuildFailedError(f"{shown(nix_command(request))} failed\n{done.tail()}")
+    result = _result(done.output, request.variant.name)
+    # Files of the nix store are read-only and may be links into it; the copy is neither.
+    shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    for path in request.output.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+    archs = request.variant.archs
+    return Built(builder="nix", archs=archs, sealed=True)
+
+
+def _result(output: str, variant: str) -> Path:
+    """The variant directory in nix's result; the result is either that directory or holds it."""
+    lines = [line for line in output.splitlines() if line.startswith("/")]
+    top = Path(lines[-1]) if lines else Path()
+    for place in (top / variant, top):
+        if lines and (place / "metadata.json").is_file():
+            return place
+    raise BuildFailedError(f"nix built no variant directory for {variant} (result: {top})")
+
+
+BUILDERS = ("auto", "noarch", "native", "nix")
+
+
+def build_variant(request: Request, log: Log) -> Built:
+    """Build one variant into an empty directory, without its metadata.json; of a part, its objects alone.
+
+    The caller makes the directory appear in its place only when everything has gone well; see `kci.utils.atomic`.
+
+    Raises:
+        UsageError: no such builder, or one that cannot make this kind of variant.
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: a path leads out of the kernel's directory.
+        MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
+        BuildFailedError: a compiler failed, or the variant cannot be built at all.
+    """
+    name = choose_builder(request.options.builder, request.variant)
+    if request.part is not None and name != "native":
+        raise UsageError(f"{request.variant.name} has no objects to share out", hint="leave out --part")
+    started = time.monotonic()
+    with placed(request.kernel_dir):
+        request = msgspec.structs.replace(request, inputs=request.files())
+        match name:
+            case "noarch":
+                built = build_noarch(request, log)
+            case "native":
+                built = native.build(request, log)
+            case _:
+                built = build_with_nix(request, log)
+    return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
+
+
+def plan_commands(request: Request, log: Log = silent) -> list[str]:
+    """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
+
+    Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
+    """
+    match choose_builder(request.options.builder, request.variant):
+        case "noarch":
+            return noarch_commands(request)
+        case "native":
+            last = (
+                f"copies the module and the package to {request.output}"
+                if request.part is None
+                else "keeps the objects"
+            )
+            return [*commands(native.plan(request, log)), f"# kci {last}"]
+        case _:
+            return [
+                f"cd {shown([str(request.kernel_dir)])}",
+                shown(nix_command(request)),
+                f"# kci copies the result to {request.output}",
+            ]
+
+
+@contextmanager
+def placed(kernel_dir: Path) -> Iterator[None]:
+    """Name the files of errors as the user would: what refuses a file of the kernel knows it by its place in there."""
+    try:
+        yield
+    except KciError as error:
+        error.diagnostics = tuple(
+            msgspec.structs.replace(item, path=(kernel_dir / item.path).as_posix())
+            if item.rule.startswith("KCI50") and item.path and not item.path.startswith(f"{kernel_dir.as_posix()}/")
+            else item
+            for item in error.diagnostics
+        )
+        raise
+
+
+def choose_builder(builder: str, variant: Variant) -> str:
+    """The builder for a variant.
+
+    Raises:
+        UsageError: there is no builder of that name.
+    """
+    if builder not in BUILDERS:
+        raise UsageError(f"there is no builder {builder!r}", hint=f"use one of {', '.join(BUILDERS)}")
+    if builder != "auto":
+        return builder
+    return "noarch" if variant.kind is Kind.NOARCH else "native"

@@ -1,0 +1,146 @@
+"""The kernel's files: every path that it names is checked before it is opened; its Python package, found and copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from kci.config.model import Build
+from kci.config.values import python_name
+from kci.diagnostics import finding, rules
+from kci.errors import FindingsError, KciError, UnsafeError
+from kci.plan.inputs.kernel_inputs import SEALED, is_installed, package_path
+from kci.utils.walk import is_bytecode
+
+BUILD_TOML = "build.toml"
+
+# ninja ends a path at `|` and knows no way around it. nvcc hands paths to a shell inside double quotes, in which the
+# others still have a meaning.
+_UNQUOTABLE = '|"$`\\'
+
+
+def inside(kernel_dir: Path, entry: str, what: str) -> Path:
+    """The real path of something that build.toml names, which lies inside the kernel's directory.
+
+    Links are followed first, so a link that leads out is refused as well. The path need not exist.
+
+    Args:
+        kernel_dir: the directory of build.toml.
+        entry: the path as it is written, relative to that directory.
+        what: what the path is, for the message, such as ``torch.src``.
+
+    Raises:
+        UnsafeError: the path is absolute or leads out of the directory.
+        FindingsError: the path holds a character that a build file cannot carry.
+    """
+    pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
+    if pure.is_absolute() or windows.drive or windows.root:
+        raise _escape(f"{what} names the absolute path {entry!r}")
+    if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
+        raise refused("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
+    root = kernel_dir.resolve()
+    real = (root / entry).resolve()
+    if not real.is_relative_to(root):
+        raise _escape(f"{what} names {entry!r}, which leads out of the kernel's directory")
+    return real
+
+
+def source_file(kernel_dir: Path, entry: str, what: str) -> Path:
+    """Like `inside`, for a file that must exist.
+
+    Raises:
+        UnsafeError: as `inside`.
+        FindingsError: as `inside`, or the file is missing or no regular file.
+    """
+    real = inside(kernel_dir, entry, what)
+    if not real.is_file():
+        reason = "is not a regular file" if real.exists() else "does not exist"
+        raise refused("KCI501", f"{what} names {entry!r}, which {reason}")
+    return real
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has no control characters (line breaks, NUL) and so fits on one line of a build file."""
+    return not any(ord(char) < 32 or ord(char) == 127 for char in text)
+
+
+def refused(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
+    """The error for something in the kernel's directory that cannot be built, with its finding and the rule's hint."""
+    diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
+    return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
+
+
+def _escape(message: str, path: str = BUILD_TOML) -> KciError:
+    return refused("KCI503", message, path, UnsafeError)
+
+
+def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
+    """What a variant carries of the Python package: what `pyext` says if it is compiled, else all but bytecode.
+
+    Returns:
+        The path inside the package (with `/`) to the real file, sorted.
+
+    Raises:
+        FindingsError: the package is missing, or has no `__init__.py`, or an entry of its name (docs/format.md#tree).
+        UnsafeError: a link leads out of the kernel's directory, or to a directory, or an entry is no regular file.
+    """
+    relative, root = package_path(build), kernel_dir.resolve()
+    name = python_name(build.name)
+    package = kernel_dir / relative
+    if not package.is_dir():
+        raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
+    if not package.resolve().is_relative_to(root):
+        raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
+    if not (package / "__init__.py").is_file():
+        raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
+    if os.path.lexists(package / name):
+        raise refused("KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}")
+    found = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
+    return {inside: real for inside, real in found.items() if is_installed(inside, build, compiled=compiled)}
+
+
+def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:
+    """Copy files into a directory and write the generated ones over them.
+
+    Modes and times are not copied, so that a variant does not depend on the checkout it was built from.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    for name, real in files.items():
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(real, target)
+        target.chmod(0o644)
+    for name, text in generated.items():
+        (into / name).write_text(text, encoding="utf-8")
+        (into / name).chmod(0o644)
+
+
+def _walk(directory: Path, package: Path, root: Path) -> Iterator[tuple[Path, Path]]:
+    for path in sorted(directory.iterdir()):
+        shown = path.relative_to(package.parent.parent).as_posix()
+        if is_bytecode(path.name) or (directory == package and path.name in SEALED):
+            continue
+        if path.is_symlink():
+            yield path, _linked_file(path, root, shown)
+        elif path.is_dir():
+            yield from _walk(path, package, root)
+        elif stat.S_ISREG(path.stat().st_mode):
+            yield path, path
+        else:
+            raise _escape(f"{shown} is neither a file nor a directory", shown)
+
+
+def _linked_file(path: Path, root: Path, shown: str) -> Path:
+    """The file behind a link. Links to directories are refused: they can be endless, and the loader sees no links."""
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise refused("KCI501", f"{shown} is a link to nothing", shown) from error
+    if not real.is_relative_to(root):
+        raise _escape(f"{shown} is a link that leads out of the kernel's directory", shown)
+    if not real.is_file():
+        raise _escape(f"{shown} is a link to something other than a file", shown)
+    return real

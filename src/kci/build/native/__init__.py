@@ -1,0 +1,1 @@
+"""Compiles a variant with the compilers of this machine."""

@@ -1,0 +1,303 @@
+"""The native builder: compiles a variant with the compilers of this machine, without CMake or Nix.
+
+`plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
+what `plan` decided, so what is printed is what is run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from kci.build import generated_files
+from kci.build.kernel_files import refused, write_package
+from kci.build.native import hipify
+from kci.build.native.command_lines import TVM_FFI_BACKENDS, Toolchain
+from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
+from kci.build.native.ninja import NINJA_LOG, NinjaRun, ending, ninja_text, of_failure, run_ninja
+from kci.build.native.objects import Objects, missing_parts
+from kci.build.native.recipe import Recipe, checked_sources, make_recipe
+from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
+from kci.build.process.run import Finished, Log
+from kci.build.request import Built, Request
+from kci.build.toolchains.compilers import (
+    compiler_of,
+    find_cache,
+    gcc_flags,
+    glibc_is_newer,
+    ninja_version,
+    program_of,
+    version_line,
+)
+from kci.build.toolchains.cuda import Toolkit, find_library_headers, find_toolkit, mentions_libraries, nvcc_name
+from kci.build.toolchains.cutlass import find_headers
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.environment import Environment, isolated, own, python_include, tvm_ffi_environment
+from kci.build.toolchains.glibc import find_newer_parts
+from kci.build.toolchains.oneapi import code_for, default_extensions, find_icpx
+from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
+from kci.build.toolchains.torch_version import read_torch_version, same_version
+from kci.build.visible_files import VisibleFiles
+from kci.config.values import Version
+from kci.errors import BuildFailedError, KciError, MissingToolError
+from kci.matrix.variants import Kind, this_system
+from kci.utils.locks import locked
+
+BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
+
+
+def plan(request: Request, log: Log) -> Recipe:
+    """Decide how to build a variant.
+
+    Raises:
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: build.toml names a path outside of the kernel's directory.
+        MissingToolError: this machine cannot build the variant; the message names what is missing.
+        BuildFailedError: the variant cannot be built at all.
+    """
+    _require_buildable(request)
+    sources = checked_sources(request, log)
+    environment = _environment(request)
+    variant, compute = request.variant, request.variant.compute or ""
+    headers = find_headers(sources.depends, request.options.cache, request.options.mirrors, log, compute=compute)
+    cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
+    cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
+    rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
+    sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
+    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
+    newer_glibc = glibc_is_newer(cxx)
+    chain = Toolchain(
+        cxx=cxx,
+        gcc_flags=gcc_flags(cxx),
+        environment=environment,
+        python_include=python_include(),
+        cuda=cuda,
+        cuda_headers=find_library_headers(cuda, request.options.cache)
+        if cuda is not None and wants_libraries
+        else None,
+        ar=program_of(cxx, "ar"),
+        rocm=rocm,
+        sycl=sycl,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
+        headers=headers,
+        glibc_compat=newer_glibc,
+        newer_parts=find_newer_parts(cxx) if newer_glibc else None,
+        nvcc_threads=nvcc_threads(),
+        versions=_versions(cxx, environment, cuda, rocm),
+        # A header of a translated source changed, and ccache gave the old object of AMD's hipcc 7.1: nothing is cached.
+        launcher=find_cache(cxx) if rocm is None else None,
+    )
+    return make_recipe(request, sources, chain)
+
+
+def build(request: Request, log: Log) -> Built:
+    """Build a variant into `request.output`, an empty directory.
+
+    Raises:
+        BuildFailedError: a compiler failed; the message holds its command and its output.
+        KciError: as `plan`.
+    """
+    ends_at = ending(request.options.stop_after)
+    recipe = plan(request, log)
+    visible = VisibleFiles(request)
+    environment = recipe.chain.environment
+    for part in recipe.chain.fetched():
+        part.ensure(environment.python, log)
+        if part is environment and not recipe.target.tvm_ffi:
+            _check_torch(request, environment)
+    work = recipe.work
+    with locked(work, log) as lock:
+        try:
+            _prepare(recipe, visible)
+            if recipe.translation is not None:
+                hipify.translate(recipe.translation, log)
+            objects = Objects(recipe, request, log)
+            others = [step.output for step in recipe.steps if step.depfile]
+            wanted = others if request.part else [recipe.target.module]
+            _write(work, {"build.ninja": ninja_text(recipe.steps, *wanted, pools=recipe.pools)})
+        except OSError as error:
+            raise unwritable(work, error) from error
+        if request.options.link:
+            for line in missing_parts(objects.heads, request.variant.name):
+                log(f"{line}: what is missing is compiled here")
+        with _packed(objects, log):
+            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else Finished(0, "")
+            if done.code != 0:
+                raise failed_build(recipe, request, done, log)
+            if request.part is None:
+                visible.require_unchanged()
+            if (use := objects.use()).found:
+                log(str(use))
+        made = Built(builder="native", archs=None, objects=use)
+        if request.part is not None:
+            return made
+        ops = generated_files.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        write_package(request.output, recipe.package, {"_ops.py": ops})
+        shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
+        (request.output / recipe.target.module).chmod(0o755)
+    archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
+    return msgspec.structs.replace(made, archs=archs)
+
+
+@contextmanager
+def _packed(objects: Objects, log: Log) -> Iterator[None]:
+    """However the build ends, its objects are packed where that is asked for."""
+    try:
+        yield
+    except BaseException:
+        try:
+            objects.finish()
+        except KciError as error:
+            log(error.message)
+        raise
+    else:
+        objects.finish()
+
+
+def _compile(
+    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
+) -> Finished:
+    """Run ninja.
+
+    Raises:
+        UnfinishedBuildError: the time was over, or somebody has ended this process.
+        BuildFailedError: as `run_ninja`.
+    """
+    tools = _compile_environment(recipe.chain) | objects.environment()
+    tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
+    names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
+    run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
+    try:
+        done = run_ninja(run, _readable(log, recipe, request.kernel_dir))
+    except KeyboardInterrupt:
+        done = None
+    if done is None:
+        raise out_of_time(request, objects)
+    return done
+
+
+def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+    """A log of what ninja says: not what failed, which is the error's to say (`failed_build`).
+
+    The kernel's files are named as the user names them.
+
+    In a first build ninja knows no times. What ends first is small and kci's own, and by that nothing would be left to
+    do: no time is told until a source of the kernel has been compiled.
+    """
+    units = {step.what for step in recipe.steps if step.depfile}
+    timed, failing = (recipe.work / NINJA_LOG).exists(), False
+
+    def tell(line: str) -> None:
+        nonlocal timed, failing
+        failing = of_failure(line, begun=failing)
+        if failing:
+            return
+        progress = read_progress(line)
+        if progress is not None and not timed:
+            timed = progress.what in units
+            line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
+        log(as_written(line, kernel_dir))
+
+    return tell
+
+
+def _require_buildable(request: Request) -> None:
+    """Refuse what kci cannot compile, and what this machine cannot compile for."""
+    variant = request.variant
+    if variant.kind is Kind.NOARCH:
+        message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
+        raise refused("KCI507", message, kind=BuildFailedError)
+    compiled = TVM_FFI_BACKENDS if variant.kind is Kind.TVM_FFI else BUILDABLE
+    if variant.backend not in compiled or not variant.system.endswith("-linux"):
+        message = f"the native builder does not compile {variant.name}"
+        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
+        raise MissingToolError(message, hint=hint)
+    here = this_system()
+    if here != variant.system:
+        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
+
+
+def _environment(request: Request) -> Environment:
+    """The torch to compile against.
+
+    A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
+    small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
+    """
+    variant = request.variant
+    if variant.kind is Kind.TVM_FFI:
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
+    if not request.options.isolation:
+        return own()
+    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
+    flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
+    headers_only = full_gpu and variant.backend == "cuda"
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
+
+
+def _check_torch(request: Request, environment: Environment) -> None:
+    """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
+    variant, found = request.variant, read_torch_version(environment.torch)
+    hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
+    if variant.kind is Kind.STABLE_ABI:
+        # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
+        if variant.stable_abi and Version.parse(found.minor) < Version.parse(variant.stable_abi):
+            message = f"torch {found.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
+            raise MissingToolError(message, hint=hint)
+        return
+    if not same_version(found.minor, variant.torch):
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {found.release}", hint=hint)
+    toolkits = {"cuda": ("CUDA", found.cuda), "rocm": ("ROCm", found.rocm)}
+    toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
+    if not same_version(version, variant.compute):
+        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {found.release}"
+        raise MissingToolError(f"{message} is for {found.built_for}", hint=hint)
+
+
+def _versions(
+    cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
+) -> tuple[str, ...]:
+    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
+    found = [version_line(cxx), torch]
+    found += [nvcc_name(cuda)] if cuda else []
+    found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
+    return tuple(found)
+
+
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
+    """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
+    visible.link(recipe.work)
+    for name, target in recipe.links.items():
+        link = recipe.work / name
+        if not link.is_symlink() or link.readlink() != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+    _write(recipe.work, recipe.files)
+
+
+def _write(work: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _compile_environment(chain: Toolchain) -> dict[str, str]:
+    """The caller's environment, with compilers speaking English.
+
+    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
+    linker would make an RPATH of one.
+    """
+    made = {**os.environ, "LC_ALL": "C"}
+    made.pop("LD_RUN_PATH", None)
+    if chain.rocm is not None:
+        made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
+    return made

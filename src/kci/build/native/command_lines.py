@@ -1,0 +1,435 @@
+"""The command lines of a native build: compile, link, and the stub library.
+
+Where a flag is not obvious the reason stands beside it; the rules are those of docs/format.md#flags.
+ninja runs in the work directory, and everything that a command names lies there: the kernel's files, torch and the rest
+are links (`VisibleFiles`, `links`). No path of this machine is on a command line then, so none gets into a binary, and
+the same C++ sources give the same bytes wherever they are compiled (nvcc still makes some names from the directory).
+nvcc hands its options to a shell unquoted, and this way it sees nothing odd.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.build.native.hipify import FOLDER, TORCH_FOLDER
+from kci.build.native.units import Language, Unit
+from kci.build.toolchains import oneapi
+from kci.build.toolchains.compilers import is_cache
+from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
+from kci.build.toolchains.cutlass import Headers
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import FetchedTool
+from kci.build.toolchains.environment import Environment
+from kci.build.toolchains.glibc import NewerParts, old_libraries
+from kci.build.toolchains.rocm import Rocm
+from kci.config.minimum_versions import floors
+from kci.config.values import Version
+from kci.errors import BuildFailedError
+from kci.matrix.variants import Kind, Variant
+
+_POISON = "@"
+_OF_BACKEND = {
+    "cpu": ("-DCPU_KERNEL",),
+    "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
+    # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
+    "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
+    "xpu": ("-DXPU_KERNEL", "-DUSE_XPU"),
+}
+"""What a kernel's sources can ask for the backend with."""
+
+TVM_FFI_BACKENDS = ("cpu", "cuda")
+"""What kci compiles tvm-ffi kernels for."""
+
+
+def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
+    """The macros of a source of a `[torch]` kernel; `named` says that it may mention the name of the extension.
+
+    Raises:
+        BuildFailedError: as `stable_abi_define`.
+    """
+    major, minor = (*floors().python, 0)[:2]  # of the oldest Python (docs/format.md#python-abi)
+    defines = [
+        f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
+        f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
+    ]
+    defines += _OF_BACKEND[variant.backend]
+    defines += toolchains().torch_defines(variant.backend)
+    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
+        defines.append(stable_abi_define(variant.stable_abi))
+    return defines
+
+
+def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
+    """The same for a source of a `[tvm-ffi]` kernel."""
+    return [_OF_BACKEND[backend][0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
+
+
+def stable_abi_define(stable_abi: str) -> str:
+    """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
+
+    Raises:
+        BuildFailedError: the version has no minor; `3.0` cannot be told from an unset one.
+    """
+    version = Version.parse(stable_abi)
+    if len(version) < 2:
+        hint = "name a version with a minor other than 0, such as 2.11"
+        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
+    return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
+
+
+KERNEL, TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "kernel", "torch", "tvm_ffi", "python", "cuda", "rocm"
+"""Links in the work directory: the kernel's files, the package of the framework, Python's headers, the toolkit."""
+
+GENERATED = "generated/torch-ext"
+"""Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
+
+COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
+"""What `kci.build.native.recipe` makes: headers, an object, and functions that the linker takes from."""
+
+EXPORTS = "exports.map"
+TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
+"""What torch's own CMake gives nvcc."""
+
+# What a shell or nvcc could take for something else than a part of a name.
+_ODD = re.compile(r"[^\w./-]", re.ASCII)
+_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
+"""Torch's library for a GPU backend."""
+
+
+class Toolchain(msgspec.Struct, frozen=True):
+    """Everything that compiles one variant."""
+
+    cxx: tuple[str, ...]
+    """The C++ compiler, possibly behind a cache."""
+    gcc_flags: tuple[str, ...]
+    """Those of `GCC_FLAGS` that the compiler takes."""
+    environment: Environment
+    python_include: Path
+    cuda: Toolkit | None = None
+    rocm: Rocm | None = None
+    headers: tuple[Headers, ...] = ()
+    cuda_headers: WheelFiles | None = None
+    ar: str = "ar"
+    glibc_compat: bool = False
+    """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
+    newer_parts: NewerParts | None = None
+    """Parts of the C++ library that go into the binary where they are used."""
+    sycl: oneapi.SyclCode | None = None
+    spirv_extensions: str = ""
+    """Those that icpx has by default; see `oneapi.default_extensions`."""
+    nvcc_threads: int | None = None
+    versions: tuple[str, ...] = ()
+    """What the tools say they are; another version compiles everything anew."""
+    launcher: Path | None = None
+    """The compiler cache that compilers are started through."""
+
+    def fetched(self) -> list[FetchedTool]:
+        """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
+        found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        return [part for part in found if part is not None]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is being built."""
+
+    variant: Variant
+    kernel_id: str
+
+    @property
+    def module(self) -> str:
+        """The file name of the native module."""
+        return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
+
+    @property
+    def system(self) -> str:
+        """What it is for; everything that depends on a system asks this, and not the machine."""
+        return self.variant.system
+
+    @property
+    def tvm_ffi(self) -> bool:
+        return self.variant.kind is Kind.TVM_FFI
+
+
+def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """The command that compiles one source."""
+    if unit.language is Language.CUDA:
+        return _nvcc(chain, target, unit)
+    if unit.language is Language.HIP:
+        return _hipcc(chain, target, unit)
+    return [
+        *_launcher(chain),
+        *chain.cxx,
+        *standard(target, gnu=True),
+        "-O3",
+        "-DNDEBUG",
+        *_host_flags(chain, unit),
+        *_definitions(chain, target, unit),
+        *_toolkit_includes(chain),
+        *unit.flags,
+        *_dependencies(unit),
+        "-c",
+        seen(unit, unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
+    """The libraries of torch for which empty ones stand in; see `link_command`."""
+    if target.tvm_ffi:
+        return ()
+    library = _GPU_LIBRARY.get(target.variant.backend)
+    own = (library,) if library is not None else ()
+    if chain.environment.headers_only:
+        return (*own, "torch_cpu")
+    return own if target.variant.kind is Kind.STABLE_ABI else ()
+
+
+def stub_command(chain: Toolchain, library: str) -> list[str]:
+    """The command that makes an empty library."""
+    soname = f"-Wl,-soname,lib{library}.so"
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
+
+
+def stub_path(library: str) -> str:
+    """Where `stub_command` makes it, in the work directory."""
+    return f"stub/lib{library}.so"
+
+
+def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
+    """The command that links the native module.
+
+    The libraries of torch, CUDA and ROCm are linked dynamically and found by whoever imported torch first, so there is
+    no RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
+    library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
+    SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library. For ROCm the same
+    holds of libtorch_hip.so, and for a full CUDA build of libtorch_cuda.so and libtorch_cpu.so, which are a gigabyte.
+
+    Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
+    so that a full build links the runtime that will be in the process.
+
+    The C++ library comes before torch's libraries, which export parts of it as well: what is taken from those carries
+    no version, and another torch need not export it.
+
+    OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
+    has one set of threads. The reference links none and leaves its symbols open.
+
+    Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
+    and would find nothing to check in a stripped file.
+    """
+    soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
+    command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
+    command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
+    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", "-lstdc++"]
+    cuda, rocm = chain.cuda, chain.rocm
+    if target.tvm_ffi:
+        # CUDA's runtime is linked statically, because no torch need be there to bring it.
+        static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
+        needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
+        return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
+    stable = target.variant.kind is Kind.STABLE_ABI
+    if stand_ins := stubs(chain, target):
+        command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
+    command += [*older, f"-L{TORCH}/lib"]
+    if cuda is not None:
+        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
+        command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
+    if rocm is not None:
+        command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
+        command += [f"-L{rocm.library_dir}", "-lamdhip64"]
+    if target.variant.backend == "xpu":
+        command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
+        assert chain.sycl is not None  # noqa: S101  - every XPU build makes code
+        command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
+    command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
+    command += [] if stable else ["-ltorch", "-lc10"]
+    return [*command, f"-l:{toolchains().openmp}"] if openmp else command
+
+
+def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
+    if not chain.glibc_compat:
+        return []
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in old_libraries(target.system))]
+
+
+def gencode(archs: Iterable[str]) -> list[str]:
+    """The flags of nvcc for archs: machine code, and PTX on top with `+PTX` (docs/format.md#cuda-capabilities)."""
+    flags: list[str] = []
+    for arch in archs:
+        number = arch.removesuffix("+PTX").replace(".", "")
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if arch.endswith("+PTX"):
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
+def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    assert chain.cuda is not None  # noqa: S101  - a CUDA unit exists only in a CUDA variant
+    host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
+    threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
+    return [
+        *_launcher(chain),
+        str(chain.cuda.nvcc),
+        "-ccbin",
+        host_compiler(chain.cxx),
+        *standard(target),
+        "-O3",
+        "-DNDEBUG",
+        *([] if target.tvm_ffi else TORCH_NVCC),
+        *threads,
+        *(_same_bytes(unit) if chain.cuda.reproducible else ()),
+        *gencode(unit.archs),
+        *host,
+        *_definitions(chain, target, unit),
+        *unit.flags,
+        *_dependencies(unit),
+        "-c",
+        seen(unit, unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def _same_bytes(unit: Unit) -> list[str]:
+    """What makes nvcc give the same object in any directory.
+
+    It hashes the source's real path into names that are local to a file, and a process id into names of temporary
+    files. The first is told by cudafe++'s own option, which nvcc splits at commas and gives to a shell unquoted; with
+    the object's folder in place of the temporary one there is no second.
+    """
+    place = f"--orig_src_path_name=/kci/{_ODD.sub('_', seen(unit, unit.source))}"
+    return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
+
+
+def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """The command for device code of ROCm.
+
+    The defines are those of torch's own `cpp_extension`, without the two that take the operators of half precision
+    away, and ENABLE_FP8: so does the reference. clang makes some names out of the source's real path unless it is given
+    a `-cuid`, which must differ between the sources of one module.
+    """
+    assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
+    kernel_id = target.kernel_id
+    kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
+    cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
+    return [
+        *_launcher(chain),
+        str(chain.rocm.hipcc),
+        f"--rocm-path={ROCM}",
+        *standard(target),
+        "-O3",
+        "-DNDEBUG",
+        *(f"--offload-arch={arch}" for arch in unit.archs),
+        "-fno-gpu-rdc",
+        f"-cuid={cuid}",
+        "-fPIC",
+        "-DCUDA_HAS_FP16=1",
+        "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
+        "-DENABLE_FP8",
+        *torch_definitions(target.variant, kernel_id, named=unit.named),
+        *_includes(chain, target, unit),
+        *_toolkit_includes(chain),
+        *unit.flags,
+        *_dependencies(unit),
+        "-x",
+        "hip",
+        "-c",
+        seen(unit, unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def host_compiler(cxx: tuple[str, ...]) -> str:
+    """The compiler itself, without cache and flags: nvcc takes only that."""
+    programs = [word for word in cxx if not word.startswith("-") and not is_cache(word)]
+    return programs[0] if programs else cxx[0]
+
+
+def _launcher(chain: Toolchain) -> list[str]:
+    return [str(chain.launcher)] if chain.launcher else []
+
+
+def standard(target: Target, *, gnu: bool = False) -> list[str]:
+    """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
+    if target.tvm_ffi:
+        return []
+    assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"]
+
+
+def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
+    """Flags of the C++ compiler for both languages.
+
+    GCC names a system header by its real path where that is shorter; which links led to it would be unknown. The seed
+    replaces a random number that would be part of some names.
+    """
+    return ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
+
+
+def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    if target.tvm_ffi:
+        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, named=unit.named)
+    else:
+        defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
+    tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
+    return [*defines, *tla, *_includes(chain, target, unit)]
+
+
+def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
+    # All components' dependencies, as in the reference. Its own come first: there may be two versions of one.
+    ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
+    own = [seen(unit, path) for path in unit.include]
+    own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
+    if target.tvm_ffi:  # it needs neither torch nor Python's headers, and the reference gives it no `csrc`
+        system = [f"{TVM_FFI}/include"]
+    else:
+        own = [GENERATED, *own, seen(unit, PurePosixPath("csrc"))]
+        system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
+    if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
+        system.insert(0, TORCH_FOLDER)
+    if chain.cuda_headers is not None and not target.tvm_ffi:
+        system.append(LINK)
+    if chain.glibc_compat:
+        system.insert(0, COMPAT)
+    return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
+
+
+def _toolkit_includes(chain: Toolchain) -> list[str]:
+    """The toolkit's headers, for C++ sources and for those of hipcc, which by itself looks in /usr/include before.
+
+    /usr/include must not be named: the C++ library's own come before it.
+    """
+    if chain.rocm is not None and chain.rocm.root != Path("/usr"):
+        return ["-isystem", f"{ROCM}/include"]
+    if chain.cuda is None or chain.cuda.root == Path("/usr"):
+        return []
+    return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
+
+
+def links(chain: Toolchain) -> dict[str, Path]:
+    """The links of the work directory, besides the kernel's."""
+    package = TVM_FFI if chain.environment.requirement else TORCH
+    found = {package: chain.environment.torch, PYTHON: chain.python_include}
+    if chain.cuda is not None:
+        found[CUDA] = chain.cuda.root
+    if chain.rocm is not None:
+        found[ROCM] = chain.rocm.root
+    if chain.cuda_headers is not None:
+        found[LINK] = chain.cuda_headers.folder
+    return {**found, **{headers.name: headers.folder for headers in chain.headers}}
+
+
+def seen(unit: Unit, path: PurePosixPath) -> str:
+    """A path of a unit as seen from the work directory: in the kernel, or in its translation."""
+    return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
+
+
+def _dependencies(unit: Unit) -> list[str]:
+    return ["-MD", "-MF", f"{unit.object}.d"]

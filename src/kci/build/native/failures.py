@@ -1,0 +1,231 @@
+"""What to say of a native build that failed: the compilers' first error, where in the kernel it is, and a hint."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.build.native.command_lines import KERNEL
+from kci.build.native.hipify import FOLDER
+from kci.build.native.ninja import failed_commands, was_killed
+from kci.build.native.objects import Objects
+from kci.build.native.recipe import Recipe
+from kci.build.process.run import Finished, Log, silent
+from kci.build.request import Request
+from kci.diagnostics import Span, finding
+from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
+from kci.plan.inputs.kernel_inputs import active
+from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
+from kci.utils.atomic import program_hint, room_hint, unwritten
+from kci.utils.cache import CACHE_OPTION
+from kci.utils.suggest import count
+from kci.utils.walk import OUTPUT_DIRECTORIES
+
+_PLACED = (
+    # g++, clang++ and what stands on clang: `relu.cpp:3:5: error: ...`
+    re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.+)"),
+    # nvcc's front end: `relu.cu(3): error: ...`
+    re.compile(r"(?P<path>\S.*?)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (?P<text>.+)"),
+)
+# A linker's error, or any line with `error:` or `fatal :` that names no place in a source.
+_UNPLACED = re.compile(
+    r"(?:.*: )?(?P<linker>(?:undefined reference to|multiple definition of) .+)|(?P<other>.*\b(?:error|fatal) *: .+)"
+)
+_THROUGH = (
+    re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): +required (?:from|by).*"),
+    re.compile(r".* at line (?P<line>\d+) of (?P<path>\S+)"),
+    re.compile(r"(?:In file included from| +from) (?P<path>[^:]+):(?P<line>\d+)(?::(?P<column>\d+))?[:,]"),
+)
+"""How compilers name what led to an error: an instantiation says more than an include."""
+# The kernel's files, as the compilers see them in the work directory; in a sentence, at its begin or behind a word.
+_OWN = rf"(?:{KERNEL}|{FOLDER})/"
+_WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
+# `cublas_v2.h`, `cudnn.h`: of CUDA libraries that pip's toolkit is without.
+_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
+# torch's own #error.
+_OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
+# Errors inside of pybind11's headers, and what torch's headers with them lack.
+_PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
+# g++, nvcc and clang++ of a header that is not found, in this order.
+_MISSING_HEADER = re.compile(
+    r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
+)
+# g++ and clang++ of a flag of another processor's.
+_OTHER_PROCESSOR = re.compile(
+    r"unrecognized command[- ]line option ['‘](?P<gcc>-m[\w.+=-]+)['’]"
+    r"|unknown value ['‘](?P<value>[^'’]+)['’] for ['‘](?P<option>-m\w+)['’]"
+    r"|(?:unsupported option|unknown argument) ['‘](?P<clang>-m[\w.+=-]+)['’]"
+)
+_BEFORE, _BEHIND, _SHOWN = 12, 20, 30
+_AGAIN = "correct that, and give the same command again: what compiled is kept"
+
+
+class ErrorSpot(msgspec.Struct, frozen=True):
+    """An error, and where it is."""
+
+    text: str
+    path: str = ""
+    """Relative to the kernel's directory; empty if it is in no file of the kernel."""
+    line: int = 0
+    column: int = 0
+    at: int = 0
+    """The number of its line in what the compiler said."""
+
+
+def named_error(said: Sequence[str]) -> ErrorSpot | None:
+    """The first error in what a compiler said; None if it named none.
+
+    An error in a header of torch or CUTLASS is one of the kernel's line that includes or instantiates it, where the
+    compiler names that.
+    """
+    for number, line in enumerate(said):
+        for pattern in _PLACED:
+            if found := pattern.fullmatch(line):
+                if place := _own(found["path"]):
+                    return ErrorSpot(found["text"], place, int(found["line"]), _column(found), number)
+                text = f"{found['text']} ({found['path']}:{found['line']})"
+                through = _through(said[max(0, number - _BEFORE) : number + _BEHIND])
+                return ErrorSpot(text, *through, at=number)
+    for number, line in enumerate(said):
+        if found := _UNPLACED.fullmatch(line):
+            return ErrorSpot(found["linker"] or found["other"], at=number)
+    return None
+
+
+def excerpt(said: Sequence[str], at: int) -> list[str]:
+    """The lines around the first error, as many as a person reads; what was left out is counted."""
+    start = max(0, at - _BEFORE)
+    shown = list(said[start : start + _SHOWN])
+    left = len(said) - start - len(shown)
+    before = [f"... ({start} lines before it)"] if start else []
+    return [*before, *shown, *([f"... ({left} lines behind it)"] if left else [])]
+
+
+def as_written(line: str, kernel_dir: Path) -> str:
+    """A compiler's line with the kernel's files named as the user names them, so that a click opens them."""
+    folder = kernel_dir.as_posix()
+    prefix = "" if folder == "." else f"{folder.rstrip('/')}/"
+    return _WRITTEN.sub(lambda found: f"{found['before']}{prefix}", line)
+
+
+def _through(said: Sequence[str]) -> tuple[str, int, int]:
+    """The kernel's own line that led to an error elsewhere."""
+    for pattern in _THROUGH:
+        for line in said:
+            found = pattern.fullmatch(line)
+            if found and (place := _own(found["path"])):
+                return place, int(found["line"]), _column(found)
+    return "", 0, 0
+
+
+def _own(path: str) -> str:
+    """A path of the work directory relative to the kernel's directory; empty for a file that is not the kernel's."""
+    if not re.match(_OWN, path):
+        return ""
+    return posixpath.normpath(path.partition("/")[2])
+
+
+def _column(found: re.Match[str]) -> int:
+    return int(found.groupdict().get("column") or 0)
+
+
+def unwritable(work: Path, error: OSError) -> BuildFailedError:
+    """The error for a work directory that cannot be written: a full disk, above all."""
+    hint = room_hint(error, CACHE_OPTION) or f"{CACHE_OPTION} names another place"
+    return BuildFailedError(f"cannot write {unwritten(error, work)}: {error.strerror or error}", hint=hint)
+
+
+def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = silent) -> BuildFailedError:
+    """The error for a command of ninja's that failed.
+
+    Its message has what the compiler said around the first error, and the command; its finding the place (KCI513).
+    `log` takes what the message has no room for.
+    """
+    name, work = request.variant.name, recipe.work
+    found = failed_commands(done.output)
+    if not found:
+        return BuildFailedError(
+            f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
+        )
+    failed, more = found[0], len(found) - 1
+    what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
+    spot = named_error(failed.said) or ErrorSpot(f"{what} failed")
+    hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
+    for other in found if len(failed.said) > _SHOWN else found[1:]:
+        for line in (f"FAILED: {other.made}", other.command, *other.said):
+            log(as_written(line, request.kernel_dir))
+    others = f" (and {count(more, 'other command')})" if more else ""
+    message = [f"building {name} failed at {what}{others}"]
+    message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]
+    message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
+    path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
+    span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
+    problem = finding("KCI513", spot.text, path=path, span=span)
+    return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
+
+
+def _header_hint(spot: ErrorSpot, request: Request) -> str:
+    """What to add to build.toml for a header that is not found, and that lies in the kernel."""
+    if (missing := _MISSING_HEADER.search(spot.text)) is None:
+        return ""
+    wanted = next(name for name in missing.groups() if name)
+    kernel_dir, inputs = request.kernel_dir, request.files()
+    seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), wanted))
+    for folder, folders, files in os.walk(kernel_dir):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
+        for name in files:
+            path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
+            if path != beside and not f"/{path}".endswith(f"/{wanted}"):
+                continue
+            table, searched = _table_of(spot.path, request)
+            include = path.removesuffix(wanted).rstrip("/") or "."
+            add = [] if path in seen else [f'"{path}" to `src`']
+            add += [] if path == beside or include in searched else [f'"{include}" to `include`']
+            if add:
+                return f"{wanted} is {path}: add {' and '.join(add)} of {table} in build.toml"
+    return ""
+
+
+def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+    """The table of build.toml that lists a source, else that of the binding, and where its headers are looked for."""
+    for label, part in active(request.build, request.variant).items():
+        if source in part.src:
+            return f"[kernel.{label}]", (*(part.include or ()), "csrc")
+    framework = request.build.torch or request.build.tvm_ffi
+    return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
+
+
+def failure_hint(done: Finished, work: Path, system: str) -> str:
+    """What to do about a failure that a build on a bare machine is likely to meet."""
+    if missing := _LIBRARY_HEADER.search(done.output):
+        return (
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
+            "(--container auto), or move the kernel to the stable ABI"
+        )
+    if standard := _OLD_STANDARD.search(done.output):
+        return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
+    if _PYBIND.search(done.output):
+        return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
+    if flag := _OTHER_PROCESSOR.search(done.output):
+        named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
+        return (
+            f"{named} is no flag of a compiler for {system}, and the flags of build.toml are for all systems: leave it "
+            "out, and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
+        )
+    if was_killed(done.output):
+        return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
+    return program_hint(done.output, work, CACHE_OPTION)
+
+
+def out_of_time(request: Request, objects: Objects) -> KciError:
+    """Why a build has ended before it was done."""
+    done = objects.done()
+    hint = "" if objects.use().made else "nothing was done in this time; give it more"
+    return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)

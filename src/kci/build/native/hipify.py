@@ -1,0 +1,176 @@
+"""Turning CUDA sources into HIP, with the hipify that comes in torch's wheel (docs/format.md#flags).
+
+The files that the build sees are copied into the work directory and translated there; the kernel's own are never
+written. The `.cu` sources and the headers that they include are translated, and C++ sources are compiled as they are:
+so does the reference.
+
+A stable-ABI build is compiled against the CPU wheel, whose headers hide the declarations of the GPU functions behind
+`USE_CUDA`. Torch translates its own headers in the same way when it is built for ROCm, so translating them here gives
+those of a ROCm wheel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.build.kernel_files import refused
+from kci.build.native.units import Language, Unit
+from kci.build.process.run import Log, run, shown
+from kci.build.toolchains.environment import Environment
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
+from kci.errors import BuildFailedError
+from kci.utils.atomic import program_hint
+from kci.utils.bounded_json import read_json
+from kci.utils.cache import CACHE_OPTION
+
+FOLDER = "hip"
+"""The translated copy of the kernel, in the work directory."""
+TORCH_FOLDER = "torch-hip"
+"""Those of torch's headers that the translation changed, in the work directory."""
+
+_SCRIPT = Path(__file__).with_name("hipify_script.py")
+_ASKED, _TOLD = "hipify.json", "hipify-result.json"
+_RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
+_MEANT = {
+    "UnicodeDecodeError": "the sources are read as UTF-8",
+    "no kernel end found": "every kernel launch needs its <<<...>>> on both sides",
+}
+"""What hipify says of sources that it does not take, and what that means."""
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """What is translated, and where to."""
+
+    kernel: Path
+    """The kernel's folder of links."""
+    work: Path
+    environment: Environment
+    sources: dict[str, str]
+    """Each `.cu` source to its translation, relative to the kernel's directory and to `FOLDER`."""
+    include: tuple[str, ...]
+    """The include directories of these sources, relative to the kernel's directory."""
+    torch_headers: bool
+    """Whether torch's headers are translated as well."""
+
+    def command(self) -> list[str]:
+        """The command that translates."""
+        return [str(self.environment.python), "-I", "-B", str(_SCRIPT), str(self.work / _ASKED)]
+
+
+def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
+    """Units that compile the translations of their `.cu` sources, and which these are.
+
+    Returns:
+        The units; and each translated source with its translation, as in `Translation`.
+
+    Raises:
+        FindingsError: two sources have the same name after translation, and one would overwrite the other.
+    """
+    made: list[Unit] = []
+    names: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for unit in units:
+        relative = unit.source.as_posix()
+        translate = unit.language is Language.HIP and relative.lower().endswith(".cu")
+        name = hip_path(relative) if translate else relative
+        if sources.setdefault(name, relative) != relative:
+            both = " and ".join(sorted((repr(relative), repr(sources[name]))))
+            raise refused("KCI509", f"for ROCm, {both} are both {name!r}")
+        if not translate:
+            made.append(unit)
+            continue
+        names[relative] = name
+        include = dict.fromkeys(unit.include)
+        if PurePosixPath(name).parent != unit.source.parent:
+            # Files that are not translated stay in the folder with the old name.
+            include[unit.source.parent] = None
+        made.append(msgspec.structs.replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True))
+    return tuple(made), names
+
+
+def hip_path(relative: str) -> str:
+    """Where the translation of a `.cu` source goes: `csrc/cuda/a.cu` becomes `csrc/hip/a.hip`."""
+    path = relative[: -len(".cu")]
+    for cuda, hip in _RENAMED:
+        path = path.replace(cuda, hip)
+    return f"{path}.hip"
+
+
+def translate(plan: Translation, log: Log) -> None:
+    """Make the translations. A file that has not changed is left alone, so that ninja compiles only what has.
+
+    Raises:
+        BuildFailedError: hipify failed, or reports calls that HIP does not have.
+    """
+    project, headers = (plan.work / f"{name}.new" for name in (FOLDER, TORCH_FOLDER))
+    for folder in (project, headers):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    _copy(plan.kernel, project)
+    asked = {
+        "hipify": str(plan.environment.torch / "utils" / "hipify"),
+        "project": str(project),
+        "folder": FOLDER,
+        "sources": plan.sources,
+        "include": [path for path in plan.include if (project / path).is_dir()],
+        "endings": [".cu", ".c", *CXX_ENDINGS, *HEADER_ENDINGS],
+        "header_endings": list(HEADER_ENDINGS),
+        "torch": str(plan.environment.torch / "include") if plan.torch_headers else "",
+        "torch_copy": str(headers),
+        "result": str(plan.work / _TOLD),
+    }
+    (plan.work / _ASKED).write_text(json.dumps(asked, indent=1), encoding="utf-8")
+    (plan.work / _TOLD).unlink(missing_ok=True)
+    log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
+    done = run(plan.command())
+    told = _told(plan.work / _TOLD)
+    if done.code != 0 or told is None:
+        hint = program_hint(done.output, plan.work, CACHE_OPTION)
+        hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
+        raise BuildFailedError(f"hipify failed\n{shown(plan.command())}\n{done.tail()}", hint=hint)
+    if told:
+        hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
+        raise BuildFailedError(f"hipify reports calls that HIP does not have: {', '.join(sorted(told))}", hint=hint)
+    for made in (project, headers):
+        _take_over(made, made.with_suffix(""))
+
+
+def _told(path: Path) -> list[str] | None:
+    """What the script found unsupported; None if it did not get that far."""
+    try:
+        return read_json(path, list[str])
+    except (OSError, ValueError):
+        return None
+
+
+def _copy(kernel: Path, into: Path) -> None:
+    for folder, _, names in os.walk(kernel):
+        target = into / os.path.relpath(folder, kernel)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copyfile(Path(folder, name), target / name)
+            (target / name).chmod(0o644)
+
+
+def _take_over(made: Path, folder: Path) -> None:
+    """Make a folder equal to a new one, writing only what differs, and remove the new one."""
+    folder.mkdir(exist_ok=True)
+    new = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    for old in sorted(folder.rglob("*"), reverse=True):
+        if old.is_dir():
+            if not any(old.iterdir()):
+                old.rmdir()
+        elif old.relative_to(folder) not in new:
+            old.unlink()
+    for name in sorted(new):
+        source, target = made / name, folder / name
+        if not target.is_file() or source.read_bytes() != target.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.replace(target)
+    shutil.rmtree(made)

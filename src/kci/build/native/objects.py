@@ -1,0 +1,347 @@
+"""The objects of one build, by ccache: which of them it may take, and what it had.
+
+ccache looks at what a compiler read the last time, and not at a header that would be found before one of those now. So
+the names of the kernel's files, torch and the toolkit are a namespace: of other ones nothing is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.build.native.command_lines import Toolchain
+from kci.build.native.recipe import Recipe
+from kci.build.process.run import Log, said
+from kci.build.request import PartOf, Request
+from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_cache
+from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
+from kci.matrix.variants import objects_name, this_system
+from kci.utils.archive import (
+    SUFFIXES,
+    DamagedError,
+    RefusedError,
+    TarStream,
+    opened_archive,
+    plain_member,
+    written_archive,
+)
+from kci.utils.atomic import replacing
+from kci.utils.bounded_json import MAX_BYTES, decode_json, require_schema
+from kci.utils.suggest import count
+
+SCHEMA = 1
+HEAD = "objects.json"
+_LEVEL = 3
+"""Of zstd: machine code does not get much smaller with more, and takes ten times as long."""
+_CHUNK = 1024 * 1024
+_MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
+"""A result or a manifest of ccache."""
+
+
+class PackHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pack says of itself, in front."""
+
+    kernel: str
+    variant: str
+    part: PartOf | None = None
+    """The share whose objects these are; None for those of the whole variant."""
+    objects: int
+    """How many there are."""
+    wanted: int
+    """How many it would have if all compilers had ended."""
+    use: ObjectUse | None = None
+    """How many of them the build found."""
+    run: RunId = ""
+    """The CI run that packed them, empty outside of one."""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+
+
+def pack_name(kernel: str, variant: str, part: PartOf | None) -> str:
+    """The name of a pack in a folder of them."""
+    return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
+
+
+def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
+    """Write a pack of what a folder of ccache has that was made or found since a time (`time.time`).
+
+    Raises:
+        UsageError: the file name ends with neither suffix.
+        ClientError: it cannot be written.
+        MissingToolError: `.tar.zst` without the zstandard package.
+    """
+    if not out_file.name.endswith(SUFFIXES):
+        raise UsageError(f"{out_file} is not the name of a pack", hint=f"end it with {' or '.join(SUFFIXES)}")
+    out_file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out_file) as made:
+        try:
+            with written_archive(made.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
+                text = msgspec.json.encode(head)
+                archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
+                for path in sorted(folder.rglob("*")):
+                    name = path.relative_to(folder).as_posix()
+                    if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                        data = path.read_bytes()
+                        archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
+        except OSError as error:
+            raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
+        made.commit()
+    return out_file
+
+
+def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
+    """What was not given of a variant's parts, and which of those that were given are not finished; for a person."""
+    given = [head for head in heads if head.variant == variant and head.part is not None]
+    whole = {head.part for head in given if head.objects == head.wanted}
+    found = []
+    for of in sorted({head.part.of for head in given if head.part}):
+        for part in (PartOf(number, of) for number in range(1, of + 1)):
+            short = max((head for head in given if head.part == part), key=lambda head: head.objects, default=None)
+            if short is None:
+                found.append(f"part {part} was not given")
+            elif part not in whole:
+                found.append(f"part {part} has {short.objects} of {count(short.wanted, 'object')}")
+    return found
+
+
+def packs_in(places: Sequence[Path]) -> list[Path]:
+    """The packs that some paths name: files, and those in folders, by name.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES)) if place.is_dir() else [place]
+        if not place.exists():
+            raise UsageError(f"--objects-from {place}: there is no such file or folder")
+        found += inside
+    return found
+
+
+def read_head(pack: Path) -> PackHead:
+    """What a pack says of itself.
+
+    Raises:
+        FindingsError: it does not say it.
+    """
+    try:
+        with opened_archive(pack) as archive:
+            for member in archive.members():
+                return _head(archive, member)
+    except (OSError, RefusedError, DamagedError, ValueError) as error:
+        raise FindingsError(f"cannot read {pack}: {error}") from error
+    raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+
+
+def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
+    """Put the objects of a pack into a folder of ccache. Of a pack that is cut short what is whole is taken.
+
+    ccache compares the checksum of an object as it takes it, and goes on without one that is damaged.
+
+    Raises:
+        FindingsError: the file is no pack.
+        UnsafeError: it holds something that no pack has.
+    """
+    head: PackHead | None = None
+    try:
+        with opened_archive(pack) as archive:
+            try:
+                for member in archive.members():
+                    if head is None:
+                        head = _head(archive, member)
+                    elif not member.isfile() or not _MEMBER.fullmatch(member.name):
+                        raise RefusedError(member.name, "no pack has one of this name")
+                    else:
+                        _take(archive, folder / member.name)
+            except DamagedError as error:
+                if head is None:
+                    raise
+                log(f"{pack} is cut short or damaged ({error}): what is whole is taken")
+    except RefusedError as error:
+        raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
+    except (OSError, DamagedError, ValueError) as error:
+        raise FindingsError(f"cannot read {pack}: {error}") from error
+    if head is None:
+        raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+    return head
+
+
+def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
+    if member.name != HEAD or member.size > MAX_BYTES:
+        raise RefusedError(member.name, f"{HEAD} is the first")
+    return decode_json(_content(archive), PackHead)
+
+
+def _take(archive: TarStream, place: Path) -> None:
+    data = _content(archive)
+    if not place.exists():  # of two with one name the first is taken
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        os.utime(place, (0, 0))
+
+
+def _content(archive: TarStream) -> bytes:
+    return b"".join(iter(lambda: archive.read(_CHUNK), b""))
+
+
+OWN = "ccache"
+"""The folder of ccache: in the cache, and in the work directory of a build that is given objects or hands them on."""
+
+_PARTS_OF_CXX = ("cc1plus", "as")
+_PARTS_OF_CUDA = (
+    *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+    *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # read by what nvcc generates, and not listed
+)
+_PARTS_OF_ROCM = (
+    *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
+    *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+)
+_NAMES_FOLDER = re.compile(
+    r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
+)
+"""Flags with which the object names the directory that it was compiled in."""
+_OUTSIDE = re.compile(r"(?:.*,)?(?:--?[a-z][a-z-]*=?)?/", re.IGNORECASE)
+"""Flags that name a file or folder of this machine, as `-I/opt/include` does: all else lies in the work directory."""
+_INCLUDE_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_STATS = "ccache-stats.log"
+_HITS = ("direct_cache_hit", "preprocessed_cache_hit")
+
+
+class Objects:
+    """The objects of one build."""
+
+    def __init__(self, recipe: Recipe, request: Request, log: Log) -> None:
+        """Begin the build: nothing that an earlier one made is left, and the objects that it is given are unpacked.
+
+        Raises:
+            OSError: the work directory cannot be written.
+            KciError: a pack is none, or not safe.
+        """
+        self._request = request
+        self._recipe = recipe
+        self._work = recipe.work
+        self._steps = [step for step in recipe.steps if step.depfile]
+        options = request.options
+        self._carried = bool(options.objects_from or options.objects_to)
+        own = Path(os.environ.get("CCACHE_DIR") or options.cache / OWN)
+        self._folder = recipe.work / OWN if self._carried else own
+        self._cleared()
+        for step in recipe.steps:
+            (recipe.work / step.output).unlink(missing_ok=True)
+        (recipe.work / _STATS).unlink(missing_ok=True)
+        packs = packs_in(options.objects_from) if self._carried else []
+        self.heads: list[PackHead] = [unpack_objects(pack, self._folder, log) for pack in packs]
+        self._begun = time.time()
+
+    @property
+    def wanted(self) -> int:
+        """How many there are to be."""
+        return len(self._steps)
+
+    def environment(self) -> dict[str, str]:
+        """Ccache's variables. What somebody else sets of these would make it take another object, or none."""
+        made = {
+            "CCACHE_DIR": str(self._folder),
+            "CCACHE_BASEDIR": str(self._work),
+            "CCACHE_COMPILERCHECK": "content",
+            "CCACHE_NAMESPACE": self._namespace(),
+            "CCACHE_SLOPPINESS": "",
+            "CCACHE_MAXSIZE": f"{self._request.options.objects_gb}G",
+            "CCACHE_STATSLOG": str(self._work / _STATS),
+        }
+        words = (word for step in self._steps for word in step.command)
+        made["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
+        if any(map(_OUTSIDE.match, self._flags())) or any(map(os.environ.get, _INCLUDE_VARIABLES)):
+            # The namespace does not have the names of those files, so a header may be found before one that was read.
+            made["CCACHE_NODIRECT"] = "1"
+        return _for_ccache(made)
+
+    def _flags(self) -> Iterator[str]:
+        return (flag for unit in self._recipe.sources.units for flag in unit.flags)
+
+    def use(self) -> ObjectUse:
+        """How many were found."""
+        try:
+            lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        found = min(sum(line in _HITS for line in lines), self.done())
+        runs = tuple(sorted({head.run for head in self.heads if head.run})) if found else ()
+        return ObjectUse(found, self.done() - found, runs)
+
+    def done(self) -> int:
+        """How many are there now, found or made."""
+        return sum((self._work / step.output).is_file() for step in self._steps)
+
+    def finish(self) -> None:
+        """The build ends, however it does: its objects are packed, where that is asked for."""
+        request = self._request
+        if (out_file := request.options.objects_to) is not None and self._carried:
+            head = PackHead(
+                kernel=request.build.name,
+                variant=request.variant.name,
+                part=request.part,
+                objects=self.done(),
+                wanted=self.wanted,
+                use=self.use(),
+                run=request.options.run,
+            )
+            pack_objects(self._folder, self._begun, head, out_file)
+        self._cleared()
+
+    def _cleared(self) -> None:
+        shutil.rmtree(self._work / OWN, ignore_errors=True)
+
+    def _namespace(self) -> str:
+        chain, inputs = self._recipe.chain, self._request.files()
+        words = sorted(path for path, _ in inputs.compiled_from(self._request.variant))  # of a set, in any order
+        words += ["", *chain.versions, *environment_flags()]
+        words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
+        if any(word.endswith("=native") for step in self._steps for word in step.command):
+            words += _this_processor()
+        return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
+
+
+def _programs(chain: Toolchain) -> Iterator[Path]:
+    """The programs that compilers run: ccache itself looks at the driver alone."""
+    asked = (said(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    for name in (*(word for word in chain.cxx if not is_cache(word)), *asked):
+        if found := shutil.which(name):
+            yield Path(os.path.realpath(found))
+    tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))
+    for root, parts in ((tool.root, parts) for tool, parts in tools if tool is not None):
+        for part in parts:
+            yield from (path for path in root.glob(part) if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _this_processor() -> Sequence[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said_of_it = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return [this_system(), *sorted(said_of_it)]
+
+
+def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
+    # it replaces `$NAME` in a value, once, and has no way to write a `$` itself
+    inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
+    return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner

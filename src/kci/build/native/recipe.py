@@ -1,0 +1,264 @@
+"""What a native build is to do, decided before anything runs; `--dry-run` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kci.build import generated_files
+from kci.build.kernel_files import package_files
+from kci.build.native import hipify
+from kci.build.native.command_lines import (
+    COMPAT_OBJECT,
+    EXPORTS,
+    GENERATED,
+    KERNEL,
+    OLDER,
+    Target,
+    Toolchain,
+    compile_command,
+    link_command,
+    links,
+    seen,
+    standard,
+    stub_command,
+    stub_path,
+    stubs,
+)
+from kci.build.native.ninja import Step
+from kci.build.native.units import Language, Sources, Unit, collect
+from kci.build.process.machine import job_count, pool_depth
+from kci.build.process.run import Log, shown
+from kci.build.request import PartOf, Request
+from kci.build.toolchains.compilers import environment_flags
+from kci.build.toolchains.glibc import FOLDER, old_libraries
+from kci.matrix.variants import Kind, Variant
+from kci.utils.cache import work_dir
+from kci.utils.suggest import count
+
+
+def share_of(units: tuple[Unit, ...], part: PartOf) -> frozenset[str]:
+    """The objects that one part compiles: of the sources by name, every so many one."""
+    ordered = sorted(units, key=lambda unit: unit.shown)
+    return frozenset(unit.object for unit in ordered[part.number - 1 :: part.of])
+
+
+COMPAT_SOURCE = "compat.cpp"
+
+_STAND_INS = Path(__file__).parent / "stand_ins"
+"""Headers that come before the system's, a source that is part of every kernel, and sources of functions of which the
+linker takes what is needed."""
+
+
+@cache
+def stand_ins() -> dict[str, str]:
+    """The files, by their place in the work directory."""
+    files = (path for path in sorted(_STAND_INS.rglob("*")) if path.is_file())
+    return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+def older_files(chain: Toolchain, target: Target) -> dict[str, str]:
+    """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
+    if not chain.glibc_compat:
+        return {}
+    libraries = old_libraries(target.system)
+    return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
+
+
+def older_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+    """The commands; the link command names their outputs."""
+    if not chain.glibc_compat:
+        return
+
+    def compiled(source: str, made: str, what: str, *flags: str) -> Step:
+        command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", made)
+        return Step(made, (source,), command, f"c++ {what}", generated)
+
+    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *standard(target, gnu=True))
+    for library in old_libraries(target.system):
+        link = tuple(library.command(chain.cxx))
+        yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
+    archived: tuple[str, ...] = ()
+    for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
+        made = f"{source}.o"
+        archived = (*archived, made)
+        yield compiled(source, made, source)
+    inputs, parts = archived, chain.newer_parts
+    if parts is not None:
+        inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
+        yield Step(parts.unpacked[0], (parts.library,), tuple(parts.unpack(chain.ar)), "ar newer", generated)
+    yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
+
+
+_TOOLS_FILE = "tools.txt"
+"""What every command depends on: the versions of the tools, and what they take from the environment."""
+
+_CUTLASS = "-cutlass"
+
+_TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """A planned build: what to install, what to write, what to run, what to copy."""
+
+    work: Path
+    """Where objects are kept from one build to the next."""
+    target: Target
+    chain: Toolchain
+    sources: Sources
+    translation: hipify.Translation | None
+    """For ROCm: what is turned from CUDA into HIP before anything is compiled."""
+    steps: tuple[Step, ...]
+    links: dict[str, Path]
+    """Links in the work directory."""
+    kernel: str
+    """What the folder of the kernel has links to, in words."""
+    files: dict[str, str]
+    """Generated files, relative to the work directory."""
+    package: dict[str, Path]
+    jobs: int
+    pools: dict[str, int]
+    """How many compilers of a kind have memory at once, by the pool of their steps."""
+    limits: tuple[str, ...] = ()
+    """What there is to say of how much is done at once, and for how long."""
+
+    def ninja(self) -> list[str]:
+        """The command that compiles and links."""
+        return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
+
+
+def checked_sources(request: Request, log: Log) -> Sources:
+    """The sources of a variant, once what surrounds them was found to be right.
+
+    Raises:
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: build.toml names a path outside of the kernel's directory.
+        BuildFailedError: no component is left.
+    """
+    generated_files.checked_id(request.kernel_id)
+    package_files(request.kernel_dir, request.build, compiled=True)
+    return collect(request, log)
+
+
+def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
+    """What building a variant with some tools takes."""
+    work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
+    target = Target(request.variant, request.kernel_id)
+    generated = _generated(chain, target)
+    translation, units = _translation(request, work, chain, sources)
+    pools = _pools(request, units)
+    steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
+    share = _share(request, sources)
+    return Recipe(
+        work=work,
+        target=target,
+        chain=chain,
+        links=links(chain),
+        sources=sources,
+        translation=translation,
+        steps=steps if share is None else tuple(step for step in steps if step.output in share),
+        files=generated,
+        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of {request.kernel_dir.resolve()} that"
+        " build.toml lists",
+        package=package_files(request.kernel_dir, request.build, compiled=True),
+        jobs=job_count(request.options.jobs, request.builds),
+        pools=pools,
+        limits=tuple(_limits(request, share, len(units))),
+    )
+
+
+def _share(request: Request, sources: Sources) -> frozenset[str] | None:
+    """The objects of the part that is asked for; None for all there is to do."""
+    if (part := request.part) is None:
+        return None
+    return share_of(sources.units, part)
+
+
+def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Iterator[str]:
+    if share is not None:
+        yield f"part {request.part}: {len(share)} of {count(objects, 'object')}, and no link"
+    if (minutes := request.options.stop_after) is not None:
+        yield f"it ends itself after {minutes:g} minutes"
+
+
+def commands(recipe: Recipe) -> list[str]:
+    """What a build runs, one shell line each, for `--dry-run`."""
+    python = recipe.chain.environment.python
+    lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
+    lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
+    lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
+    lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
+    if recipe.translation is not None:
+        lines += [
+            f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
+            shown(recipe.translation.command()),
+        ]
+    lines += [f"# {limit}" for limit in recipe.limits]
+    lines += [f"# {shown(recipe.ninja())} runs:"]
+    lines += [shown(step.command) for step in recipe.steps]
+    return lines
+
+
+def _steps(
+    chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...], pools: Collection[str]
+) -> Iterator[Step]:
+    """Every command. All of them depend on the generated files, which also name the versions of the tools."""
+    for unit in units:
+        tool = _TOOLS[unit.language]
+        command = tuple(compile_command(chain, target, unit))
+        sources, what = (seen(unit, unit.source),), f"{tool} {unit.shown}"
+        pool = name if (name := _pool(target.variant, unit)) in pools else ""
+        yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
+    libraries = tuple(stub_path(library) for library in stubs(chain, target))
+    for library, stub in zip(stubs(chain, target), libraries, strict=True):
+        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
+    older = tuple(older_steps(chain, target, generated))
+    yield from older
+    libraries += tuple(step.output for step in older)
+    objects = tuple(unit.object for unit in units)
+    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
+    yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+
+
+def _pool(variant: Variant, unit: Unit) -> str:
+    backend = {Language.CUDA: "cuda", Language.HIP: "rocm"}.get(unit.language)
+    backend = backend or ("xpu" if variant.backend == "xpu" else "cpu")
+    return f"{backend}{_CUTLASS}" if any(depend.startswith("cutlass") for depend in unit.depends) else backend
+
+
+def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
+    """How many compilers have memory, by what one takes at its worst: with headers of CUTLASS it is more."""
+    found: dict[str, int] = {}
+    for name in {_pool(request.variant, unit) for unit in units}:
+        backend, cutlass = name.removesuffix(_CUTLASS), name.endswith(_CUTLASS)
+        depth = pool_depth(request.options.jobs, backend, cutlass=cutlass, builds=request.builds)
+        found |= {} if depth is None else {name: depth}
+    return found
+
+
+def _translation(
+    request: Request, work: Path, chain: Toolchain, sources: Sources
+) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
+    """What hipify has to do, and the units after it. A kernel that is all HIP still needs torch's stable headers."""
+    if chain.rocm is None:
+        return None, sources.units
+    units, names = hipify.translated(sources.units)
+    include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
+    stable = request.variant.kind is Kind.STABLE_ABI
+    if not names and not stable:
+        return None, units
+    return hipify.Translation(work / KERNEL, work, chain.environment, names, tuple(include), stable), units
+
+
+def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
+    return {
+        f"{GENERATED}/registration.h": generated_files.REGISTRATION_H,
+        "stub.cpp": generated_files.STUB_CPP,
+        _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
+        EXPORTS: generated_files.EXPORTS_MAP,
+        **older_files(chain, target),
+    }

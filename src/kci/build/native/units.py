@@ -1,0 +1,389 @@
+"""What is compiled for one variant: every source of the binding and of the backend's components, checked."""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.build.kernel_files import inside, is_plain, refused, source_file
+from kci.build.process.run import Log
+from kci.build.request import Request
+from kci.build.toolchains import oneapi
+from kci.build.toolchains.compilers import compiler_id, compiler_of
+from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
+from kci.config.values import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS, Backend, Depend, Version
+from kci.errors import BuildFailedError, UsageError
+from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
+from kci.matrix.catalog.arch_tables import OLDEST, arch_tables, toolkits
+from kci.matrix.variants import Variant
+from kci.plan.inputs.kernel_inputs import KernelInputs, active
+from kci.plan.inputs.source_lints import included
+
+_LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
+_FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What expressions can ask about a source."""
+
+    language: str
+    """Its language as CMake calls it: `CXX`, `CUDA` or `HIP`."""
+    compilers: dict[str, str]
+    """The name of the compiler of each language, such as `GNU`."""
+    configuration: str = "Release"
+
+
+def expanded(flag: str, facts: Facts) -> tuple[str, ...]:
+    """The flags that one with generator expressions stands for; often none.
+
+    Raises:
+        ValueError: there is an expression that is not known, or not closed.
+    """
+    return tuple(part for part in _text(flag, facts).split(";") if part) if "$<" in flag else (flag,)
+
+
+def _text(text: str, facts: Facts) -> str:
+    made, place = "", 0
+    while (start := text.find("$<", place)) >= 0:
+        end = _closing(text, start)
+        made += text[place:start] + _value(text[start + 2 : end], facts)
+        place = end + 1
+    return made + text[place:]
+
+
+def _closing(text: str, start: int) -> int:
+    depth, place = 0, start
+    while place < len(text):
+        if text.startswith("$<", place):
+            depth, place = depth + 1, place + 1
+        elif text[place] == ">":
+            depth -= 1
+            if depth == 0:
+                return place
+        place += 1
+    raise ValueError(f"the generator expression {text[start:]} is not closed")
+
+
+def _value(inside: str, facts: Facts) -> str:
+    first, *rest = _split(inside, ":", 1)
+    name, given = _text(first, facts), rest[0] if rest else None
+    if given is None:
+        if name not in _LITERALS and name not in _known(facts):
+            raise ValueError(f"kci does not know the generator expression $<{inside}>")
+        return _LITERALS.get(name) or _known(facts)[name]
+    match name:
+        case "0":
+            return ""
+        case "1":
+            return _text(given, facts)
+        case "IF":
+            condition, *choices = (_text(part, facts) for part in _split(given, ",", 2))
+            return [*choices, "", ""][0 if condition == "1" else 1]
+    arguments = [_text(part, facts) for part in _split(given, ",")]
+    return "1" if _holds(name, arguments, facts, inside) else "0"
+
+
+def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
+    match name:
+        case "NOT":
+            return arguments[0] != "1"
+        case "AND":
+            return all(argument == "1" for argument in arguments)
+        case "OR":
+            return "1" in arguments
+        case "BOOL":
+            return arguments[0].upper() not in _FALSE and not arguments[0].upper().endswith("-NOTFOUND")
+        case "STREQUAL":
+            return len(arguments) == 2 and arguments[0] == arguments[1]
+        case "COMPILE_LANGUAGE":
+            return facts.language in arguments
+        case "COMPILE_LANG_AND_ID":
+            return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
+        case "CONFIG":
+            return facts.configuration.upper() in (argument.upper() for argument in arguments)
+    if name not in _known(facts):
+        raise ValueError(f"kci does not know the generator expression $<{inside}>")
+    return _known(facts)[name] in arguments
+
+
+def _known(facts: Facts) -> dict[str, str]:
+    """Expressions that have a value, and are compared with one if they are given some."""
+    found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
+    return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
+
+
+def _split(text: str, separator: str, limit: int = -1) -> list[str]:
+    """Split outside of nested expressions."""
+    parts: list[str] = []
+    depth, begin = 0, 0
+    for place, char in enumerate(text):
+        if text.startswith("$<", place):
+            depth += 1
+        elif char == ">" and depth:
+            depth -= 1
+        elif char == separator and depth == 0 and limit != 0:
+            parts.append(text[begin:place])
+            begin, limit = place + 1, limit - 1
+    return [*parts, text[begin:]]
+
+
+# The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
+_STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
+_STUB_SINCE = Version.parse("12.8")
+_NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
+
+
+class Language(enum.StrEnum):
+    """Which compiler takes a source."""
+
+    CXX = "cxx"
+    CUDA = "cuda"
+    HIP = "hip"
+
+
+_DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
+    Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
+    Language.HIP: {Language.HIP: HIP_ENDINGS},
+}
+"""What the components of a backend may have besides C++, by the language of their device code."""
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One source to compile."""
+
+    source: PurePosixPath
+    """Relative to the kernel, as build.toml names it: a link has a language and a folder of its own."""
+    shown: str
+    """The path as build.toml names it."""
+    object: str
+    """Where the object goes, relative to the work directory: into a folder of its own, which nvcc also works in."""
+    language: Language
+    include: tuple[PurePosixPath, ...]
+    flags: tuple[str, ...]
+    """The author's flags, in the order of build.toml."""
+    archs: tuple[str, ...] = ()
+    depends: tuple[Depend, ...] = ()
+    """What its own component depends on. The others' are there as well, behind these."""
+    translated: bool = False
+    """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
+    named: bool = True
+    """Whether it may mention the extension's name, which is the kernel's id; see `kci.build.native.command_lines`."""
+
+    @property
+    def openmp(self) -> bool:
+        return any("-fopenmp" in flag for flag in self.flags)
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """All of a variant's units, and what the components ask for on top."""
+
+    units: tuple[Unit, ...]
+    depends: tuple[Depend, ...]
+    archs: tuple[str, ...]
+    """The union over the components, sorted as text, as metadata.json lists them (docs/format.md#arch-order)."""
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """One table of build.toml that names sources."""
+
+    label: str
+    src: tuple[str, ...]
+    include: tuple[str, ...]
+    cxx_flags: tuple[str, ...]
+    device: Language | None = None
+    """The language of the sources that hold device code."""
+    device_flags: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    left: bool = False
+    """Whether it has no code for the archs that were asked for."""
+    depends: tuple[Depend, ...] = ()
+
+
+def collect(request: Request, log: Log) -> Sources:
+    """The units of a variant, in the order of build.toml.
+
+    A component whose `cuda-minver` is above the variant's toolkit is left out (docs/format.md#components).
+
+    Raises:
+        FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
+        UnsafeError: a path leads out of the kernel's directory.
+        BuildFailedError: no component is left.
+        UsageError: no component is for an arch that was asked for.
+    """
+    framework = request.build.torch or request.build.tvm_ffi
+    assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
+    components = _active(request, log)
+    if not components:
+        hint = "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out"
+        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
+    origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
+    origins += [_origin(request, label, component, log) for label, component in components.items()]
+    if request.options.archs and all(origin.left for origin in origins if origin.archs):
+        hint = "`kci matrix --format json` lists its archs"
+        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint=hint)
+    units: dict[PurePosixPath, Unit] = {}
+    for origin in origins:
+        for unit in _units(request, origin):
+            known = units.get(unit.source)
+            place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
+            units[unit.source] = (
+                msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
+            )
+    named = with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    return Sources(
+        units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
+        depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
+        archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
+    )
+
+
+def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
+    """Those of the sources that may mention the name of the extension: each by its own text.
+
+    It is all of them where another file mentions it, or one of them that is included by its name.
+    """
+    tree = inputs.tree
+    texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
+    mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
+    compiled = {source: tree.file(inputs.inside(source)) for source in sources}
+    asked = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or asked & {posixpath.basename(real) for real in mention}:
+        return {*sources}
+    return {source for source, real in compiled.items() if real in mention}
+
+
+def _active(request: Request, log: Log) -> dict[str, Component]:
+    found = active(request.build, request.variant)
+    for label, component in request.build.components(request.variant.backend).items():
+        if label not in found and isinstance(component, CudaComponent):
+            needs, has = component.cuda_minver, request.variant.compute
+            log(f"component {label} is left out: it needs CUDA {needs}, and this variant has {has}")
+    return found
+
+
+def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
+    include, flags = component.include or (), component.cxx_flags or ()
+    origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
+    if isinstance(component, XpuComponent):
+        code = oneapi.code_for(request.build, request.variant.compute or "")
+        flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
+        return msgspec.structs.replace(origin, cxx_flags=flags)
+    if not isinstance(component, CudaComponent | RocmComponent):
+        return origin
+    assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
+    compute = Version.parse(request.variant.compute)
+    if isinstance(component, CudaComponent):
+        language, toolkit, asked = Language.CUDA, "CUDA", component.cuda_capabilities
+        flags = component.cuda_flags or ()
+        if compute < _STUB_SINCE:
+            flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
+    else:
+        language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
+        flags = component.hip_flags or ()
+    tables = arch_tables(request.variant.archs_since or OLDEST)
+    listed = component_archs(component, compute, tables)
+    archs = _chosen(request, listed) if request.options.archs else listed
+    if not listed:
+        wanted = ", ".join(asked or ()) or "no archs"
+        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
+    if language is Language.CUDA:
+        for arch in archs:
+            if not toolkits().builds(arch.removesuffix(PTX), compute):
+                raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
+    if not archs:
+        log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
+    # Its functions have to be there all the same.
+    return msgspec.structs.replace(
+        origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
+    )
+
+
+def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
+    """What is left of a component's archs if only some are asked for; one that the toolkit does not know is refused."""
+    if request.variant.backend == Backend.ROCM:
+        return tuple(arch for arch in archs if arch in request.options.archs)
+    compute = Version.parse(request.variant.compute or "")
+    for arch in request.options.archs:
+        if not toolkits().builds(arch.removesuffix(PTX), compute):
+            raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+    bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
+    return intersect_capabilities(archs, bases, exact=False)
+
+
+def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
+    for flag in (*origin.cxx_flags, *origin.device_flags):
+        if not is_plain(flag):
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
+    kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
+    flags: dict[Language, tuple[str, ...]] = {}
+    folders = (inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
+    for entry in dict.fromkeys(origin.src):
+        source_file(kernel_dir, entry, f"{origin.label}.src")
+        language = _language(origin, entry)
+        if language is None:
+            continue
+        if language not in flags:
+            flags[language] = tuple(_evaluated(request.variant, origin, language))
+        yield Unit(
+            source=PurePosixPath(posixpath.normpath(entry)),
+            shown=entry,
+            object="",
+            language=language,
+            include=include,
+            flags=flags[language],
+            archs=() if language is Language.CXX else origin.archs,
+            depends=origin.depends,
+        )
+
+
+def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
+    """The author's flags for a language, with CMake's generator expressions evaluated."""
+    given = origin.cxx_flags if language is Language.CXX else origin.device_flags
+    if not any("$<" in flag for flag in given):
+        yield from given
+        return
+    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant))
+    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
+    for flag in given:
+        try:
+            yield from expanded(flag, facts)
+        except ValueError as error:
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
+
+
+def _together(first: Unit, later: Unit) -> Unit:
+    """A source that two components list: compiled once, as the reference's one CMake target does.
+
+    The later component's `include` holds, if it has one; archs and flags are those of both, each once.
+    """
+    return msgspec.structs.replace(
+        first,
+        include=later.include or first.include,
+        flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
+        archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
+        depends=tuple(dict.fromkeys((*first.depends, *later.depends))),
+    )
+
+
+def _language(origin: _Origin, entry: str) -> Language | None:
+    """The compiler for a source; None for a header, which is listed so that it is known to be part of the kernel."""
+    ending = PurePosixPath(entry).suffix.lower()
+    if ending in HEADER_ENDINGS:
+        return None
+    if ending in CXX_ENDINGS:
+        return Language.CXX
+    for language, endings in _DEVICE_ENDINGS.get(origin.device, {}).items():
+        if ending in endings:
+            return language
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
+    raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+
+
+def _plain_name(entry: str) -> str:
+    """The file name with everything but letters, digits, dots and dashes replaced; the number keeps it unique."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

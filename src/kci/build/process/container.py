@@ -1,0 +1,408 @@
+"""Running a build inside an image: the same directories at the same paths, as the same user, with kci of this checkout.
+
+Everything that the container may touch is mounted at its own path, so commands, messages and results need no
+translation. The container gets no privileges, no capabilities and no docker socket.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.build.process.run import Finished, Log, guarded, said
+from kci.config.discovery import locate
+from kci.errors import (
+    UNFINISHED,
+    BuildFailedError,
+    FindingsError,
+    MissingToolError,
+    UnfinishedBuildError,
+    UnsafeError,
+    UsageError,
+)
+from kci.utils.atomic import write_atomic
+from kci.utils.git import run_git
+from kci.utils.walk import is_bytecode, walk
+from kci.version import __version__
+
+PACKAGE = Path(__file__).resolve().parents[2]
+"""Where kci itself lies."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_WHEEL = "Wheel-Version: 1.0\nGenerator: kci\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+class RunningWheel(msgspec.Struct, frozen=True):
+    """The wheel, in memory."""
+
+    digest: str
+    data: bytes
+
+    def place(self, cache: Path) -> Path:
+        """Where it lies in a cache directory; `write` puts it there."""
+        return cache / "wheels" / self.digest[:16] / f"kci-{__version__}-py3-none-any.whl"
+
+    def write(self, cache: Path) -> Path:
+        """Put it into a cache directory, unless it is there."""
+        place = self.place(cache)
+        if not place.is_file():
+            write_atomic(place, self.data)
+        return place
+
+
+def running_wheel() -> RunningWheel | None:
+    """The wheel of this process's kci; None if it is not installed, so that its dependencies are unknown.
+
+    The same files give the same bytes.
+    """
+    from importlib import metadata
+
+    try:
+        distribution = metadata.distribution("kci")
+    except metadata.PackageNotFoundError:
+        return None
+    files = {f"kci/{entry.name}": entry.path.read_bytes() for entry in walk(PACKAGE) if not is_bytecode(entry.name)}
+    info = f"kci-{__version__}.dist-info"
+    for name in ("METADATA", "entry_points.txt"):
+        files[f"{info}/{name}"] = (distribution.read_text(name) or "").encode()
+    files[f"{info}/WHEEL"] = _WHEEL.encode()
+    lines = [f"{name},sha256={_hash(content)},{len(content)}\n" for name, content in sorted(files.items())]
+    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    data = made.getvalue()
+    return RunningWheel(hashlib.sha256(data).hexdigest(), data)
+
+
+def _hash(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+ENGINES = ("docker", "podman")
+"""The container engines that kci can run, in the order in which they are looked for."""
+
+CHOICE = "KCI_CONTAINER_ENGINE"
+"""Names one of them; needed only where both are there and the second is meant."""
+
+_VERSION = {"docker": "{{.Server.Version}}", "podman": "{{.Client.Version}}"}
+_REMOVE = {"docker": ("rm", "--force"), "podman": ("rm", "--force", "--time=0")}
+_INIT_OF_PODMAN = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
+
+# Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
+PASSED_ON = (
+    "GITHUB_RUN_ATTEMPT",
+    "GITHUB_RUN_ID",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "KCI_ATTEMPT",
+    "KCI_RUN",
+    "KCI_TORCH_INDEX",
+    "MAX_JOBS",
+    "NO_PROXY",
+    "NVCC_THREADS",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_INDEX_URL",
+    "PIP_NO_INDEX",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+
+PLACES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
+"""The same, with files and folders in their values, which the container sees as well."""
+
+# `registry/name:tag` or `name@digest`, and no option of docker; then one by digest, which never moves.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
+_ENGINE_SECONDS = 15
+_KINDS = (FindingsError, UsageError, MissingToolError, BuildFailedError, UnsafeError)
+"""What kci in the container can end with; other rooms have kinds of their own, with some of the same codes."""
+
+_ENGINE_CODES = (125, 126, 127)
+"""docker's own exit codes: it failed itself, or the image has nothing to run."""
+
+# Arguments: what to install as kci (a wheel or a directory), a name to keep the environment under (empty: not kept),
+# then the arguments of kci. Images for building manylinux wheels carry their Pythons under /opt/python; others have one
+# on the PATH. An environment that is kept is made under a name of its own and then linked to, so that several
+# containers may do so at once, and a start that finds one needs no network.
+SCRIPT = """\
+set -eu
+kci="$1"
+name="$2"
+shift 2
+found=
+wheels=/opt/python
+for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" "$wheels/cp311-cp311/bin/python" \\
+    python3.13 python3.12 python3.11 python3; do
+  if command -v "$python" >/dev/null 2>&1 \\
+      && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    found="$python"
+    break
+  fi
+done
+if [ -z "$found" ]; then
+  echo "this image has no Python 3.11 or newer, which kci needs" >&2
+  exit 3
+fi
+kept="$KCI_CACHE/containers/$name"
+if [ -n "$name" ] && "$kept/bin/python" -c 'import kci' >/dev/null 2>&1; then
+  exec "$kept/bin/kci" "$@"
+fi
+if [ -n "$name" ]; then
+  mkdir -p "$KCI_CACHE/containers"
+  room="$(mktemp -d "$kept.XXXXXX")"
+else
+  room="$(mktemp -d)"
+fi
+"$found" -m venv "$room" >&2
+"$room/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
+if [ -n "$name" ]; then
+  ln -sfn "$room" "$kept"
+fi
+exec "$room/bin/kci" "$@"
+"""
+
+
+class Mount(msgspec.Struct, frozen=True, order=True):
+    """A directory that the container sees, at the same path as outside."""
+
+    path: Path
+    writable: bool = False
+
+
+class ContainerBuild(msgspec.Struct, frozen=True):
+    """A `kci build` in an image, and what it sees of this machine."""
+
+    image: str
+    kernel_dir: Path
+    """The kernel; its whole repository is visible, because the kernel's id is made from its state."""
+    arguments: Sequence[str]
+    """What follows `kci`, with absolute paths and without `--container`."""
+    writable: Sequence[Path]
+    """The directories that take the variant and the artifact. All else of this machine is read-only."""
+    cache: Path
+    readable: Sequence[Path] = ()
+    """Files that it reads beside the repository."""
+
+
+def engine() -> str:
+    """The engine to use: the one that is chosen, else docker, else podman; docker where there is neither.
+
+    Raises:
+        UsageError: another one is chosen.
+    """
+    choice = os.environ.get(CHOICE)
+    if choice and choice not in ENGINES:
+        raise UsageError(f"{CHOICE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}")
+    return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
+
+
+def _init(name: str) -> list[str]:
+    """A small init as the first process, which hands on signals; podman has one only with another package."""
+    there = name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN)
+    return ["--init"] if there else []
+
+
+def container_command(
+    image: str,
+    mounts: Iterable[Mount],
+    command: Sequence[str],
+    *,
+    workdir: Path | None = None,
+    environment: Iterable[str] = (),
+    settings: Iterable[tuple[str, str]] = (),
+) -> list[str]:
+    """The docker command that runs something in an image; `environment` is passed on by name, `settings` are set.
+
+    Raises:
+        UsageError: the image's name or a path is not one that can be passed safely.
+    """
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
+    name = engine()
+    arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    if sys.platform != "win32":
+        arguments.append(f"--user={os.getuid()}:{os.getgid()}")
+        if name == "podman" and os.getuid() != 0:
+            arguments.append("--userns=keep-id")
+    arguments += [_mount(mount) for mount in sorted({item.path: item for item in sorted(mounts)}.values())]
+    arguments += [f"--env={variable}" for variable in sorted(environment)]
+    arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
+    if workdir is not None:
+        arguments.append(f"--workdir={workdir}")
+    return [*arguments, image, *command]
+
+
+def build_command(build: ContainerBuild) -> list[str]:
+    """The command that runs `kci build` in an image.
+
+    Raises:
+        UsageError: as `container_command`.
+    """
+    cache = build.cache.resolve()
+    source, digest, mounts = kci_source(cache)
+    mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
+    mounts += [Mount(path.resolve()) for path in build.readable]
+    mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
+    mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
+    # An environment belongs to its image, whose Python it points at, and to one kci.
+    kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
+    # The user has no home in the image, and pip and git must not take the root directory for one.
+    return container_command(
+        build.image,
+        mounts,
+        ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
+        workdir=build.kernel_dir.resolve(),
+        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ] + _of_launchers(),
+        settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
+    )
+
+
+def run_in_container(build: ContainerBuild, log: Log) -> Finished:
+    """Run `kci build` in an image; `log` takes lines of progress.
+
+    Raises:
+        MissingToolError: docker is not there, does not answer, or cannot run the image.
+        KciError: kci failed in the image; the error is of the kind that its exit code stands for.
+    """
+    require_engine()
+    # docker would make missing directories itself, as root.
+    image, cache = build.image, build.cache
+    for place in (*build.writable, cache, cache / "home"):
+        place.mkdir(parents=True, exist_ok=True)
+    if (wheel := running_wheel()) is not None:
+        wheel.write(cache.resolve())
+    command = build_command(build)
+    container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
+    named = [*command[:2], f"--name={container}", *command[2:]]
+    # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
+    # podman's monitor writes a file `oom` into the folder that it was started in.
+    with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
+        done = guarded(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
+    if done.code == 0:
+        _tell_digest(image, log)
+        return done
+    if done.code in _ENGINE_CODES:
+        hint = "check the image's name, and that this machine may fetch it"
+        raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
+    unfinished = UNFINISHED.search(done.output)
+    if unfinished and done.code == UnfinishedBuildError.exit_code:
+        raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
+    kinds = {kind.exit_code: kind for kind in _KINDS}
+    kind = kinds.get(done.code, BuildFailedError)
+    raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
+
+
+def _tell_digest(image: str, log: Log) -> None:
+    """Say which image a tag meant, because tomorrow it can mean another one."""
+    if "@" in image:
+        return
+    name = said(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image).strip().rpartition("\n")[2]
+    meant = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
+    log(f"{image} is a tag, which moves; {meant}. An image by digest in kci.toml freezes it")
+
+
+def choose_image(option: str, image: str, log: Log) -> str | None:
+    """The image to build in, or None for this machine: `auto` means that of the leg, which is empty if it has none.
+
+    Raises:
+        MissingToolError: an image is asked for by name, and there is no docker to run it.
+    """
+    if option == "none" or (option == "auto" and not image):
+        return None
+    if option != "auto":
+        require_engine()
+        return option
+    try:
+        require_engine()
+    except MissingToolError as error:
+        log(f"{error.message}: building on this machine instead of in {image}")
+        return None
+    return image
+
+
+def require_engine() -> None:
+    """Make sure that a container engine is here and answers.
+
+    Raises:
+        MissingToolError: it is not, or does not.
+        UsageError: as `engine`.
+    """
+    name = engine()
+    if shutil.which(name) is None:
+        hint = f"install {' or '.join(ENGINES)}, or use --container none"
+        raise MissingToolError(f"{name} is not installed on this machine", hint=hint)
+    try:
+        done = subprocess.run(
+            [name, "version", "--format", _VERSION[name]],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ENGINE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingToolError(f"{name} does not answer: {error}", hint="start it, or use --container none") from error
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip()
+        raise MissingToolError(f"{name} does not answer: {reason}", hint="start its service, or use --container none")
+
+
+def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
+    """What to install as kci in the container, its digest, and what to mount for it.
+
+    That is the kci that is running, as a wheel in the cache, so that both are the same whatever index there is. One
+    that runs out of a checkout without being installed is installed from there, at each start.
+    """
+    wheel = running_wheel()
+    if wheel is not None:
+        return str(wheel.place(cache.resolve())), wheel.digest, []
+    checkout = PACKAGE.parent.parent
+    return str(checkout), "", [Mount(checkout)]
+
+
+def _sources(kernel_dir: Path) -> list[Mount]:
+    """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
+    place = locate(kernel_dir)[0]
+    if (place / ".git").is_file():
+        common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
+        return [Mount(place), *([Mount(Path(os.fsdecode(common).strip()))] if common else [])]
+    return [Mount(place)]
+
+
+def _of_launchers() -> list[str]:
+    """The variables that compiler caches read themselves, without those with a place of this machine."""
+    prefixes = ["CCACHE_", "SCCACHE_"]
+    if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
+        prefixes.append("AWS_")  # what S3 asks for
+    named = (item for item in os.environ.items() if item[0].startswith(tuple(prefixes)) and item[0] not in PLACES)
+    return [name for name, value in named if not value.startswith(("/", "~"))]
+
+
+def _named_places(variable: str) -> list[Path]:
+    """The files and folders of this machine that a variable names, separated as pip separates them."""
+    return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
+
+
+def _mount(mount: Mount) -> str:
+    text = str(mount.path)
+    if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
+        raise UsageError(f"{text!r} cannot be mounted into a container", hint="use a path without commas and quotes")
+    return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

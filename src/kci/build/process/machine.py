@@ -1,0 +1,177 @@
+"""What the machine, or the control group that a build is in, has of cores and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.errors import UsageError
+from kci.matrix.catalog.runners import default_runners
+
+_UNKNOWN = 4 * 2**30
+"""What to count with where the machine does not say."""
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """The cores that compilers may use; in a container they can be fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    found = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = cpu_limit()
+    return found if limit is None else max(1, min(found, round(limit)))
+
+
+def memory() -> int:
+    """The bytes of memory that this process and its children may use."""
+    if sys.platform == "win32":
+        return _UNKNOWN
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # macOS has not all names
+        found = _UNKNOWN
+    limit = memory_limit()
+    return found if limit is None else min(found, limit)
+
+
+def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
+    """The bytes that this process and its children may use; None where nothing limits them."""
+    files = [place / "memory.max" for place in _unified(membership, mount)]
+    files += [place / "memory.limit_in_bytes" for place in _controller("memory", membership, mount)]
+    limits = (limit for path in files if (limit := _number(path)) is not None)
+    # The older kind writes a number near 2**63 where there is no limit.
+    return min((limit for limit in limits if limit < 1 << 60), default=None)
+
+
+def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
+    """The cores that they may use together; None where nothing limits them."""
+    found: list[float] = []
+    for place in _unified(membership, mount):
+        quota, _, period = _text(place / "cpu.max").partition(" ")
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            found.append(int(quota) / int(period))
+    for place in _controller("cpu", membership, mount):
+        allowed, every = _number(place / "cpu.cfs_quota_us"), _number(place / "cpu.cfs_period_us")
+        if allowed is not None and every:
+            found.append(allowed / every)
+    return min(found, default=None)
+
+
+def _unified(membership: Path, mount: Path) -> Iterator[Path]:
+    # the group and those above it, of the newer kind
+    for line in _text(membership).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if number == "0" and not controllers:
+            yield from _upwards(mount, group)
+
+
+def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
+    # the same of the older kind, where each controller has a tree of its own
+    for line in _text(membership).splitlines():
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if name in controllers.split(","):
+            for folder in dict.fromkeys((name, controllers)):
+                yield from _upwards(mount / folder, group)
+
+
+def _upwards(root: Path, group: str) -> Iterator[Path]:
+    # in a container the group can be named as the host sees it, while its own files are at the top
+    path = PurePosixPath("/", group)
+    for part in (path, *path.parents):
+        yield root / part.relative_to("/")
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def job_count(asked: int | None, builds: int = 1) -> int:
+    """How many commands ninja runs at once: what was asked for, else `MAX_JOBS`, else as many as there are cores.
+
+    Of several builds at once each gets an equal part.
+
+    Raises:
+        UsageError: the number asked for is not a positive integer.
+    """
+    if asked is not None and asked < 1:
+        raise UsageError(f"the number of jobs must be at least 1, not {asked}")
+    jobs = asked or _positive("MAX_JOBS") or cores()
+    return max(1, jobs // builds)
+
+
+def pool_depth(asked: int | None, backend: str, *, cutlass: bool = False, builds: int = 1) -> int | None:
+    """How many compilers of a backend have memory at their worst; None where somebody chose how many are to run.
+
+    nvcc may run several threads (`NVCC_THREADS`), and each of them takes as much.
+    """
+    if asked is not None or _positive("MAX_JOBS") is not None:
+        return None
+    threads = nvcc_threads() if backend == "cuda" else None
+    one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
+    return max(1, memory() // (one * builds))
+
+
+def nvcc_threads() -> int | None:
+    """`NVCC_THREADS`, or None if it is not set.
+
+    Raises:
+        UsageError: it is not a positive integer.
+    """
+    return _positive("NVCC_THREADS")
+
+
+def _positive(name: str) -> int | None:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise UsageError(f"{name}={text!r} is not a positive number", hint=f"set {name} to 1 or more, or unset it")
+    return int(text)
+
+
+_TELLS_TIME = (1, 13)
+"""Since this version ninja says how much time is left."""
+
+# `[3/17 00:42] c++ csrc/relu.cpp`; the time can have hours, and is `?` at first
+_TOLD = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far ninja has come."""
+
+    done: int
+    """Commands that have ended: one for each translation unit, and the links."""
+    total: int
+    left: int | None
+    """Seconds that the rest will take, by what the same commands took the last time; None if it does not say."""
+    what: str
+    """The command that has just ended, such as `c++ csrc/relu.cpp`."""
+
+
+def ninja_status(version: Sequence[int]) -> str:
+    """The value of `NINJA_STATUS` for a ninja of a version (major and minor), by which `read_progress` reads it."""
+    return "[%f/%t %W] " if tuple(version) >= _TELLS_TIME else "[%f/%t] "
+
+
+def read_progress(line: str) -> Progress | None:
+    """What one of ninja's lines says about its progress; None for a line that says something else."""
+    found = _TOLD.fullmatch(line)
+    if found is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.group(3, 4, 5))
+    left = hours * 3600 + minutes * 60 + seconds if found[4] else None
+    return Progress(int(found[1]), int(found[2]), left, found[6])

@@ -1,0 +1,299 @@
+"""The torch to compile against: a cached environment per torch release and flavour, or this Python's own.
+
+torch is installed without its dependencies, because a build only reads its headers and libraries, and it is never
+imported: what it is stands in `torch/version.py`, which is read as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from kci.build.process.run import Finished, Log, run
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import (
+    FetchedTool,
+    install,
+    is_reachable,
+    newer_pip,
+    pip_install,
+    require_index,
+    timed,
+)
+from kci.build.toolchains.torch_version import TO_TEST, read_torch_version, torch_of_pip, warn
+from kci.errors import MissingToolError
+from kci.matrix.variants import cpu_of, this_system
+from kci.utils.atomic import program_hint, writing
+from kci.utils.cache import CACHE_OPTION
+from kci.utils.git import last_line
+from kci.utils.locks import locked
+
+COMPLETE = ".kci-complete"
+_RUNTIME = ".kci-runtime"
+_SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
+"""What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
+
+
+class Environment(FetchedTool, frozen=True):
+    """Where a torch and the programs beside it are."""
+
+    python: Path
+    torch: Path
+    """The directory of the torch package."""
+    ninja: Path
+    root: Path | None
+    """The environment's directory if it is kci's own; None for this Python's own torch."""
+    release: str | None = None
+    """The torch release that is asked for, `2.13.0`."""
+    flavour: str = "cpu"
+    requirement: str = ""
+    """What is installed in place of torch; `torch` above is then its package."""
+    headers_only: bool = False
+    """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
+
+    @property
+    def place(self) -> Path | None:
+        return self.root
+
+    @property
+    def complete(self) -> bool:
+        return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
+
+    @property
+    def by_kci(self) -> str:
+        torch = self.requirement or f"torch {self.release}+{self.flavour}"
+        return f"takes the headers out of the wheel of {torch}" if self.headers_only else ""
+
+    def setup(
+        self, _python: Path | None = None, _target: Path | None = None, *, from_index: bool = True
+    ) -> list[list[str]]:
+        if self.root is None:
+            return []
+        index = toolchains().index_url(self.flavour)
+        if from_index:
+            torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
+        else:
+            # Three equals signs leave out local versions such as +cpu, so this is the build that PyPI itself carries.
+            torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
+        pip = pip_install(self.python)
+        torch = [self.requirement] if self.requirement else torch
+        return [
+            [base_python(), "-m", "venv", str(self.root)],
+            *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
+            [*pip, "--no-deps", toolchains().tools["ninja"]],
+        ]
+
+    def ensure(self, python: Path, log: Log) -> None:
+        """As others, but made in place, because a Python environment cannot be moved.
+
+        It counts as there once its marker file, which is written last, exists. One without the marker is what a killed
+        run left behind, and is made anew.
+        """
+        if self.root is None or self.complete:
+            return
+        with writing(self.root), locked(self.root, log):
+            if not self.complete:
+                shutil.rmtree(self.root, ignore_errors=True)
+                try:
+                    with timed(self.root, log):
+                        self.fetch(python, self.root, log)
+                except BaseException:
+                    shutil.rmtree(self.root, ignore_errors=True)
+                    raise
+                (self.root / COMPLETE).write_text(f"torch {self.release} {self.flavour}\n", encoding="utf-8")
+
+    def fetch(self, _python: Path, place: Path, log: Log) -> None:
+        index = toolchains().index_url(self.flavour)
+        reachable = bool(self.requirement) or is_reachable(index)
+        if not reachable and self.flavour.startswith("rocm"):
+            hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
+            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
+        if self.requirement or not reachable:
+            require_index(base_python())
+        if not reachable:
+            log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
+        for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
+        foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
+        warn(foreseen, log)
+        venv, *torch, ninja = self.setup(from_index=reachable)
+        make_venv(venv, place)
+        newer_pip(self.python)
+        if self.headers_only:
+            _take_headers(self, index if reachable else None, log)
+        for command in torch:
+            what = self.requirement or f"torch {self.release} ({self.flavour})"
+            log(f"installing {what} into {place}")
+            install(command, what, log, place)
+        if for_cpu and foreseen is None:
+            warn(read_torch_version(self.torch), log)
+        _check_flavour(self)
+        install(ninja, "ninja", log, place)
+
+
+def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
+    """An environment of kci's own for a torch minor version, which `Environment.ensure` makes if it is not there.
+
+    Args:
+        cache: the cache directory.
+        torch: the minor version, `2.13`.
+        flavour: the last part of the wheel index, `cpu` or `cu130`.
+        headers_only: take only what compiling needs out of the wheel.
+    """
+    release = toolchains().torch_release(torch)
+    name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
+    return _kept(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
+
+
+def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
+    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
+    root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
+    packages = Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+    programs = root / "bin"
+    return Environment(programs / "python", packages / package, programs / "ninja", root, **facts)
+
+
+def tvm_ffi_environment(cache: Path, version: str) -> Environment:
+    """The same with the tvm-ffi package of a version such as `0.1` in place of torch.
+
+    Raises:
+        MissingToolError: kci does not know a release of that version.
+    """
+    release = toolchains().tvm_ffi.get(version)
+    if release is None:
+        known = ", ".join(sorted(toolchains().tvm_ffi))
+        raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
+    requirement = f"apache-tvm-ffi=={release}"
+    return _kept(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
+
+
+def base_python() -> str:
+    """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+_NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is not available")
+
+
+def make_venv(command: list[str], place: Path) -> None:
+    """Run `python -m venv`, and say what stopped it.
+
+    Raises:
+        MissingToolError: it failed.
+    """
+    made = run(command)
+    if made.code == 0:
+        return
+    python = Path(command[-1]) / "bin" / "python"
+    if "ensurepip" in made.output and python.exists():
+        # venv keeps to itself what its own pip said.
+        made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
+    hint = program_hint(made.output, place, CACHE_OPTION)
+    if not hint and any(said in made.output for said in _NO_VENV):
+        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+    raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+
+
+def own() -> Environment:
+    """The torch and ninja that this Python can import, for `--no-isolation`.
+
+    Raises:
+        MissingToolError: one of them is not installed.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        hint = "pip install torch, or leave out --no-isolation"
+        raise MissingToolError(f"torch is not installed for {sys.executable}", hint=hint)
+    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
+    if ninja is None:
+        hint = "pip install ninja, or leave out --no-isolation"
+        raise MissingToolError("ninja is not installed", hint=hint)
+    return Environment(
+        python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
+    )
+
+
+def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+    """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
+
+    Raises:
+        MissingToolError: it cannot be made here.
+    """
+    environment = isolated(cache, torch, "cpu")
+    root = environment.root
+    assert root is not None  # noqa: S101  - `isolated` always sets it
+    from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
+    found = torch_of_pip(str(environment.release), base_python()) if from_pip else None
+    if found is None or not found.cuda:
+        environment.ensure(environment.python, log)
+        found = read_torch_version(environment.torch)
+    if found.cuda and not (environment.complete and run([str(environment.python), "-c", "import torch"]).code == 0):
+        hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
+        raise MissingToolError(found.no_tests, hint=hint)
+    packages = toolchains().runtime["packages"]
+    installed = "".join(f"{package}\n" for package in packages)
+    with locked(root, log):
+        if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
+            with timed(root.with_name("packages-that-load-kernels"), log):
+                install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            check = run([str(environment.python), "-c", "import torch, kernels"])
+            if check.code != 0:
+                hint = f"test with another torch, or have this one made again: rm -r {root}"
+                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
+            (root / _RUNTIME).write_text(installed, encoding="utf-8")
+    return environment.python
+
+
+def python_include() -> Path:
+    """Where `Python.h` is. Any version's will do: the native module uses the limited API of 3.9.
+
+    Raises:
+        MissingToolError: it is not installed.
+    """
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        hint = f"install Python's headers, for example: apt-get install python{version}-dev"
+        raise MissingToolError(f"Python.h is missing (looked in {include})", hint=hint)
+    return include
+
+
+def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
+    # ten megabytes out of the five hundred of a wheel for GPUs
+    from kci.build.toolchains.downloads import extract, find_wheel
+
+    package, _, release = environment.requirement.partition("==")
+    if not package:
+        package, release = (
+            "torch",
+            f"{environment.release}+{environment.flavour}" if index else str(environment.release),
+        )
+    wheel = find_wheel(package, release, cpu_of(this_system()), None if environment.requirement else index)
+    log(f"taking the headers out of {wheel.name} into {environment.root}")
+    extract(wheel, needed_to_compile, environment.torch.parent, log)
+
+
+def needed_to_compile(path: str) -> str | None:
+    """Which files of the wheels of torch and tvm-ffi a build reads, at their own places."""
+    folder, _, name = path.rpartition("/")
+    wanted = path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
+    small = (folder == "torch/lib" and name in _SMALL_LIBRARIES) or path == "tvm_ffi/lib/libtvm_ffi.so"
+    return path if wanted or small else None
+
+
+def _check_flavour(environment: Environment) -> None:
+    # one from the default index may be for another toolkit, and must not be cached under this name
+    if environment.requirement or environment.flavour == "cpu":
+        return
+    found = read_torch_version(environment.torch)
+    known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
+    if environment.flavour not in known:
+        hint = f"make {toolchains().index_url(environment.flavour)} reachable"
+        raise MissingToolError(
+            f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
+        )

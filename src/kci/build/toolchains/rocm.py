@@ -1,0 +1,129 @@
+"""The ROCm to compile with: one on this machine whose version is the variant's. No package index carries one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from kci.build.process.run import Log, said
+from kci.build.toolchains.torch_version import same_version
+from kci.config.values import Version
+from kci.errors import MissingToolError
+from kci.matrix.catalog.runners import default_runners
+
+OPT = Path("/opt")
+"""Where AMD's packages install `rocm` and `rocm-X.Y.Z`."""
+
+_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
+_HEADER = Path("include", "hip", "hip_runtime.h")
+HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
+"""Variables that name the directory of a ROCm, to kci and to hipcc."""
+
+
+class Rocm(msgspec.Struct, frozen=True):
+    """A ROCm of one version."""
+
+    version: str
+    """Major and minor, `7.2`."""
+    release: str
+    """All that it says of its version, `7.2.1`."""
+    root: Path
+
+    @property
+    def hipcc(self) -> Path:
+        return self.root / "bin" / "hipcc"
+
+    @property
+    def include(self) -> Path:
+        return self.root / "include"
+
+    @property
+    def library_dir(self) -> Path:
+        """Where the HIP runtime library is.
+
+        Raises:
+            MissingToolError: it is not installed.
+        """
+        # Debian's own packages, whose root is /usr, have a folder for each architecture.
+        for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
+            if (folder / "libamdhip64.so").exists():
+                return folder
+        hint = "install ROCm's development packages"
+        raise MissingToolError(f"libamdhip64.so is missing from the ROCm at {self.root}", hint=hint)
+
+
+def find_rocm(compute: str, system: str, log: Log) -> Rocm:
+    """The ROCm of a version on this machine.
+
+    The directories of `ROCM_PATH`, `ROCM_HOME` and `HIP_PATH` are asked first, then that of the hipcc on the PATH,
+    `/opt/rocm-X.Y*` and `/opt/rocm`, and last the one that `rocm-sdk` (ROCm as Python packages) names.
+
+    Args:
+        compute: the ROCm version of the variant, `7.2`.
+        system: the variant's system, to name the image that has this ROCm.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: none of them has that version.
+    """
+    version = Version.parse(compute).minor_text
+    found: dict[Path, str] = {}
+    for root in _roots(version):
+        release = _release(root)
+        if release is None or root in found:
+            continue
+        if same_version(".".join(release.split(".")[:2]), version):
+            return Rocm(version, release, root)
+        log(f"{root} is ROCm {release}, not {version}: not used")
+        found[root] = release
+    others = "".join(f", only {release} at {root}" for root, release in found.items())
+    build = default_runners().build["rocm"]
+    image = build.image_for(system, version)
+    hint = f"install ROCm {version} and set ROCM_PATH to its directory"
+    hint += f", or build in the image {image} (--container auto)" if image else ""
+    raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint=hint)
+
+
+def _roots(version: str) -> Iterator[Path]:
+    # only those with hipcc and its headers
+    for place in _places(version):
+        root = place.resolve()
+        if os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file():
+            yield root
+
+
+def _places(version: str) -> Iterator[Path]:
+    for home in (os.environ.get(name) for name in HOMES):
+        if home:
+            yield Path(home)
+            yield Path(home).parent  # HIP_PATH may be the directory `hip` in it
+    if hipcc := shutil.which("hipcc"):
+        yield Path(hipcc).resolve().parent.parent
+        # The hipcc on the PATH may be a script elsewhere; hipconfig, which comes with it, knows the directory.
+        if hipconfig := shutil.which("hipconfig"):
+            yield from _told([hipconfig, "--rocmpath"])
+    yield from sorted(OPT.glob(f"rocm-{version}*"))
+    yield OPT / "rocm"
+    if sdk := shutil.which("rocm-sdk"):
+        yield from _told([sdk, "path", "--root"])
+
+
+def _told(command: list[str]) -> Iterator[Path]:
+    lines = said(*command).strip().splitlines()
+    if lines:
+        yield Path(lines[-1].strip())
+
+
+def _release(root: Path) -> str | None:
+    # what its own file says, else what hipconfig says (HIP's minor version is ROCm's)
+    try:
+        text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = said(str(root / "bin" / "hipconfig"), "--version")
+    found = _VERSION.search(text)
+    return found[1] if found else None

@@ -1,8 +1,0 @@
-"""From sources and a toolchain to a variant directory: noarch (copies), native (compiles), nix (delegates)."""
-
-from __future__ import annotations
-
-from kci.builders.build import BUILDERS, build_variant, plan_commands
-from kci.builders.request import Built, Request
-
-__all__ = ["BUILDERS", "Built", "Request", "build_variant", "plan_commands"]

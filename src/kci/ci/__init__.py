@@ -1,1 +1,0 @@
-"""What the jobs of a CI run do: records, the index of trees, the gate, releases."""

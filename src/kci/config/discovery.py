@@ -1,0 +1,203 @@
+"""Which kernels a command is about: the directories named, or every kernel below them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.document import Document, read_document
+from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
+from kci.config.settings import KCI_TOML, Settings
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, MissingToolError, UsageError
+
+
+class FaultyKernel(msgspec.Struct, frozen=True):
+    """A kernel that nothing can be planned for, and why."""
+
+    path: str
+    """Its directory."""
+    kernel: str
+    """Its name; empty if its build.toml cannot be read."""
+    message: str
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def find_kernels(arguments: Sequence[str]) -> list[str]:
+    """The kernel directories that the arguments stand for, sorted, each once.
+
+    A directory with a build.toml is a kernel; one without is searched for kernels below it, skipping hidden and
+    git-ignored directories and whatever lies inside a kernel.
+
+    Raises:
+        UsageError: an argument is not a directory, or nothing was found.
+    """
+    found: dict[str, None] = {}
+    for argument in arguments or (".",):
+        directory = argument.rstrip("/") or argument[:1]
+        if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
+            directory = os.path.dirname(directory) or "."  # noqa: PTH120
+        path = Path(directory)
+        if not directory or not os.path.isdir(path):  # noqa: PTH112  - of a name that is too long, False
+            shown = argument[:200] or "an empty name"
+            what = "this is a file, not a directory" if os.path.isfile(path) else "there is no such directory"  # noqa: PTH113
+            raise UsageError(f"{shown}: {what}", hint="name a directory with a build.toml")
+        if (path / BUILD_TOML).is_file():
+            found[os.path.normpath(directory)] = None
+            continue
+        listed = _git_listed(path)
+        files = _walked(path) if listed is None else listed
+        below = [os.path.normpath(path / place) for place in outermost(files)]
+        if not below:
+            hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
+            raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
+        found |= dict.fromkeys(below)
+    return sorted(found)
+
+
+def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
+    """Read every kernel that the arguments stand for, and set those aside whose build.toml is invalid.
+
+    Raises:
+        UsageError: see `find_kernels`.
+    """
+    kernels, faulty = [], []
+    for directory in find_kernels(arguments):
+        try:
+            kernels.append(read_kernel(directory))
+        except FindingsError as error:
+            faulty.append(FaultyKernel(directory, "", error.message, error.diagnostics))
+    return kernels, faulty
+
+
+def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
+    """The error about kernels whose build.toml is invalid, among `count` kernels."""
+    if len(faulty) == 1:
+        return FindingsError(faulty[0].message, diagnostics=faulty[0].diagnostics)
+    every = [diagnostic for item in faulty for diagnostic in item.diagnostics]
+    return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
+
+
+def outermost(files: Iterable[str]) -> list[str]:
+    """The directories of some build.toml that are not hidden and lie in no other such directory, sorted."""
+    places = {Path(file).parent for file in files}
+    found = {place for place in places if not any(part.startswith(".") for part in place.parts)}
+    return sorted(place.as_posix() for place in found if found.isdisjoint(place.parents))
+
+
+def _git_listed(top: Path) -> list[str] | None:
+    """The build.toml files below a directory that git does not ignore; None outside of a repository."""
+    from kci.utils.git import GitRefusedError, run_git
+
+    arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
+    try:
+        listed = run_git(top, *arguments)
+    except (GitRefusedError, MissingToolError):
+        listed = None
+    if listed is None:
+        return None
+    names = filter(None, os.fsdecode(listed).split("\0"))
+    return [name for name in names if (top / name).is_file()]
+
+
+def _walked(top: Path) -> Iterator[str]:
+    for directory, below, files in os.walk(top):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if BUILD_TOML in files:
+            below.clear()
+            yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
+
+
+class FoundSettings(msgspec.Struct, frozen=True):
+    """The settings that hold for a kernel, and where they come from."""
+
+    settings: Settings = Settings()
+    root: Path = Path()
+    """The directory that paths in kci.toml are relative to."""
+    document: Document | None = None
+    """The file; None where the defaults hold."""
+
+    @property
+    def catalog(self) -> str | None:
+        """What to load the catalog from: an edition's name, or the path of a file relative to kci.toml."""
+        chosen = self.settings.catalog
+        if chosen is None or not ("/" in chosen or chosen.endswith(".toml")):
+            return chosen
+        return str(self.root / chosen)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the kernels are published: asked for by a `[publish]`, even an empty one."""
+        return self.document is not None and "publish" in self.document.data
+
+    @property
+    def trust_config(self) -> Path | None:
+        """The trust file of a private Sigstore; None for the public one."""
+        name = self.settings.signing.trust_config
+        return self.root / name if name else None
+
+
+def find_settings(directory: str | Path) -> FoundSettings:
+    """The settings for a kernel directory: those of its kci.toml (see the module's text), or the defaults.
+
+    Raises:
+        FindingsError: the file is not valid; it carries every diagnostic.
+    """
+    root, path = locate(Path(directory))
+    if path is None:
+        return FoundSettings(root=root)
+    document = read_document(path, _shown(path))
+    return FoundSettings(read_as(document, Settings), root, document)
+
+
+def settings_for(directories: Sequence[str]) -> FoundSettings:
+    """The settings that several kernels share.
+
+    Raises:
+        UsageError: they lie in different repositories with a kci.toml.
+        FindingsError: see `find_settings`.
+    """
+    places = {locate(Path(directory)): directory for directory in directories or (".",)}
+    files = {path for _, path in places if path is not None}
+    if len(files) > 1:
+        shown = " and ".join(sorted(_shown(path) for path in files))
+        raise UsageError(f"the kernels have different settings: {shown}", hint="name the kernels of one repository")
+    with_file = [directory for (_, path), directory in places.items() if path is not None]
+    return find_settings(with_file[0] if with_file else next(iter(places.values())))
+
+
+def locate(directory: Path) -> tuple[Path, Path | None]:
+    """The root for a directory, and the kci.toml there if there is one."""
+    start = directory.resolve()
+    above = (start, *start.parents)
+    for place in above:
+        if (place / ".git").exists():
+            file = place / KCI_TOML
+            return place, file if os.path.lexists(file) else None
+    device = start.stat().st_dev if start.exists() else None
+    for place in above:
+        if device is not None and place.stat().st_dev != device:
+            break
+        file = place / KCI_TOML
+        # of no use on Windows, where the owner is unknown
+        if sys.platform != "win32" and file.is_file() and file.stat().st_uid in (0, os.getuid()):
+            return place, file
+    return start, None
+
+
+def _shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
+
+
+def settings_schema() -> dict[str, Any]:
+    """The JSON Schema of kci.toml, for editors; made from the types that read it."""
+    from kci.config.schema import document_schema, value_definition
+
+    title = "kci.toml: how and where a repository wants its GPU kernels built"
+    return document_schema(Settings, title, value_definition, file="kci.schema.json")

@@ -1,0 +1,224 @@
+"""Registrations of torch ops in Python, C++ and CUDA: each takes its namespace from the build, which chooses it.
+
+In Python, the reference looks at decorators of top-level definitions, by their last name (docs/format.md#requirements).
+Those are judged here as it does. Beyond that, what a file says outright is judged wherever it stands: a name written
+out in a call, a keyword, below a condition, behind an alias, or with a prefix function that is not the one of `._ops`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.config.sources.imports import last_name, span_of
+from kci.diagnostics import Diagnostic, Span, finding
+
+PREFIX = "add_op_namespace_prefix"
+PREFIXES = (PREFIX, "torch_add_op_namespace_prefix")
+
+_BY_REFERENCE = frozenset(
+    ("custom_op", "register_fake", "register_kernel", "register_torch_dispatch", "register_vmap", "triton_op")
+)
+_KEYWORDS = {
+    "custom_op": "name", "triton_op": "name", "define": "qualname", "impl": "qualname", "impl_abstract": "qualname",
+    "register_fake": "op", "register_kernel": "op", "register_vmap": "op", "register_torch_dispatch": "op",
+    "register_autograd": "op", "register_autocast": "op", "Library": "ns",
+}  # fmt: skip
+"""The functions of torch.library that take an op's name, and what that argument is called."""
+
+_LIBRARY = "torch.library"
+
+
+class FileNames(msgspec.Struct, frozen=True):
+    """What names stand for in a file."""
+
+    dotted: Mapping[str, str]
+    """A local name to what was imported under it: `co` is `torch.library.custom_op`."""
+    defined: frozenset[str]
+    """Functions that the file defines itself."""
+
+    def canonical(self, node: ast.expr) -> str:
+        """`tl.custom_op` is `torch.library.custom_op`; empty for what is no dotted name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.dotted.get(node.id, node.id), *reversed(parts)])
+
+
+def names_of(nodes: Iterable[ast.AST]) -> FileNames:
+    """Follow imports and plain assignments of dotted names, wherever they stand."""
+    dotted: dict[str, str] = {}
+    defined = set()
+    assigned = []
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    dotted[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
+                    )
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = "." * level + (module or "")
+                joined = base if base.endswith(".") else f"{base}."
+                dotted |= {alias.asname or alias.name: f"{joined}{alias.name}" for alias in names}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() | ast.Name() as value):
+                assigned.append((name, value))
+            case _:
+                pass
+    found = FileNames(dotted, frozenset(defined))
+    for name, value in assigned:
+        if (meant := found.canonical(value)).startswith(("torch", ".")) and name not in dotted:
+            dotted[name] = meant
+    return found
+
+
+def may_register(text: bytes) -> bool:
+    """Whether a file has any of the words that the rules about ops look for; most have none."""
+    return _WORDS.search(text) is not None
+
+
+_WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode())
+
+
+def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
+    """The rules about ops in one file with some nodes, of a kernel with a Python name. The findings have no path."""
+    names = names_of(nodes)
+    for call, _, what in fixed_names(tree, nodes, names):
+        yield _unprefixed(call, what)
+    for inner in nodes:
+        if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
+            message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
+            yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
+
+
+def fixed_names(
+    tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
+) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    """The calls that name an op and do not take its namespace from the build, with that argument, and what they are."""
+    judged = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
+                    judged.add(id(decorator))
+                    if not _prefixed(decorator.args[0], names):
+                        yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
+    for inner in nodes:
+        if isinstance(inner, ast.Call) and id(inner) not in judged:
+            yield from _call(inner, names)
+
+
+_FROM_OPS = "from ._ops import ops, then ops.<name>"
+
+
+def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+    name = last_name(node.func)
+    meant = names.canonical(node.func)
+    by_name = meant == name and name in _BY_REFERENCE and name not in names.defined
+    if not meant.startswith(f"{_LIBRARY}.") and not by_name:
+        return
+    target = meant.rpartition(".")[2]
+    keyword = _KEYWORDS.get(target)
+    if keyword is None:
+        return
+    if target == "Library":
+        kind = node.args[1] if len(node.args) > 1 else next((i.value for i in node.keywords if i.arg == "kind"), None)
+        if isinstance(kind, ast.Constant) and kind.value == "IMPL":
+            return  # it adds implementations to a namespace that exists, such as aten
+    argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
+    if argument is None or _prefixed(argument, names):
+        return
+    if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
+        yield node, argument, target
+
+
+def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
+    name = last_name(node.func)
+    message = f"{what} takes its op name without {PREFIX}"
+    hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
+    return finding("KCI772", message, hint=hint, span=span_of(node))
+
+
+def _prefixed(argument: ast.expr, names: FileNames) -> bool:
+    """Whether an argument is a call of the prefix function of `._ops`, and not of one that only has its name."""
+    if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
+        return False
+    return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)
+
+
+def _fixed(argument: ast.expr) -> bool:
+    match argument:
+        case ast.Constant(value=str()):
+            return True
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+            return "::" in text
+        case ast.BinOp(op=ast.Add() | ast.Mod(), left=left):
+            return isinstance(left, ast.Constant) and isinstance(left.value, str) and "::" in left.value
+        case _:
+            return False
+
+
+SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".mm", ".sycl")
+_MAX_BYTES = 4 * 1024 * 1024
+_EXISTING = frozenset(("aten", "prim", "prims", "_"))
+"""Namespaces of torch itself, for which a kernel may add implementations."""
+
+# A line comment, a block comment, a character, a string, a macro's definition with its continued lines.
+_NOT_CODE = re.compile(
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\\n])'|"(?:\\.|[^"\\\n])*+"?"""
+    r"""|^[ \t]*\#[ \t]*define\b(?:[^\n]*\\\r?\n)*[^\n]*""",
+    re.DOTALL | re.MULTILINE,
+)
+# `TORCH_LIBRARY(ns`, with its forms for torch's stable ABI, for fragments and implementations, and the expanding ones.
+_REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
+
+
+_EXPANDING = frozenset(f"{stable}TORCH_LIBRARY_{kind}" for stable in ("", "STABLE_") for kind in ("FRAGMENT", "IMPL"))
+"""Macros of torch that expand their argument by themselves, because they pass it on to another."""
+
+
+def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
+    """The rules about source files, each with its path for diagnostics."""
+    for path, shown in files:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
+                text = file.read(_MAX_BYTES)
+        except OSError as error:
+            yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
+            continue
+        if b"TORCH_LIBRARY" in text:
+            yield from _registrations(text.decode("utf-8", "replace"), shown)
+
+
+def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
+    code = _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    line, counted = 1, 0
+    for found in _REGISTRATION.finditer(code):
+        impl, expand, namespace = found[1] == "_IMPL", bool(found[2]), found[3]
+        line += code.count("\n", counted, found.start(3))
+        counted = found.start(3)
+        macro = namespace.isupper() and not namespace.isdigit()
+        name = found[0].partition("(")[0].strip()
+        if macro and (expand or name in _EXPANDING):
+            continue
+        if impl and namespace in _EXISTING:
+            continue
+        column = counted - code.rfind("\n", 0, counted)
+        why = (
+            f"{name} does not expand {namespace}" if macro else f"{name} registers ops under the fixed name {namespace}"
+        )
+        base = name.removesuffix("_EXPAND")
+        hint = f'#include "registration.h", then {base}_EXPAND(TORCH_EXTENSION_NAME, ...)'
+        yield finding(
+            "KCI781", why, hint=f"{name}(TORCH_EXTENSION_NAME, ...)" if name in _EXPANDING else hint,
+            path=shown, span=Span(line, column, line, column + len(namespace)),
+        )  # fmt: skip

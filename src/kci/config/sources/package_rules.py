@@ -1,0 +1,444 @@
+"""Python files of a package: they parse, import only what is there wherever a kernel is loaded, and name ops right.
+
+One answer for the sources, before anything is built, and for the variants of a tree. What earlier runs found out is
+remembered, so that only files that changed are parsed again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import stat
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TypeGuard
+
+import msgspec
+
+from kci.config.discovery import FoundSettings
+from kci.config.model import Build
+from kci.config.python_depends import depends_table
+from kci.config.reader import Kernel
+from kci.config.sources.imports import (
+    ImportGraph,
+    ImportSite,
+    PackageModule,
+    Reach,
+    module_name,
+    python_span,
+    read_module,
+    with_parents,
+)
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_register
+from kci.config.suppression import apply_settings, apply_source_comments
+from kci.config.values import python_name
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import FindingsError, KciError
+from kci.utils.atomic import write_atomic
+from kci.utils.shipped import Dated, shipped
+from kci.utils.walk import Entry, is_bytecode, is_lfs_pointer, walk
+
+MAX_BYTES = 4 * 1024 * 1024
+_NATIVE = (".so", ".pyd", ".dylib", ".dll")
+OPS = "_ops"
+"""The module that a build generates."""
+
+
+class ProvidedTable(Dated, frozen=True):
+    """`provided-modules.toml`."""
+
+    modules: dict[str, tuple[str, ...]]
+    only: dict[str, tuple[str, ...]]
+    backends: dict[str, tuple[str, ...]]
+    depends: dict[str, tuple[str, ...]]
+
+
+provided_table = shipped("config/sources/data/provided-modules.toml", ProvidedTable)
+"""Which modules come with the loader, torch and the packages that can be declared."""
+
+
+class Package(msgspec.Struct, frozen=True):
+    """The Python package that files belong to."""
+
+    name: str
+    """Its Python name; importing that is importing itself."""
+    allowed: frozenset[str]
+    """Modules, dotted, that may be imported besides the standard library."""
+    lacking: dict[str, tuple[str, ...]] = {}
+    """Those of them that some of the package's backends do not have, and these backends."""
+
+    def allows(self, module: str) -> bool:
+        """Whether a module is one of the allowed ones, or in one."""
+        return not self.allowed.isdisjoint(with_parents(module))
+
+    def lacks(self, module: str) -> tuple[str, ...]:
+        """The backends on which a module that is allowed cannot be imported."""
+        return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
+
+
+def package_of(
+    name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
+) -> Package:
+    """The package of a kernel that is loaded on some backends, any of which may bring modules along.
+
+    `depends` are `python-depends` names, each with the backend it is for; with tvm-ffi, its own module is there.
+    """
+    table = provided_table()
+    found = {module for modules in table.modules.values() for module in modules}
+    found.update({"tvm_ffi"} if tvm_ffi else ())
+    names = tuple(map(str, backends))
+    only = {module: set(having) for module, having in table.only.items()}
+    for backend in names:
+        for module in table.backends.get(backend, ()):
+            only.setdefault(module, set()).add(backend)
+    for depend, backend in depends:
+        package = depends_table().lookup(depend, backend)
+        for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
+            only.setdefault(module, set()).update({backend} if backend else names)
+    lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
+    kept = {module: without for module, without in lacking.items() if without and module not in found}
+    return Package(python_name(name), frozenset(found | only.keys()), kept)
+
+
+def check_package(
+    files: Iterable[Entry],
+    shown: str,
+    package: Package,
+    generated: Collection[str],
+    facts: PackageFacts | None = None,
+) -> Iterator[Diagnostic]:
+    """The rules about all Python files of a package in a directory that is shown as `shown`.
+
+    `generated` are modules that a build adds; `facts` is what earlier runs found out about the files.
+    """
+    facts = facts or PackageFacts()
+    modules: list[tuple[str, PackageModule]] = []
+    others = set(generated)
+    for item in files:
+        if not item.regular or item.link or is_bytecode(item.name):
+            continue
+        if item.name.endswith((".py", *_NATIVE)):
+            others.add(module_name(item.name))
+        if item.name.endswith(".py"):
+            where = f"{shown}/{item.name}"
+            module, found = _file(item, where, package, facts)
+            yield from found
+            modules += [(where, module)] if module is not None else []
+    facts.save()
+    graph = ImportGraph((module for _, module in modules), others)
+    for where, module in modules:
+        for site in module.sites:
+            yield from _import(graph, module, site, where, package)
+    yield from _absent(graph, modules, package)
+
+
+def _file(
+    item: Entry, where: str, package: Package, facts: PackageFacts
+) -> tuple[PackageModule | None, list[Diagnostic]]:
+    try:
+        with item.path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        return None, [finding("KCI700", f"cannot read it: {error.strerror}", path=where)]
+    known = facts.of(item.name, text)
+    if known is None:
+        known = facts.put(item.name, text, _judged(item.name, text, package))
+    return known.module, [msgspec.structs.replace(found, path=where) for found in known.found]
+
+
+def _judged(name: str, text: bytes, package: Package) -> FileFacts:
+    try:
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        tree = _tree(text, python_span().loader)
+        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_register(text) else ()
+        return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
+    except SyntaxError as error:
+        message = f"it does not parse for Python {python_span().loader}: {error.msg}"
+        return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno)),))
+    except (ValueError, RecursionError, MemoryError) as error:
+        return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
+
+
+def _tree(text: bytes, version: tuple[int, ...]) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
+        tree = ast.parse(text, feature_version=(version[0], version[1]))
+    if version < _UNPACKING and _STARRED.search(text):
+        place = next(filter(_unpacks, ast.walk(tree)), None)
+        if place is not None:
+            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+    return tree
+
+
+_UNPACKING = (3, 11)
+"""Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+
+_STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
+"""What every file with either of them has; in the many without, no node is looked at."""
+
+
+def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
+    match node:
+        case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
+            # One in parentheses could always hold it; that begins before its first part, and ends after its last.
+            ends = (index.end_lineno, index.end_col_offset) == (parts[-1].end_lineno, parts[-1].end_col_offset)
+            begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
+            return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
+        case ast.arg(annotation=ast.Starred()):
+            return True
+        case _:
+            return False
+
+
+_NEW_SYNTAX = re.compile(
+    rb"(?:^|;)\s*(?:match|type)\b|\bexcept\s*\*|^\s*(?:class|(?:async\s+)?def)\s+\w+\s*\[", re.MULTILINE
+)
+"""What every file with a syntax newer than Python 3.9 has; the many without are not parsed a second time."""
+
+
+def _older_syntax(text: bytes) -> Iterator[Diagnostic]:
+    """What the loader's oldest Python takes and the one that the requirements name does not."""
+    span = python_span()
+    if span.required >= (3, 9) and not _NEW_SYNTAX.search(text):
+        return
+    try:
+        _tree(text, span.required)
+    except SyntaxError as error:
+        message = f"it does not parse for Python {span.required}: {error.msg}"
+        hint = f"the requirements ask for it; the loader itself needs Python {span.loader}"
+        yield finding("KCI779", message, hint=hint, span=_line(error.lineno))
+
+
+def _line(line: int | None) -> Span:
+    return Span(line or 1, 1, line or 1, 2)
+
+
+_WHEN = {
+    Reach.LOADED: "",
+    Reach.PERHAPS: " when that code runs",
+    Reach.NEVER: " (nothing in the package imports this file)",
+}
+
+
+def _import(
+    graph: ImportGraph, module: PackageModule, site: ImportSite, where: str, package: Package
+) -> Iterator[Diagnostic]:
+    reach = min(graph.reach[module.name], site.reach)
+    if site.level:
+        reason = graph.missing(module, site)
+        if reason and not site.guarded:
+            rule = "KCI776" if reach is Reach.LOADED else "KCI777"
+            yield finding(rule, f"its relative import fails{_WHEN[reach]}: {reason}", path=where, span=site.span)
+        return
+    top = site.module.partition(".")[0]
+    if top in python_span().first:
+        yield from _standard(site, reach, where, package)
+        return
+    wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
+    if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
+        return
+    rule = {Reach.LOADED: "KCI771", Reach.PERHAPS: "KCI773", Reach.NEVER: "KCI775"}[reach]
+    if top == package.name:
+        hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
+    else:
+        known = [
+            *sorted(depends_table().general),
+            *sorted({name for table in depends_table().backends.values() for name in table}),
+        ]
+        late = (
+            "import it in the function that needs it"
+            if reach is Reach.LOADED
+            else "say why it may be absent (`# kci: ignore[KCI773] reason`)"
+        )
+        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which the kernel does not declare{_WHEN[reach]}"
+    yield finding(rule, message, hint=hint, path=where, span=site.span)
+
+
+def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
+    """The first import of each module that some backends of the package do not have."""
+    told = set(graph.registered)
+    sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
+    for where, module, site in sites:
+        wanted = [f"{site.module}.{name}" for name in site.names] or [site.module]
+        without = ", ".join(sorted({backend for name in wanted for backend in package.lacks(name)}))
+        top = site.module.partition(".")[0]
+        if site.level or not without or top in told or min(graph.reach[module.name], site.reach) is not Reach.LOADED:
+            continue
+        told.add(top)
+        message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+        hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
+        yield finding("KCI771", message, hint=hint, path=where, span=site.span)
+
+
+def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:
+    """A module of the standard library that some Python in question does not have."""
+    span = python_span()
+    top = site.module.partition(".")[0]
+    if package.allows(top) or site.guarded or reach is Reach.NEVER:
+        return
+    first, gone = span.first[top], span.gone.get(top)
+    if first > span.loader or (gone is not None and gone <= span.newest):
+        since = f"only has from {first} on" if first > span.loader else f"no longer has from {gone} on" if gone else ""
+        rule = "KCI778" if reach is Reach.LOADED else "KCI779"
+        yield finding(rule, f"it imports {top}, which Python {since}", path=where, span=site.span)
+    elif first > span.required:
+        hint = f"the loader itself needs Python {span.loader}"
+        message = f"it imports {top}, which Python has from {first} on"
+        yield finding("KCI779", message, hint=hint, path=where, span=site.span)
+
+
+_MAX_BYTES = 64 * 1024 * 1024
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """What one file says."""
+
+    module: PackageModule | None
+    """What the import graph needs; None if it cannot be parsed."""
+    found: tuple[Diagnostic, ...]
+    """The findings about the file alone, without its path."""
+
+
+class _FactsFile(msgspec.Struct, frozen=True):
+    judge: str
+    entries: dict[str, FileFacts]
+
+
+class PackageFacts:
+    """The facts of the files of one package, by name and content."""
+
+    def __init__(self, folder: Path | None = None, package: Path | None = None) -> None:
+        """Read what `folder` has about a package; a record that cannot be read, or of another kci, says nothing."""
+        self._path: Path | None = None
+        self._known: dict[str, FileFacts] = {}
+        self._used: dict[str, FileFacts] = {}
+        if folder is None or package is None:
+            return
+        place = hashlib.sha256(os.path.realpath(package).encode(errors="surrogateescape")).hexdigest()[:16]
+        self._path = folder / f"{place}.python.msgpack"
+        try:
+            with self._path.open("rb") as file:
+                read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_FactsFile)
+        except (OSError, ValueError, RecursionError):
+            return
+        self._known = read.entries if read.judge == _judge() else {}
+
+    def of(self, name: str, text: bytes) -> FileFacts | None:
+        """What a file says, if that is known; its name is relative to the package."""
+        key = _key(name, text)
+        known = self._known.get(key)
+        if known is not None:
+            self._used[key] = known
+        return known
+
+    def put(self, name: str, text: bytes, facts: FileFacts) -> FileFacts:
+        """Remember what a file says."""
+        self._used[_key(name, text)] = facts
+        return facts
+
+    def save(self) -> None:
+        """Keep it for the next run; where that is impossible, the next run parses the files again."""
+        if self._path is None or self._used.keys() == self._known.keys():
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._path, msgspec.msgpack.encode(_FactsFile(_judge(), self._used)))
+        except (OSError, ValueError, KciError):
+            return
+
+
+def _key(name: str, text: bytes) -> str:
+    return f"{hashlib.sha256(text).hexdigest()} {name}"
+
+
+@cache
+def _judge() -> str:
+    """What decides besides the files: the code and the data of this room, and the Python that parses."""
+    room = Path(__file__).parent
+    digest = hashlib.sha256(sys.version.encode())
+    for file in sorted([*room.glob("*.py"), *room.glob("data/*")]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
+
+
+def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
+    """The findings about a kernel's sources, without suppressed ones; `remember` as for `check_sources`."""
+    found = apply_source_comments(check_sources(kernel, remember), kernel.document)
+    kept = apply_settings(found, settings, (), verification=True)
+    told = set(found)
+    return [item for item in kept if item in told]  # what is wrong with the entries of kci.toml is said elsewhere
+
+
+def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diagnostic]:
+    """The rules about a kernel directory: its package is in place, its Python is fine, its C++ names no namespace.
+
+    In the folder `remember`, facts about files are kept from run to run; without it every file is parsed.
+    """
+    build, shown = kernel.build, kernel.directory
+    kernel_dir = Path(shown)
+    tvm_ffi = build.framework_name == "tvm-ffi"
+    name = python_name(build.name)
+    relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
+    where = relative if shown == "." else f"{shown.rstrip('/')}/{relative}"
+    root = kernel_dir / relative
+    if not (root / "__init__.py").is_file():
+        yield kernel.document.at_value(("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
+        return
+    if os.path.lexists(root / name):
+        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
+    package = package_of(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
+    try:
+        files = walk(root)
+    except FindingsError as error:
+        yield finding("KCI700", error.message, path=where)
+        return
+    listed = list(_listed(kernel_dir, shown, build))
+    packaged = [(f"{where}/{item.name}", str(item.path)) for item in files if item.regular and not item.link]
+    for path, file in [*packaged, *listed]:
+        if is_lfs_pointer(file):
+            yield finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
+    yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
+    yield from check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES))
+
+
+def listed_sources(build: Build) -> set[str]:
+    """The sources that build.toml names, relative to the kernel's directory."""
+    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
+    return listed | {name for component in build.kernel.values() for name in component.src}
+
+
+def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
+    """The files of `src` lists that are inside of the kernel, by their paths for diagnostics, and where they are."""
+    root, inside = os.path.realpath(kernel_dir), dict[str, str]()
+    for name in sorted(listed_sources(build)):
+        path = f"{root}/{name}"
+        folder, _, base = path.rpartition("/")
+        real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
+        place = f"{real}/{base}"
+        with suppress(OSError, ValueError):
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode):
+                place = os.path.realpath(place)
+                mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+                yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
+
+
+def _depends(build: Build) -> list[tuple[str, str]]:
+    """Every declared dependency with the backend it is for; a file may be meant for any of them."""
+    found = [(name, "") for name in build.general.python_depends or ()]
+    for backend in ("cuda", "neuron", "tpu", "xpu"):
+        part = getattr(build.general, backend)
+        found += [(name, backend) for name in (part.python_depends if part else None) or ()]
+    return found

@@ -1,0 +1,348 @@
+"""Why a document is not a valid build.toml: every reason, each with its place.
+
+Reading goes through msgspec, which stops at the first error. When it refuses, this module walks the same types over
+the same data and says everything that is wrong. A property test holds the two to the same verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import types
+from collections.abc import Callable, Container, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from kci.config.document import Document, KeyPath
+from kci.config.model import KernelDependency
+from kci.config.python_depends import depends_table
+from kci.config.settings import Machine, Machines, MachinesByBackend
+from kci.config.urls import GitUrl, Upstream
+from kci.config.values import (
+    SYSTEMS,
+    Backend,
+    KernelName,
+    StableAbi,
+    Version,
+    near_kernel_name,
+    quoted,
+    shorten,
+    toml_string,
+)
+from kci.diagnostics import Diagnostic, finding, in_file_order
+from kci.utils.suggest import nearest_name, one_of, suggestion
+
+MAX_PROBLEMS = 200
+
+
+def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
+    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
+
+    Args:
+        document: the file, for places.
+        data: its content (perhaps with keys respelled).
+        schema: the struct that the data should be.
+    """
+    problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
+    if len(problems) > MAX_PROBLEMS:
+        message = f"the first {MAX_PROBLEMS} problems: there are more"
+        problems[-1] = finding("KCI116", message, path=document.path)
+    return sorted(problems, key=in_file_order)
+
+
+_TOML_NAME = {
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    dict: "a table",
+    list: "an array",
+}
+
+
+_KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
+          "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
+"""What people call the members of each enumeration of the schemas."""
+
+
+_ALSO_CALLED = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
+"""What people write for a backend."""
+
+
+def toml_type(value: object) -> str:
+    """What TOML calls the type of a value, with its article."""
+    return _TOML_NAME.get(type(value), "a date or time")
+
+
+class _Walk:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    def problem(self, rule: str, path: KeyPath, message: str, hint: str = "", *, key: bool = False) -> Diagnostic:
+        return (self.document.at_key if key else self.document.at_value)(path, rule, message, hint)
+
+    def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
+        hint = hint or self.other_spelling(expected, value, path)
+        return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
+
+    def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
+        if expected == "a string" and path[-1] == "repo-id":
+            return 'such as "owner/name"'
+        if expected == "a string" and isinstance(value, int | float) and not isinstance(value, bool):
+            return f"write it as {toml_string(self.document.source(path) or str(value))}"
+        text = str(value).strip() if isinstance(value, str | float) else ""
+        if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
+            return f"write it as {int(text.partition('.')[0])}"
+        if expected == "a boolean" and isinstance(value, str) and value.lower() in ("true", "false"):
+            return f"write it as {value.lower()}"
+        if expected == "an array" and isinstance(value, str):
+            if len(value) > 200:
+                return "write it in brackets"
+            # a text with commas was most likely meant as several
+            parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
+            return f"write it as [{', '.join(map(toml_string, parts))}]"
+        return ""
+
+    def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        origin, arguments = get_origin(wanted), get_args(wanted)
+        if origin in (Union, types.UnionType):
+            yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
+        elif origin is tuple:
+            if not isinstance(value, list):
+                of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+                name = ".".join(part for part in path if isinstance(part, str))
+                hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+                yield self.wrong_type("an array", value, path, hint)
+                return
+            for index, element in enumerate(value):
+                yield from self.check(arguments[0], element, (*path, index))
+        elif origin is dict:
+            if not isinstance(value, dict):
+                yield self.wrong_type("a table", value, path)
+                return
+            for key, element in value.items():
+                yield from self.check(arguments[1], element, (*path, key))
+        elif hasattr(wanted, "__metadata__"):
+            yield from self.check_unsigned(value, path)
+        else:
+            yield from self.check_plain(wanted, value, path)
+
+    def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if len(parts) == 1:
+            yield from self.check(parts[0], value, path)
+            return
+        if str in parts:  # a value for all, or a table with one for each
+            if not isinstance(value, str | dict):
+                yield self.wrong_type("a string or a table", value, path)
+            elif isinstance(value, dict):
+                yield from self.check(next(part for part in parts if get_origin(part) is dict), value, path)
+            return
+        tags = {str(part.__struct_config__.tag): part for part in parts}
+        if not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
+        elif "backend" not in value:
+            yield self.problem("KCI102", path, f"`{dotted(path)}` lacks the key `backend`", one_of(tags), key=True)
+            known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
+            for key in value:
+                if key not in known:
+                    yield self.unknown_key(key, path, known, value)
+        elif not isinstance(value["backend"], str):
+            yield self.wrong_type("a string", value["backend"], (*path, "backend"), one_of(tags))
+        elif value["backend"] not in tags:
+            yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
+        else:
+            yield from self.check_struct(tags[value["backend"]], value, path, known={"backend"})
+
+    def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, bool) or not isinstance(value, int):
+            yield self.wrong_type("an integer", value, path)
+        elif not 0 <= value <= 2**63 - 1:
+            what = "must not be negative" if value < 0 else "is too large"
+            yield self.problem("KCI104", path, f"`{dotted(path)}` {what}")
+
+    def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if wanted in _SHAPES:
+            yield from _SHAPES[wanted](self, value, path)
+        elif wanted in _NEAR:
+            yield from self.check_parsed(wanted, value, path)
+        elif issubclass(wanted, enum.StrEnum):
+            if not isinstance(value, str):
+                yield self.wrong_type("a string", value, path, one_of([str(member) for member in wanted]))
+            elif value not in list(wanted):
+                yield self.bad_choice(
+                    value, path, [str(member) for member in wanted], _KINDS.get(wanted.__name__, "possible value")
+                )
+        elif issubclass(wanted, msgspec.Struct):
+            if isinstance(value, dict):
+                yield from self.check_struct(wanted, value, path)
+            else:
+                yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
+        elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
+
+    def check_parsed(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        text = value if isinstance(value, str) else self.document.source(path)
+        near = _NEAR[wanted](text)
+        if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
+            near = ""  # KCI144
+        hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
+        if not isinstance(value, str):
+            yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
+            return
+        try:
+            wanted.parse(value)
+        except ValueError as error:
+            yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
+
+    def check_struct(
+        self,
+        wanted: type[msgspec.Struct],
+        value: dict[str, Any],
+        path: KeyPath,
+        known: set[str] = frozenset(),  # type: ignore[assignment]
+    ) -> Iterator[Diagnostic]:
+        hints = _hints(wanted)
+        fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
+        optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
+        meant = {
+            nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
+        }
+        for key, field in fields.items():
+            if key not in value and field not in optional and key not in meant:  # else that key is told
+                place = f"`{dotted(path)}` lacks" if path else "the file lacks"
+                yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
+        for key, element in value.items():
+            if key in fields:
+                yield from self.check(hints[fields[key]], element, (*path, key))
+            elif key not in known:
+                yield self.unknown_key(key, path, sorted({*fields, *known}), value, wanted)
+        if wanted is KernelDependency and ("version" in value) == ("revision" in value):
+            yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
+
+    def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, str):
+            yield from self.check_plain(Version, value, path)
+        elif not isinstance(value, dict):
+            yield self.wrong_type("a version or a table of backend to version", value, path, 'such as "2.11"')
+        else:
+            for key, element in value.items():
+                if key not in list(Backend):
+                    yield self.unknown_key(key, path, [str(backend) for backend in Backend], value)
+                else:
+                    yield from self.check_plain(Version, element, (*path, key))
+
+    def check_upstream(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, str):
+            yield from self.check_plain(GitUrl, value, path)
+        elif not isinstance(value, list):
+            yield self.wrong_type("a git URL, or a list of git URLs", value, path)
+        elif not value:
+            yield self.problem("KCI104", path, f"`{dotted(path)}` is empty", "leave it out if there is no upstream")
+        else:
+            for index, element in enumerate(value):
+                yield from self.check_plain(GitUrl, element, (*path, index))
+
+    def unknown_key(
+        self, key: str, path: KeyPath, known: list[str], there: Container[str], wanted: type = object
+    ) -> Diagnostic:
+        if wanted in (MachinesByBackend, Machines):
+            return self.misplaced_machine(key, path, wanted)
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
+        hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
+        if key in _OF_COMPONENT and path[:1] == ("kernel",):
+            hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
+        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
+
+    def misplaced_machine(self, key: str, path: KeyPath, wanted: type) -> Diagnostic:
+        """KCI320 and KCI321: a runner whose backend or system is unknown or left out."""
+        lacking = key in Machine.__struct_encode_fields__
+        table = ".".join(map(str, path))
+        if wanted is MachinesByBackend and (lacking or key in SYSTEMS):
+            message = f"`{table}.{key}` does not name a backend"
+            hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
+            return self.problem("KCI321", (*path, key), message, hint, key=True)
+        if lacking:
+            message = f"`{key}` is in `[{table}]`, which does not name a system"
+            hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
+            return self.problem("KCI321", (*path, key), message, hint, key=True)
+        known = [*wanted.__struct_encode_fields__]  # type: ignore[attr-defined]
+        what = "backend that a runner can be for" if wanted is MachinesByBackend else "system"
+        message = f"`{key[:60]}` is not a {what}"
+        return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
+
+    def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
+        hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)
+        if kind == "C++ dependency" and value in depends_table().general:
+            hint = "it is a package of Python: name it in `python-depends` of `[general]`"
+        return self.problem("KCI104", path, f"{quoted(shorten(value))} is not a {kind}", hint)
+
+
+def _near_version(text: str) -> str:
+    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`, with its two parts."""
+    found = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
+    if len(found) != 1:
+        return ""
+    major, *minor = found[0].split(".")
+    if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
+        return ""  # `2.x` can be any of them
+    return f"{major}.{minor[0] if minor else 0}"
+
+
+def _near_url(text: str) -> str:
+    written = f"https://{text}"
+    return written if re.fullmatch(r"[\w.-]+\.[a-z]{2,}/[\w./-]+", text[:300], re.ASCII) else ""
+
+
+_NEAR: dict[type, Callable[[str], str]] = {
+    Version: _near_version,
+    KernelName: near_kernel_name,
+    GitUrl: _near_url,
+}
+"""What was probably meant by a text that is not of a type."""
+
+_SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
+
+
+_OF_COMPONENT = {
+    "cuda-capabilities": "cuda",
+    "cuda-flags": "cuda",
+    "cuda-minver": "cuda",
+    "rocm-archs": "rocm",
+    "hip-flags": "rocm",
+    "sycl-flags": "xpu",
+}
+"""Keys that components of one backend have."""
+
+_ADD = {
+    "license": 'add `license = "Apache-2.0"`, or another license',
+    "version": "add `version = 1`",
+    "backends": 'add `backends = ["cuda"]`, or other backends',
+    "depends": 'add `depends = ["torch"]`, or `depends = []`',
+    "general": "add `[general]` with `name`, `version`, `license` and `backends`",
+}
+"""How to write a key that is missing, where an example says more than its name."""
+
+
+_SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
+    StableAbi: _Walk.check_stable_abi,
+    Upstream: _Walk.check_upstream,
+}
+"""Values that can be written in several ways."""
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as people write it: `kernel.norm.src[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
+    return text

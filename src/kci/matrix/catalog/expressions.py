@@ -1,0 +1,224 @@
+"""Expressions that choose among rows or variants: `cuda>=13.0 and torch==newest`.
+
+    expression = and-part { "or" and-part }
+    and-part   = part { "and" part }
+    part       = "not" part | "(" expression ")" | field operator value
+    operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
+    value      = word | quoted text | "newest" | "oldest"
+
+docs/filters.md says it for users. A subject is a mapping of field to text. A field that it lacks makes every
+comparison false, and `!=`, which is the opposite of `==`, true.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from kci.config.values import Version, quoted
+from kci.diagnostics import printable
+from kci.errors import UsageError
+from kci.utils.suggest import one_of, suggestion
+
+_MAX_LENGTH, _MAX_DEPTH = 2000, 50
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*"))""", re.ASCII
+)
+
+
+Subject = Mapping[str, str]
+Test = Callable[[Subject], bool]
+Part = Callable[[Sequence[Subject]], Test]
+"""A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
+
+VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
+"""The fields whose values compare as versions."""
+
+
+class WhereError(ValueError):
+    """An expression that cannot be read: what is wrong, where (a column, from 0), and what would help."""
+
+    def __init__(self, message: str, column: int, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.hint = hint
+
+
+class Where:
+    """A parsed expression."""
+
+    def __init__(self, text: str, part: Part) -> None:
+        self.text = text
+        self._part = part
+
+    def over(self, subjects: Sequence[Subject]) -> Test:
+        """The test of one subject, where `newest` and `oldest` are meant among `subjects`."""
+        return self._part(subjects)
+
+
+def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
+    """Read an expression.
+
+    Args:
+        text: the expression.
+        fields: the fields that may be named, each with its allowed values; empty where any text will do.
+
+    Raises:
+        WhereError: it is not one.
+    """
+    if len(text) > _MAX_LENGTH:
+        raise WhereError(f"the expression is longer than {_MAX_LENGTH} characters", _MAX_LENGTH)
+    parser = _Parser(text, fields)
+    part = parser.expression(0)
+    if parser.kind != "end":
+        hint = "join comparisons with `and` or `or`" if parser.kind == "word" else ""
+        raise parser.error(f"nothing can follow here, got {parser.shown}", hint)
+    return Where(text, part)
+
+
+class _Parser:
+    def __init__(self, text: str, fields: Mapping[str, Sequence[str]]) -> None:
+        self.text, self.fields, self.end = text, fields, 0
+        self.advance()
+
+    def advance(self) -> None:
+        found = _TOKEN.match(self.text, self.end)
+        if found is None:
+            self.start = len(self.text) - len(self.text[self.end :].lstrip())
+            self.kind, self.got = "end", ""
+            if self.start < len(self.text):
+                raise self.error(f"unexpected {quoted(self.text[self.start])}")
+            return
+        self.kind, self.end = found.lastgroup or "end", found.end()
+        self.got, self.start = found[self.kind], found.start(self.kind)
+
+    def error(self, message: str, hint: str = "") -> WhereError:
+        return WhereError(message, self.start, hint)
+
+    @property
+    def shown(self) -> str:
+        return f"`{self.got}`" if self.got else "the end"
+
+    def expression(self, depth: int) -> Part:
+        parts = [self.conjunction(depth)]
+        while self.got == "or":
+            self.advance()
+            parts.append(self.conjunction(depth))
+        return _joined(any, parts)
+
+    def conjunction(self, depth: int) -> Part:
+        parts = [self.part(depth)]
+        while self.got == "and":
+            self.advance()
+            parts.append(self.part(depth))
+        return _joined(all, parts)
+
+    def part(self, depth: int) -> Part:
+        if depth > _MAX_DEPTH:
+            raise self.error("the expression is nested too deeply")
+        if self.got == "not":
+            self.advance()
+            return _negated(self.part(depth + 1))
+        if self.got != "(":
+            return self.comparison()
+        self.advance()
+        inside = self.expression(depth + 1)
+        if self.got != ")":
+            raise self.error(f"expected `)`, got {self.shown}")
+        self.advance()
+        return inside
+
+    def comparison(self) -> Part:
+        field = self.got
+        if self.kind != "word" or field not in self.fields:
+            raise self.error(f"expected a field, got {self.shown}", _near(field, self.fields))
+        self.advance()
+        operator = self.got
+        if self.kind != "op" or operator == "=":
+            raise self.error(f"expected an operator after `{field}`, got {self.shown}", "one of: == != < <= > >= ~")
+        if field not in VERSIONS and operator not in ("==", "!=", "~"):
+            raise self.error(f"`{field}` has no order, so `{operator}` cannot be used", "use == != or ~")
+        self.advance()
+        if self.kind != "word" or self.got in ("and", "or", "not"):
+            raise self.error(f"expected a value after `{operator}`, got {self.shown}")
+        value = self.got.strip("'\"") if self.got[0] in "'\"" else self.got
+        made = self.compare(field, operator, value)
+        self.advance()
+        return made
+
+    def compare(self, field: str, operator: str, value: str) -> Part:
+        if operator == "~":
+            return lambda _: lambda subject: field in subject and fnmatch.fnmatchcase(subject[field], value)
+        if field not in VERSIONS:
+            if self.fields[field] and value not in self.fields[field]:
+                raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
+            return lambda _: lambda subject: (subject.get(field) == value) is (operator == "==")
+        if value in ("newest", "oldest"):
+            return lambda subjects: _extreme(field, operator, value, subjects)
+        try:
+            version = Version.parse(value)
+        except ValueError as error:
+            hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
+            raise self.error(str(error), hint) from None
+        return lambda _: lambda subject: _holds(subject.get(field), operator, version)
+
+
+def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
+    return suggestion(word, list(known)) or one_of(known)
+
+
+def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
+    """Read an expression that a person typed.
+
+    Raises:
+        UsageError: the text is not an expression; the message shows where.
+    """
+    try:
+        return parse_where(text, fields)
+    except WhereError as error:
+        excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
+        raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
+
+
+def _holds(text: str | None, operator: str, wanted: Version) -> bool:
+    if text is None:
+        return operator == "!="
+    found = Version.parse(text)
+    below, same = found < wanted, found == wanted
+    return {"==": same, "!=": not same, "<": below, "<=": below or same, ">": not below and not same, ">=": not below}[
+        operator
+    ]
+
+
+def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
+    # Compute versions of different backends have no common order.
+    best: dict[str, Version] = {}
+    for subject in subjects:
+        if field in subject:
+            group, version = _group(field, subject), Version.parse(subject[field])
+            best[group] = (max if which == "newest" else min)(best.get(group, version), version)
+    return lambda subject: _holds(subject.get(field), operator, best.get(_group(field, subject), Version()))
+
+
+def _group(field: str, subject: Subject) -> str:
+    return subject.get("backend", "") if field == "compute" else ""
+
+
+def _joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
+    """`and` for `all`, `or` for `any`."""
+
+    def over(subjects: Sequence[Subject]) -> Test:
+        tests = [part(subjects) for part in parts]
+        return lambda subject: how([test(subject) for test in tests])
+
+    return parts[0] if len(parts) == 1 else over
+
+
+def _negated(part: Part) -> Part:
+    def over(subjects: Sequence[Subject]) -> Test:
+        test = part(subjects)
+        return lambda subject: not test(subject)
+
+    return over

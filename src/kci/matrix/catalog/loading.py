@@ -1,0 +1,340 @@
+"""Overlays: what a repository or a kernel changes about an edition of the catalog.
+
+The reference lets a kernel pass a function from the support table to another one. An overlay has the same power, as
+data: it replaces the table, adds rows, changes rows, and narrows by expressions. The order is fixed: `replace`, then
+`change`, then `keep` and `drop`, then the rows that are added, which nothing narrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kci.config.document import Document, KeyPath, read_document, refuse
+from kci.config.reader import read_as
+from kci.config.settings import OverlayFile, OverlayTable, RowTable
+from kci.config.values import SYSTEMS, Backend
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import UsageError
+from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
+from kci.matrix.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
+
+if TYPE_CHECKING:
+    from kci.config.discovery import FoundSettings
+
+
+FIELDS: dict[str, Sequence[str]] = {
+    "backend": [str(backend) for backend in Backend],
+    "compute": (),
+    "cuda": (),
+    "rocm": (),
+    "system": SYSTEMS,
+    "torch": (),
+    "tvm-ffi": (),
+    "xpu": (),
+}
+"""What an expression about rows can name."""
+
+
+def is_overlay(document: Document) -> bool:
+    """Whether a catalog file is an overlay rather than an edition."""
+    return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
+
+
+def read_overlay(document: Document) -> Overlay:
+    """Read an overlay that is a separate file.
+
+    Raises:
+        FindingsError: the file is not an overlay (KCI120, KCI128); the error carries every problem.
+    """
+    table = read_as(document, OverlayFile, rule="KCI120")
+    return interpret_overlay(document, table, (), table.edition)
+
+
+def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, edition: str | None = None) -> Overlay:
+    """Turn a table into an overlay.
+
+    Args:
+        document: the file of the table.
+        table: as read.
+        place: where it stands, for example `("overlay", 0)`; empty for a separate file.
+        edition: the edition that it is about, where it names one.
+
+    Raises:
+        FindingsError: an expression cannot be read (KCI128), or a row is no row (KCI120).
+    """
+    problems: list[Diagnostic] = []
+
+    def parse(text: str, at: KeyPath) -> Where:
+        try:
+            return parse_where(text, FIELDS)
+        except WhereError as error:
+            problems.append(where_problem(document, at, text, error))
+            return parse_where("torch != 0", FIELDS)
+
+    keep, drop = (
+        tuple((parse(text, (*place, key, index)), (*place, key, index)) for index, text in enumerate(texts))
+        for key, texts in (("keep", table.keep), ("drop", table.drop))
+    )
+    change = tuple(
+        RowChange(parse(item.where, (*place, "change", index, "where")), item.bundled, item.tvm_ffi,
+               (*place, "change", index))
+        for index, item in enumerate(table.change)
+    )  # fmt: skip
+    if problems:
+        raise refuse(*problems)
+    rows = expand(document, table.row, place, document.path)
+    return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
+
+
+def overlays_of(found: FoundSettings) -> list[tuple[str | None, Overlay]]:
+    """The overlays of a kci.toml, each with the name of the kernel that it is for, or None for every kernel.
+
+    Raises:
+        FindingsError: see `interpret_overlay`.
+    """
+    if found.document is None:
+        return []
+    document = found.document
+    tables = enumerate(found.settings.overlay)
+    return [(table.kernel, interpret_overlay(document, table, ("overlay", index))) for index, table in tables]
+
+
+def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]], kernel: str) -> Catalog:
+    """The catalog of one kernel: with the overlays that are for it or for every kernel, in order."""
+    for name, overlay in overlays:
+        if name in (None, kernel):
+            catalog = apply(catalog, overlay)
+    return catalog
+
+
+def where_problem(document: Document, place: KeyPath, text: str, error: WhereError) -> Diagnostic:
+    """The finding for an expression in a file that cannot be read, at the character that is at fault."""
+    span = document.value_span(place)
+    if span is not None and span.line == span.end_line and span.end_column - span.column == len(text) + 2:
+        column = span.column + 1 + min(error.column, len(text))  # a plain string: one quote, then its characters
+        span = Span(span.line, column, span.line, column + 1)
+    return finding("KCI128", error.message, hint=error.hint, path=document.path, span=span)
+
+
+def subject(row: Row) -> Subject:
+    """What expressions see of a row."""
+    found = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
+    if row.compute is not None:
+        found["compute"] = found[str(row.backend)] = row.compute.text
+    if row.tvm_ffi is not None:
+        found["tvm-ffi"] = row.tvm_ffi.text
+    return found
+
+
+def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
+    """The catalog with an overlay's changes. Rows keep the place that made them, so that they can be explained."""
+    if overlay.replace:
+        by_replace: KeyPath = (*overlay.place, "replace")
+        removed = [Removed(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows]
+        rows: list[Row] = []
+    else:
+        rows, removed = narrowed(overlay, changed(overlay, catalog.rows), among=catalog.rows)
+    added = {row.key: row for row in overlay.rows}
+    rows = [added.pop(row.key, row) for row in rows] + list(added.values())
+    present = {row.key for row in rows}
+    gone = tuple(item for item in (*catalog.removed, *removed) if item.row.key not in present)
+    name = f"{catalog.name}+{overlay.document.path}"
+    return msgspec.structs.replace(
+        catalog,
+        name=catalog.name if catalog.name.endswith(f"+{overlay.document.path}") else name,
+        rows=tuple(rows),
+        overlays=(*catalog.overlays, overlay),
+        removed=gone,
+    )
+
+
+def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
+    """The rows with each `[[change]]` applied, in order. A changed row gets the place of its change."""
+    found = list(rows)
+    for change in overlay.change:
+        test = change.where.over([subject(row) for row in rows])
+        for index, row in enumerate(found):
+            if test(subject(row)):
+                found[index] = msgspec.structs.replace(
+                    row,
+                    bundled=row.bundled if change.bundled is None else change.bundled,
+                    tvm_ffi=change.tvm_ffi or row.tvm_ffi,
+                    place=change.place,
+                    document=overlay.document,
+                )
+    return found
+
+
+def narrowed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
+    """What `keep` and `drop` leave of some rows, and what they take out.
+
+    Args:
+        overlay: whose `keep` and `drop`.
+        rows: to choose from.
+        among: the rows among which `newest` and `oldest` are meant.
+    """
+    subjects = [subject(row) for row in among]
+    tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
+    tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
+    kept: list[Row] = []
+    removed: list[Removed] = []
+    for row in rows:
+        seen = subject(row)
+        by = next(((wanted, where, place) for test, wanted, where, place in tests if test(seen) is not wanted), None)
+        if by is None:
+            kept.append(row)
+            continue
+        wanted, where, place = by
+        reason = f"the overlay keeps only {where.text}" if wanted else f"the overlay drops {where.text}"
+        removed.append(Removed(row, reason, overlay.document, place))
+    return kept, removed
+
+
+DEFAULT_EDITION = "2026-11-23"
+_EDITIONS = Path(__file__).parent / "data" / "editions"
+
+
+def editions() -> list[str]:
+    """The names of the editions that kci ships, oldest first."""
+    return sorted(file.stem for file in _EDITIONS.glob("*.toml"))
+
+
+def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Catalog:
+    """Load an edition by its name, or a file (an edition or an overlay) by its path; the default edition for None.
+
+    Args:
+        name: what to load.
+        within: the overlays that lead to it.
+
+    Raises:
+        UsageError: there is no such edition.
+        FindingsError: the file is not a catalog, or an overlay that changes itself (KCI120).
+    """
+    if name is None or name in editions():
+        return _shipped(name or DEFAULT_EDITION)
+    if not Path(name).is_file():
+        known = ", ".join(editions())
+        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
+    document = read_document(Path(name), name)
+
+    if is_overlay(document):
+        overlay = read_overlay(document)
+        within = (*within, name)
+        if overlay.edition in within:
+            message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
+            raise refuse(document.at_value(("edition",), "KCI120", message, hint))
+        return apply(load_catalog(overlay.edition, within=within), overlay)
+    return interpret_edition(document)
+
+
+@cache
+def _shipped(edition: str) -> Catalog:
+    """An edition that comes with kci; read once, however many kernels ask for it."""
+    return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
+
+
+class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    name: str
+    as_of: str
+    source: str
+    row: tuple[RowTable, ...]
+    neighbors: tuple[str, ...] = ()
+
+
+def interpret_edition(document: Document) -> Catalog:
+    """Turn a parsed TOML file into a catalog.
+
+    Raises:
+        FindingsError: the file is not an edition (KCI120); the error carries every problem.
+    """
+    data = document.data
+    if isinstance(data.get("as-of"), date):
+        data = {**data, "as-of": data["as-of"].isoformat()}
+    table = read_as(document, _CatalogFile, data, rule="KCI120")
+    try:
+        as_of = date.fromisoformat(table.as_of).isoformat()
+    except ValueError:
+        message = f"`as-of` must be a date, not {table.as_of!r}"
+        raise refuse(document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")) from None
+    rows = expand(document, table.row, (), table.name)
+    return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
+
+
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+    """The rows outside a catalog's supported range, which the compat tier builds; and those that its overlays remove.
+
+    They are the catalog's rows that are not bundled, and rows of its neighbor editions: those of the next older and the
+    next newer torch, and those of a supported torch with a compute version that the catalog does not have for it. The
+    overlays narrow these rows too.
+    """
+    rows = list(_outside_range(catalog))
+    if not catalog.overlays:
+        return rows, []
+
+    own = {removed.row.key for removed in catalog.removed}
+    rows = [row for row in rows if row.key not in own]
+    table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
+    gone: list[Removed] = []
+    for overlay in catalog.overlays:
+        rows, removed = narrowed(overlay, rows, among=table)
+        gone += removed
+    return rows, gone
+
+
+def _outside_range(catalog: Catalog) -> Iterator[Row]:
+    seen = {row.key for row in catalog.rows if row.bundled}
+    supported = sorted({row.torch for row in catalog.rows if row.bundled})
+    for row in catalog.rows:
+        if row.key not in seen:
+            seen.add(row.key)
+            yield row
+    for name in catalog.neighbors:
+        neighbor = load_catalog(name)
+        torches = sorted({row.torch for row in neighbor.rows})
+        below = [torch for torch in torches if supported and torch < supported[0]][-1:]
+        above = [torch for torch in torches if supported and torch > supported[-1]][:1]
+        for row in neighbor.rows:
+            if row.key not in seen and row.torch in (*below, *above, *supported):
+                seen.add(row.key)
+                yield row
+
+
+OUTDATED_DAYS = 56
+"""After how many days a catalog is old: torch has a new release about every eight weeks."""
+
+
+class Freshness(msgspec.Struct, frozen=True):
+    """What is known about the age of a catalog."""
+
+    name: str
+    as_of: str
+    days: int
+    """Since its date; negative for one of the future."""
+    most: int
+    """The days after which it is old."""
+    newer: tuple[str, ...]
+    """Editions that come with kci and are newer, and not of a day after today; the newest last."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it is old, or a newer one is there."""
+        return self.days > self.most or bool(self.newer)
+
+
+def freshness(catalog: Catalog, today: date, most: int = OUTDATED_DAYS) -> Freshness:
+    """How old a catalog is.
+
+    Args:
+        catalog: the catalog in force.
+        today: the day to compare with.
+        most: the days after which it is old.
+    """
+    as_of = date.fromisoformat(catalog.as_of)
+    newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
+    return Freshness(catalog.name, catalog.as_of, (today - as_of).days, most, newer)

@@ -1,0 +1,365 @@
+"""Lints that need the catalog: what a build.toml means at the toolkits and torch versions that it is built with.
+
+One function per rule, each a generator of findings; `MATRIX_LINTS` is the registry. A capability of a component is
+judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
+(`kci.matrix.catalog.arch_tables`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from kci.config.document import KeyPath
+from kci.config.model import Component, CudaComponent
+from kci.config.reader import Kernel
+from kci.config.values import Backend, Version, quoted
+from kci.diagnostics import Diagnostic
+from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
+from kci.matrix.catalog.arch_tables import toolkits
+from kci.matrix.catalog.rows import Catalog, Row
+from kci.matrix.selection import exclusion, select
+from kci.matrix.variants import Kind, Variant
+from kci.utils.suggest import one_of
+
+
+class Subject:
+    """A kernel with its release variants, and facts that several lints need, computed once."""
+
+    def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
+        self.kernel = kernel
+        self.catalog = catalog
+        self.variants: tuple[Variant, ...] = select(kernel, catalog).variants
+
+    def computes(self, backend: str) -> list[Version]:
+        """The compute versions that compiled variants of a backend are built with, oldest first."""
+        return self._computes.get(backend, [])
+
+    @cached_property
+    def _computes(self) -> dict[str, list[Version]]:
+        found: dict[str, set[Version]] = {}
+        for variant in self.variants:
+            if variant.compute and variant.kind is not Kind.NOARCH:
+                found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+        return {backend: sorted(versions) for backend, versions in found.items()}
+
+    def usable(self, backend: Backend) -> list[Row]:
+        """The rows that a release could use for a declared backend, if the kernel had no bounds."""
+        rows = [row for row in self.catalog.rows if row.backend == backend and row.bundled]
+        return [row for row in rows if self.kernel.build.tvm_ffi is None or row.tvm_ffi is not None]
+
+    @cached_property
+    def entries(self) -> list[_Entry]:
+        """Every known capability of every component's list, each once per list."""
+        return list(_entries(self))
+
+    def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
+        for label, component in self.kernel.build.kernel.items():
+            if isinstance(component, CudaComponent):
+                yield label, component
+
+    def toolkits_of(self, component: Component) -> list[Version]:
+        """The compute versions of the matrix at which a component is compiled."""
+        return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
+
+
+Found = tuple[KeyPath, str, str]
+"""The place of a finding, its message and its hint."""
+
+
+def lint_matrix(kernel: Kernel, catalog: Catalog) -> list[Diagnostic]:
+    """What every lint of `MATRIX_LINTS` finds in a kernel."""
+    subject, document = Subject(kernel, catalog), kernel.document
+    return [
+        (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
+        for rule, lint in MATRIX_LINTS.items()
+        for place, message, hint in lint(subject)
+    ]
+
+
+# --- capabilities -----------------------------------------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    """One capability of a component's list, and at which toolkits of the matrix what happens to it."""
+
+    place: KeyPath
+    text: str
+    siblings: tuple[str, ...]
+    """The whole list."""
+    too_old: list[Version]
+    """The toolkit is too old for it, and it is left out."""
+    too_new: list[Version]
+    """The toolkit no longer has it, and it is left out."""
+    refused: list[Version]
+    """The toolkit cannot generate it, and the list still asks for it."""
+    lost: list[Version]
+    """The toolkit could generate it, and the intersection drops it."""
+
+
+def capability_unknown(subject: Subject) -> Iterator[Found]:
+    """KCI150: no toolkit ever generated code for a capability."""
+    for place, entries in arch_lists(subject.kernel, Backend.CUDA):
+        for index, entry in enumerate(entries):
+            if not toolkits().ever_built(entry):
+                message = f"{quoted(entry[:40])} is not a capability that any CUDA toolkit supports"
+                near = _near_capability(entry)
+                hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
+                yield (*place, index), message, hint
+
+
+_CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
+"""A capability as compilers and people spell it: sm_90a, compute_80, 80, 9.0A+ptx."""
+
+
+def _near_capability(text: str) -> str:
+    found = _CAPABILITY.fullmatch(text.strip()[:40])
+    if found is None:
+        return ""
+    near = f"{found[1]}.{found[2]}{found[3].lower()}{PTX if found[4] else ''}"
+    return near if toolkits().ever_built(near) else ""
+
+
+def capability_gone(subject: Subject) -> Iterator[Found]:
+    """KCI151: a newer toolkit of the matrix does not have a capability any more, and excludes it."""
+    for entry in subject.entries:
+        if entry.too_new:
+            new = toolkits().new_name(entry.text, entry.too_new[0])
+            what = f"is called {new}" if new else "is not supported any more"
+            message = f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built there"
+            hint = (
+                f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
+            )
+            if not new or new not in entry.siblings:
+                yield entry.place, message, hint
+
+
+def capability_lost(subject: Subject) -> Iterator[Found]:
+    """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
+    for entry in subject.entries:
+        if entry.lost:
+            reason, hint = _why_lost(entry)
+            message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
+            yield entry.place, message, hint
+
+
+def capability_not_yet(subject: Subject) -> Iterator[Found]:
+    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
+    lists: dict[KeyPath, dict[Version, list[str]]] = {}
+    for entry in subject.entries:
+        if toolkits().old_name(entry.text) not in entry.siblings:  # else the same is listed by its older name
+            for version in entry.too_old:
+                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
+    for place, by_version in lists.items():
+        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
+        hint = "nothing to do, unless they are required"
+        yield place, f"{'; '.join(parts)}: not built there", hint
+
+
+def capability_refused(subject: Subject) -> Iterator[Found]:
+    """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
+    for entry in subject.entries:
+        if entry.refused:
+            message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
+            hint = "remove it, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
+            yield entry.place, message, hint
+
+
+def archs_empty(subject: Subject) -> Iterator[Found]:
+    """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
+    for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
+        for place, wanted in arch_lists(subject.kernel, backend):
+            if place[0] != "kernel":
+                continue
+            component = subject.kernel.build.kernel[str(place[1])]
+            versions = subject.toolkits_of(component)
+            empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
+            if empty:
+                message = f"no entry of `{place[-1]}` is left for {name} {_list(empty)}: the build fails there"
+                meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
+                hint = "list an arch that it supports, or narrow the versions"
+                if meant and backend is Backend.CUDA:
+                    hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
+                yield place, message, hint
+
+
+def gfx_unsupported(subject: Subject) -> Iterator[Found]:
+    """KCI156: a ROCm target outside of the reference's list: silently dropped from builds, never built for noarch."""
+    allowed = subject.catalog.archs.rocm
+    for place, entries in arch_lists(subject.kernel, Backend.ROCM):
+        effect = ", and is left out" if place[0] == "kernel" else ""
+        for index, entry in enumerate(entries):
+            if entry not in allowed:
+                message = f"{quoted(entry[:40])} is not a target that ROCm variants are built for{effect}"
+                yield (*place, index), message, f"remove it; {one_of(allowed)}"
+
+
+def _entries(subject: Subject) -> Iterator[_Entry]:
+    for label, component in subject.cuda_components():
+        wanted = component.cuda_capabilities or ()
+        versions = subject.toolkits_of(component)
+        kept = {version: set(component_archs(component, version, subject.catalog.archs)) for version in versions}
+        plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in kept.items()}
+        seen: set[str] = set()
+        for index, text in enumerate(wanted):
+            if text in seen or not toolkits().ever_built(text):
+                continue
+            seen.add(text)
+            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, wanted, [], [], [], [])
+            for version in versions:
+                taken = text.removesuffix(PTX) in plain[version]
+                if toolkits().builds(text, version):
+                    if not taken:
+                        entry.lost.append(version)
+                elif taken:
+                    entry.refused.append(version)
+                elif toolkits().newest_building(text) < version:
+                    entry.too_new.append(version)
+                else:
+                    entry.too_old.append(version)
+            yield entry
+
+
+def _why_lost(entry: _Entry) -> tuple[str, str]:
+    plain = entry.text.removesuffix(PTX)
+    for suffix in "af":
+        if any(sibling.removesuffix(PTX) == plain + suffix for sibling in entry.siblings):
+            return f"{plain}{suffix} in the same list replaces it", f"keep one of {plain} and {plain}{suffix}"
+    if plain[-1] in "af":
+        return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
+    return "the toolkit's default list does not have it", "list a capability of the default list instead"
+
+
+# --- the matrix as a whole --------------------------------------------------------------------------------------------
+
+
+def component_left_out(subject: Subject) -> Iterator[Found]:
+    """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
+    missing, bare = _without(subject)  # nothing_left reports the bare ones
+    for label, versions in missing.items():
+        without = [version for version in versions if version not in bare]
+        if without and len(versions) < len(subject.computes(Backend.CUDA)):
+            message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
+            hint = "nothing to do, if the binding compiles without it"
+            yield ("kernel", label, "cuda-minver"), message, hint
+
+
+def nothing_left(subject: Subject) -> Iterator[Found]:
+    """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
+    versions = subject.computes(Backend.CUDA)
+    missing, bare = _without(subject)
+    for label, without in missing.items():
+        place: KeyPath = ("kernel", label, "cuda-minver")
+        if versions and len(without) == len(versions):
+            message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
+            yield place, message, "lower `cuda-minver`"
+        elif bare:
+            message = f"the variants for CUDA {_list(bare)} have no component: `cuda-minver` excludes all of them"
+            hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
+            yield place, message, hint
+            bare = []
+
+
+def _without(subject: Subject) -> tuple[dict[str, list[Version]], list[Version]]:
+    """The CUDA versions of the matrix at which each component is not compiled, and those at which none is."""
+    missing = {
+        label: [version for version in subject.computes(Backend.CUDA) if too_old(component, version)]
+        for label, component in subject.cuda_components()
+    }
+    return missing, sorted(set.intersection(*map(set, missing.values()))) if missing else []
+
+
+def stable_abi_newer(subject: Subject) -> Iterator[Found]:
+    """KCI160: a stable ABI newer than the torch that a variant is built with: its configuration fails."""
+    by_backend: dict[str, list[Variant]] = {}
+    for variant in subject.variants:
+        abi = Version.parse(variant.stable_abi or "") if variant.stable_abi else None
+        if abi is not None and len(abi) > 1 and variant.torch and Version.parse(variant.torch) < abi:  # else KCI144
+            by_backend.setdefault(variant.backend, []).append(variant)
+    table = subject.kernel.build.torch.stable_abi if subject.kernel.build.torch else None
+    for backend, variants in sorted(by_backend.items()):
+        versions = sorted({Version.parse(variant.torch or "") for variant in variants})
+        every = sum(variant.backend == backend for variant in subject.variants) == len(variants)
+        which = f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
+        message = (
+            f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
+        )
+        place: KeyPath = ("torch", "stable-abi")
+        if table is not None and table.every is None:
+            place = (*place, backend)
+        yield place, message, f"use at most {versions[0].minor_text}"
+        if table is not None and table.every is not None:
+            return  # one value, one finding
+
+
+def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
+    """KCI161: bounds leave no row of the catalog for a backend that has some."""
+    build = subject.kernel.build
+    told: set[KeyPath] = set()
+    for backend in dict.fromkeys(build.general.backends):
+        mine = subject.usable(backend)
+        decisions = [exclusion(build, row) for row in mine]
+        bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
+        if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
+            continue
+        cause = bounds[-1].cause
+        if cause not in told:
+            told.add(cause)
+            message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
+            hint = "widen the bound, or choose a catalog that has the versions"
+            yield cause, message, hint
+
+
+def backend_without_rows(subject: Subject) -> Iterator[Found]:
+    """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
+    build = subject.kernel.build
+    for index, backend in enumerate(build.general.backends if build.torch is None else ()):
+        if subject.usable(backend):
+            continue
+        bundled = [row.bundled for row in subject.catalog.rows if row.backend == backend]
+        what = "no row with a tvm-ffi" if any(bundled) else "only rows that are not bundled" if bundled else "no row"
+        message = f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no variant for it"
+        hint = "add a row with an overlay in kci.toml"
+        if build.torch_noarch is not None:
+            hint = f"`kci build --variant torch-{backend}` builds it by name"
+        yield ("general", "backends", index), message, hint
+
+
+_BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
+
+
+def _inverted(kernel: Kernel, table: KeyPath) -> bool:
+    bounds = kernel.build.torch if table == ("torch",) else kernel.build.general.cuda
+    least, most = (bounds.minver, bounds.maxver) if bounds else (None, None)
+    return least is not None and most is not None and least > most
+
+
+def _versions(rows: list[Row], cause: KeyPath) -> str:
+    if cause[0] == "torch":
+        return f"torch {_list(sorted({row.torch for row in rows}))}"
+    return f"CUDA {_list(sorted({row.compute for row in rows if row.compute}))}"
+
+
+def _list(versions: Iterable[Version]) -> str:
+    return ", ".join(map(str, versions))
+
+
+MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "KCI150": capability_unknown,
+    "KCI151": capability_gone,
+    "KCI152": capability_lost,
+    "KCI153": capability_not_yet,
+    "KCI154": capability_refused,
+    "KCI155": archs_empty,
+    "KCI156": gfx_unsupported,
+    "KCI157": component_left_out,
+    "KCI158": nothing_left,
+    "KCI160": stable_abi_newer,
+    "KCI161": bounds_drop_everything,
+    "KCI162": backend_without_rows,
+}
+"""Each rule, and what finds it."""
+_OF_KEYS = ("KCI153", "KCI155")
+"""The rules that are about a key, not about its value."""

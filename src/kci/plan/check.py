@@ -1,0 +1,271 @@
+"""All that can be said about the files that people write, and what can be planned in spite of it.
+
+A broken kernel stops only itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, find_settings, locate, read_each
+from kci.config.file_lints import backend_without_component, lint_file
+from kci.config.reader import Kernel, read_kernel, shown_file
+from kci.config.settings import KCI_TOML
+from kci.config.sources.package_rules import source_findings
+from kci.config.suppression import apply_comments, apply_settings
+from kci.diagnostics import Diagnostic, Severity, in_file_order
+from kci.errors import FindingsError, KciError
+from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
+from kci.matrix.catalog.rows import Catalog, Overlay
+from kci.matrix.lints import lint_matrix
+from kci.matrix.variants import Matrix
+from kci.plan.affected import changes_since
+from kci.plan.inputs.source_lints import (
+    declared_input_missing,
+    include_not_listed,
+    lint_sources,
+    lint_standards,
+    source_escapes,
+)
+from kci.plan.inputs.source_tree import SourceTrees
+from kci.plan.plan import LeftOut
+from kci.plan.settings_lints import lint_settings
+from kci.plan.workspace import Choice, Workspace, tier_errors
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was looked at, and what was found."""
+
+    files: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
+    """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
+
+    The catalog is by default what kci.toml names, else the default edition.
+
+    Raises:
+        UsageError: a directory or the catalog named here does not exist.
+        FindingsError: the catalog is not valid.
+    """
+    by_root: dict[Path, list[str]] = {}
+    for directory in find_kernels(arguments):
+        by_root.setdefault(locate(Path(directory))[0], []).append(directory)
+    files: list[str] = []
+    found: list[Diagnostic] = []
+    for _, group in sorted(by_root.items()):
+        checked = _check_group(group, catalog, remember)
+        files += checked.files
+        found += checked.diagnostics
+    return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
+
+
+def lint_kernel(
+    kernel: Kernel,
+    catalog: Catalog,
+    directory: Path | None,
+    more: Sequence[Diagnostic] = (),
+    *,
+    errors_only: bool = False,
+) -> list[Diagnostic]:
+    """Every finding about a kernel that was read, those of reading included, without the suppressed ones.
+
+    Args:
+        kernel: the kernel.
+        catalog: the rows to judge it by.
+        directory: where it lies; None for a text alone, whose sources are not there.
+        more: what was found in its file besides.
+        errors_only: leave out warnings that take time to find.
+    """
+    found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
+    if directory is not None:
+        found += lint_sources(kernel, directory, errors_only=errors_only)
+        found += () if errors_only else lint_standards(kernel, catalog, directory)
+    found += lint_matrix(kernel, catalog)
+    return sorted(apply_comments(found, kernel.document), key=in_file_order)
+
+
+def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
+    """What `check` calls an error about one kernel: it cannot be built as its files say."""
+    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+    found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
+    kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
+    return [item for item in kept if item.severity is Severity.ERROR]
+
+
+def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> Checked:
+    """The kernels of one repository."""
+    files: list[str] = []
+    found: list[Diagnostic] = []
+    settings = FoundSettings()
+    try:
+        settings = find_settings(directories[0])
+    except FindingsError as error:
+        found += error.diagnostics
+    rows, problems = _catalog(catalog, settings)
+    found += [*problems, *tier_errors(settings)]
+    overlays: list[tuple[str | None, Overlay]] = []
+    try:
+        overlays = overlays_of(settings)
+    except FindingsError as error:
+        found += error.diagnostics
+    names = set()
+    trees = SourceTrees(remember)
+    tree = trees.of(directories[0])
+    of_sources: list[Diagnostic] = []
+    for directory in directories:
+        files.append(shown_file(directory))
+        try:
+            kernel = read_kernel(directory)
+        except FindingsError as error:
+            found += error.diagnostics
+            continue
+        names.add(kernel.build.name)
+        unlisted = list(include_not_listed(kernel, settings, tree))
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
+        of_sources += source_findings(kernel, settings, remember)
+    trees.save()
+    if settings.document is not None:
+        files.append(settings.document.path)
+        said = settings.settings
+        meant = {item.kernel for item in said.limits} | {item.kernel for item in said.overlay}
+        meant |= {item.kernel for item in said.inputs}
+        if meant - {None, *names}:
+            names |= {kernel.build.name for kernel in read_each([str(settings.root)])[0]}
+        of_settings = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+        found += apply_comments(of_settings, settings.document)
+    return Checked(tuple(files), (*apply_settings(found, settings, files), *of_sources))
+
+
+def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[Diagnostic]]:
+    if name is not None or settings.catalog is None or settings.document is None:
+        return load_catalog(name), []
+    try:
+        return load_catalog(settings.catalog), []
+    except KciError as error:
+        problem = settings.document.at_value(("catalog",), "KCI332", error.message, error.hint)
+        return load_catalog(), [problem, *error.diagnostics]
+
+
+_OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
+"""Files that every kernel depends on."""
+
+
+def without_faulty(
+    workspace: Workspace, choice: Choice, trees: SourceTrees
+) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
+    """The kernels in which `kci check` finds no error, and the others: a leg of those would fail on its machine.
+
+    A declared backend without a component (KCI130) is no fault of a kernel that has others, unless nothing else is
+    chosen; see `without_components`.
+
+    Raises:
+        FindingsError: no kernel can be planned.
+    """
+    sound: list[Kernel] = []
+    faulty = list(workspace.unread)
+    for kernel in workspace.kernels:
+        errors = kernel_errors(workspace, kernel)
+        of_sources = source_findings(kernel, workspace.settings, trees.remember)
+        errors += [item for item in of_sources if item.severity is Severity.ERROR]
+        if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
+            sound.append(kernel)
+        else:
+            errors = errors or list(backend_without_component(kernel))
+            faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+    if faulty and not sound:
+        every = [item for kernel in faulty for item in kernel.diagnostics]
+        hint = "fix them, or name other kernels; `kci check` lists all findings"
+        raise FindingsError(f"nothing is planned: {_placed(faulty)}", hint=hint, diagnostics=every)
+    faulty.sort(key=lambda item: item.path)
+    return workspace.of(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+
+
+def _placed(faulty: Sequence[FaultyKernel]) -> str:
+    """The first fault, with its file."""
+    first = faulty[0].diagnostics[0]
+    return f"{first.path}: {first.message}" if first.path else first.message
+
+
+def _bare(kernel: Kernel) -> set[str]:
+    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants."""
+    build = kernel.build
+    return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
+
+
+def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
+    """Whether what is chosen of a kernel, or one of the backends that the choice names, lacks a component."""
+    bare = _bare(kernel)
+    if not bare:
+        return False
+    asked = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
+    chosen = {variant.backend for variant in workspace.of([kernel]).matrix(choice).kernels[0].variants}
+    return bare >= {*kernel.build.general.backends} or bool(bare & asked) or (bool(chosen) and bare >= chosen)
+
+
+def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[LeftOut]]:
+    """A matrix without the variants that no component makes (KCI130), and these."""
+    bare = {kernel.build.name: (kernel, found) for kernel in workspace.kernels if (found := _bare(kernel))}
+    left: list[LeftOut] = []
+    kernels = []
+    for item in matrix.kernels:
+        kernel, backends = bare.get(item.name, (None, set()))
+        if kernel is not None:
+            faults = {fault.message.partition(" ")[0]: fault for fault in backend_without_component(kernel)}
+            for variant in item.each_once():
+                if variant.backend in backends:
+                    why = faults[variant.backend]
+                    where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
+                    left.append(LeftOut(item.name, variant.name, *where))
+        kept = tuple(variant for variant in item.variants if variant.backend not in backends)
+        kernels.append(replace(item, variants=kept))
+    return replace(matrix, kernels=tuple(kernels)), left
+
+
+def require_readable(workspace: Workspace, remember: Path | None = None) -> list[Diagnostic]:
+    """What is wrong with the sources of kernels, as warnings: workflows need names, paths and plans.
+
+    The plan of a run sets such a kernel aside, and the gate is red for it. In the folder `remember`, facts about files
+    are kept from run to run; without it every file is read.
+
+    Raises:
+        FindingsError: `kci check` finds an error in a build.toml.
+    """
+    wrong, told = list(workspace.unread), []
+    for kernel in workspace.kernels:
+        errors = kernel_errors(workspace, kernel)
+        if errors:
+            wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+        of_sources = source_findings(kernel, workspace.settings, remember)
+        told += [replace(item, severity=Severity.WARNING) for item in of_sources if item.severity is Severity.ERROR]
+    if wrong:
+        every = [found for item in wrong for found in item.diagnostics]
+        raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)
+    return told
+
+
+def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
+    """The directories of the kernels that a change since a base touches.
+
+    `kernels` has their names by directory; a name is empty where build.toml cannot be read.
+    """
+    if not kernels:
+        return frozenset()
+    changes = changes_since(Path(next(iter(kernels))), base)
+    changed = [changes.root.resolve() / file for file in changes.files]
+    catalog = workspace.catalog_file
+    if any(_OF_ALL.fullmatch(file) for file in changes.files) or (catalog and catalog.resolve() in changed):
+        return frozenset(kernels)
+    root, settings = workspace.settings.root, workspace.settings.settings
+    return frozenset(
+        path
+        for path, name in kernels.items()
+        for places in [[Path(path), *(root / entry for entry in settings.inputs_of(name))]]
+        if any(file.is_relative_to(place.resolve()) for place in places for file in changed)
+    )

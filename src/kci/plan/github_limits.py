@@ -1,0 +1,332 @@
+"""The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits, and what of it a fork gets.
+
+One kernel is one flat workflow with a matrix, or with several. Of several kernels each is a unit of its own: a caller
+job has one entry for each of its kernels and starts the reusable workflow for it; there the kernel's legs are one
+matrix, and its tree is merged. So a kernel's state depends on that kernel only, and no matrix has more than one
+kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, Severity, finding
+from kci.errors import FindingsError, UsageError, rule_error
+from kci.matrix.catalog.runners import is_hosted
+from kci.matrix.variants import Kind, objects_name
+from kci.plan.plan import (
+    MAX_MATRIX,
+    MAX_SHARDS,
+    LeftOut,
+    Leg,
+    Plan,
+    Role,
+    TestLeg,
+    allowances,
+    promised,
+    shard_count,
+    shard_of,
+)
+from kci.utils.file_names import twins
+
+MAX_OUTPUT_UNITS = 1024 * 1024 // 2
+"""UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
+
+MANY_JOBS = 500
+"""Jobs from which on GitHub's page of a run is hard to use; one of 1,350 jobs was not shown at all."""
+
+MAX_ARTIFACT_NAME = 255
+"""Characters of an artifact's name; it becomes the name of a file when it is downloaded."""
+
+SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
+"""The way out of a plan with too many legs."""
+
+LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
+"""What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
+
+TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
+"""What a job that tests gets to know."""
+
+LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
+"""Keys that a job has only where there is such a limit or need."""
+
+OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
+"""What a job gets to know about objects, each where there is something to know."""
+
+
+def github_matrix(plan: Plan, shard: int | None = None, role: str = Role.WHOLE) -> str:
+    """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
+
+    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg.
+
+    Raises:
+        UsageError: there is no such shard.
+        FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
+            two artifacts of one name (KCI307).
+    """
+    refuse_errors(check_limits(plan))
+    legs = {number: [leg for leg in plan.legs if leg.shard == number] for number in range(max(1, len(plan.shards)))}
+    found = [matrix for same in legs.values() for matrix in _in_jobs(_matrices(plan.tier, same)[role], role)]
+    if shard is None and len(found) > 1:
+        message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
+        hint = f"print each of the {len(found)} matrices with --shard 0 to {len(found) - 1}"
+        raise rule_error("KCI305", message, hint=hint)
+    if shard is not None and not 0 <= shard < len(found):
+        raise UsageError(f"there is no shard {shard}", hint=f"the plan has {len(found)}, counted from 0")
+    return msgspec.json.encode(found[shard or 0]).decode()
+
+
+def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
+    """A matrix as those of several jobs, if it is one of parts and has more than one job may have; at least one."""
+    entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
+    return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
+
+
+def part_matrices(plan: Plan, *, each: bool) -> int:
+    """How many jobs with a matrix the parts of a plan need: of all kernels, or of the one that needs the most."""
+    sizes = Counter(leg.kernel if each else "" for leg in plan.legs if leg.role is Role.PART)
+    return -(-max(sizes.values(), default=0) // MAX_MATRIX)
+
+
+def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+
+    `jobs` is the number of jobs with a matrix that a workflow file has for parts; None for as many as are needed.
+    """
+    found = [*artifact_problems(plan), *_output_problems(plan), *_more_parts(plan, jobs, each=False)]
+    for (shard, role), size in sorted(Counter((leg.shard, leg.role) for leg in plan.legs).items()):
+        if size > MAX_MATRIX and role is not Role.PART:
+            here = [leg.kernel for leg in plan.legs if (leg.shard, leg.role) == (shard, role)]
+            message = f"matrix {shard} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX}"
+            needed = shard_count(plan.legs)
+            hint = (
+                f"plan {needed} matrices: `--shards {needed}`"
+                if max(Counter(here).values()) <= MAX_MATRIX and needed < MAX_SHARDS
+                else SMALLER
+            )
+            found.append(finding("KCI305", message, hint=hint))
+    if len(plan.legs) > MANY_JOBS:
+        message = f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable"
+        found.append(finding("KCI308", message, hint=SMALLER))
+    return found
+
+
+def refuse_errors(found: Iterable[Diagnostic]) -> None:
+    """Raise the errors among what was found as one FindingsError."""
+    problems = [item for item in found if item.severity is Severity.ERROR]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
+
+
+def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
+    """What a job of the matrix gets to know about its leg."""
+    entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
+    entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+    said = {key: getattr(leg, key) for key in OBJECT_KEYS}
+    if leg.kind is not Kind.NOARCH and leg.builder is None:
+        said["objects"] = objects_name(leg.kernel, leg.name)
+    return entry | {key: value for key, value in said.items() if value not in (None, "", ()) and value is not False}
+
+
+def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
+    """The jobs that test as a workflow's matrix."""
+    return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
+
+
+def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """By role."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
+    for leg in legs:
+        found[leg.role]["include"].append(leg_entry(tier, leg))
+    return found
+
+
+def _more_parts(plan: Plan, jobs: int | None, *, each: bool) -> list[Diagnostic]:
+    needed = part_matrices(plan, each=each)
+    if jobs is None or needed <= jobs:
+        return []
+    message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file has {jobs}"
+    return [finding("KCI305", message, hint="run `kci render`: it writes more of them")]
+
+
+_LEGS = {Role.WHOLE: "legs", Role.PART: "part legs", Role.LINK: "link legs"}
+
+
+def artifact_problems(plan: Plan) -> list[Diagnostic]:
+    """Artifacts that GitHub would refuse because of their names: KCI307."""
+    names = [leg.artifact for leg in plan.legs]
+    hint = "rename one of the kernels"
+    problems = [finding("KCI307", f"two legs have an artifact named {name}", hint=hint) for name in twins(names)]
+    long = [name for name in names if len(name) > MAX_ARTIFACT_NAME]
+    return problems + [finding("KCI307", f"the artifact's name is too long: {name[:60]}…", hint=hint) for name in long]
+
+
+def _output_problems(plan: Plan) -> list[Diagnostic]:
+    """All matrices of a plan are outputs of one job, and the limit is for them together."""
+    units = sum(
+        output_units(msgspec.json.encode(matrix).decode())
+        for shard in plan.shards
+        for matrix in _matrices(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index]).values()
+        if matrix["include"]
+    )
+    if units <= MAX_OUTPUT_UNITS:
+        return []
+    message = f"the matrices have {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+    return [finding("KCI306", message, hint=SMALLER)]
+
+
+def output_units(text: str) -> int:
+    """How much of the limit of a job's outputs a text takes."""
+    return len(text.encode("utf-16-le")) // 2
+
+
+MAX_JOBS = 1000
+"""Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
+lists up to 1,000, could not all be fetched by a second attempt."""
+
+NO_JOBS: dict[str, list[Any]] = {"include": []}
+"""A matrix of nothing; what is to run with it is asked first."""
+
+SLACK = 200
+"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
+
+OWN_JOBS = 2
+"""The jobs beside those of the kernels: the plan and the gate."""
+
+
+def caller_count(kernels: int) -> int:
+    """How many caller jobs a repository of so many kernels needs."""
+    return max(1, -(-kernels // SLACK))
+
+
+def run_jobs(kernels: int, legs: int) -> int:
+    """The jobs of a run that builds so many legs of so many kernels; each kernel has one job that merges."""
+    return legs + kernels + OWN_JOBS
+
+
+def work_of(
+    plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
+) -> str:
+    """One line for `fromJSON`: a list with the matrix of each caller job.
+
+    An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
+    those of its `parts` (`more_parts` where there are several jobs for them) and its `links`, how many legs may run at
+    once (`parallel`, and `parts_parallel` of parts and links), the part of the plan that merging is held against
+    (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
+    from which variants are carried over (`tree_run`, from `trees` by kernel). Where nothing is merged (`unmerged`), a
+    kernel is there for its tests alone, too.
+    """
+    return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
+
+
+def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+
+    `jobs` as for `check_limits`.
+    """
+    found = [*artifact_problems(plan), *_more_parts(plan, jobs, each=True)]
+    work = _work(plan, count, {})
+    for caller in work:
+        sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
+                 for entry in caller["include"] for role in (Role.WHOLE, Role.LINK)}  # fmt: skip
+        found += [
+            finding(
+                "KCI305", f"{name} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER
+            )
+            for (name, role), size in sizes.items()
+            if size > MAX_MATRIX
+        ]
+        if len(caller["include"]) > MAX_MATRIX:
+            message = f"a caller job has {len(caller['include'])} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
+            found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
+    units = output_units(msgspec.json.encode(work).decode())
+    if units > MAX_OUTPUT_UNITS:
+        message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+        found.append(finding("KCI306", message, hint=SMALLER))
+    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
+    if jobs > MAX_JOBS:
+        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=SMALLER))
+    elif jobs > MANY_JOBS:
+        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=SMALLER))
+    return found
+
+
+def _work(
+    plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1, *, unmerged: bool = False
+) -> list[dict[str, Any]]:
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    # A kernel without a build is there if the run tests a tree of an earlier run.
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run or unmerged})
+    carried = {item.kernel for item in plan.skipped}
+    index = {name: number for number, name in enumerate(names)}
+    most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
+    promise = promised(plan)
+    parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
+    found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
+    for name in names:
+        whole, parts_parallel = most[index[name]]
+        matrices = _matrices(plan.tier, by_kernel.get(name, ()))
+        first, *others = _in_jobs(matrices[Role.PART], Role.PART)
+        work = matrices | {
+            "parts": first,
+            **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
+            "parallel": whole or MAX_MATRIX,
+            "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
+            "plan": promise | {"kernels": []} if unmerged else parts[name],
+            "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
+            "tree_run": trees.get(name, "") if name in carried else "",
+        }
+        found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
+    return found
+
+
+FORK_RULE = "KCI315"
+"""A leg that a fork's pull request does not get, and no other run builds."""
+
+WAITING_RULE = "KCI316"
+"""A leg that waits for a maintainer, or was built before one came."""
+
+_REASON = "a pull request from a fork runs on GitHub's own machines only"
+_WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
+_ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hosts"
+
+
+def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
+    """The plan without the legs that need a self-hosted machine: unreviewed code must not reach one.
+
+    Where that is `dispatched`, a maintainer starts the others (KCI316); otherwise they are not built (KCI315).
+    """
+    rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
+    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
+    built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
+    tests = tuple(test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner))
+    return _without(plan, refused, rule, reason, tests)
+
+
+def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
+    """What `only_hosted` leaves untested of the whole plan: KCI317."""
+    return [
+        finding("KCI317", f"{test.kernel} is not tested on {test.name}: {_REASON}", path=test.path)
+        for test in whole.tests
+        if test not in part.tests
+    ]
+
+
+def only_own(plan: Plan) -> Plan:
+    """The legs that `only_hosted` leaves out, for the run that a maintainer has started. It tests nothing."""
+    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE, ())
+
+
+def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
+    left = [
+        LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+    ]
+    kept = tuple(leg for leg in plan.legs if leg not in refused)
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

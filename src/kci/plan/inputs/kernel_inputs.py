@@ -1,0 +1,279 @@
+"""What the variants of a kernel are made from: which file decides which variant, and why.
+
+One answer for every question about it: what does a change touch (`affected`), what is a variant made from
+(`fingerprint`), what does a compiler see (the builders).
+
+A compiled variant is made from the sources that its components and the binding list, from the headers that build.toml
+lists anywhere, from what kci.toml declares, and from the files of the Python package that are installed with it; a
+variant of Python only is made from the package. No other file counts, and a build sees no other file.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from kci.config.discovery import FoundSettings, find_settings, locate
+from kci.config.model import Build, Component
+from kci.config.reader import BUILD_TOML
+from kci.config.values import HEADER_ENDINGS, Version, python_name
+from kci.errors import FindingsError, rule_error
+from kci.matrix.archs import compiled_components
+from kci.matrix.variants import Kind, Variant
+from kci.plan.inputs.source_tree import EntryKind, SourceTree
+from kci.utils.walk import is_bytecode
+
+BINDING = ""
+"""In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""
+
+SEALED = ("metadata.json", "metadata.json.sigstore")
+"""Sealing a variant writes them; a copy of them in the package would be taken for the real one."""
+
+_TESTS = "tests"
+_ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
+_PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
+"""What pytest reads beside the tests and in every directory above; some of it only if that speaks of pytest."""
+
+_Files = frozenset[tuple[str, str]]
+"""Paths in the tree, and the real path behind each, empty without a file."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """What a file decides: the variants of some components, or of every kind of them, and why."""
+
+    labels: frozenset[str]
+    """The components; `BINDING` stands for every compiled variant."""
+    noarch: bool
+    reason: str
+
+
+def active(build: Build, variant: Variant) -> dict[str, Component]:
+    """The components compiled into a variant, by label; `cuda-minver` can exclude some (docs/format.md#components)."""
+    if variant.kind is Kind.NOARCH:
+        return {}
+    compute = Version.parse(variant.compute) if variant.compute else None
+    return compiled_components(build, variant.backend, compute)
+
+
+def package_path(build: Build) -> str:
+    """Where the Python package lies, relative to the kernel's directory (docs/format.md#visible-files)."""
+    return f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
+
+
+def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
+    """Whether a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree)."""
+    if name in SEALED or is_bytecode(name):
+        return False
+    return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
+
+
+class KernelInputs:
+    """The files of one kernel, and which of its variants each decides.
+
+    Args:
+        build: what build.toml says.
+        directory: the kernel's.
+        tree: the files of its repository; without one, those of its directory alone.
+        extra: what kci.toml declares: files and directories outside of the kernel, relative to the tree's root.
+
+    Raises:
+        FindingsError: a declared input is not in the tree (KCI333).
+    """
+
+    def __init__(
+        self, build: Build, directory: Path, tree: SourceTree | None = None, extra: Sequence[str] = ()
+    ) -> None:
+        self.build = build
+        self.tree = tree or SourceTree(directory)
+        real = os.path.realpath(directory)
+        if real != self.tree.root and not real.startswith(f"{self.tree.root}/"):
+            raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
+        self.kernel = real[len(self.tree.root) + 1 :]
+        self.declared = tuple(self._declared(entry) for entry in extra)
+        """What kci.toml declares: real paths in the tree."""
+        self._by_labels: dict[tuple[str, ...], _Files] = {}
+
+    def of(self, variant: Variant) -> _Files:
+        """The files that decide a variant; raises a FindingsError if a directory cannot be read."""
+        return self.compiled_from(variant) | self.package_of(variant)
+
+    def compiled_from(self, variant: Variant) -> _Files:
+        """Those of `of` that compilers see, the package aside."""
+        if variant.kind is Kind.NOARCH:
+            return frozenset()
+        labels = tuple(sorted({BINDING, *active(self.build, variant)}))
+        if labels not in self._by_labels:
+            found = set(self._headers)
+            for label in labels:
+                found |= self._listed.get(label, frozenset())
+            for place in self.declared:
+                found.update(self._below(place))
+            self._by_labels[labels] = frozenset(found)
+        return self._by_labels[labels]
+
+    def package_of(self, variant: Variant) -> _Files:
+        """Those of `of` that are files of the Python package, which the variant carries."""
+        return self._package[variant.kind is not Kind.NOARCH]
+
+    def everything(self) -> _Files:
+        """Every file of the kernel and of what is declared: for builders that look at more than the native one."""
+        return frozenset(item for place in (self.kernel, *self.declared) for item in self._below(place))
+
+    def visible(self) -> frozenset[str]:
+        """The paths that some variant's build sees."""
+        files = self._headers.union(*self._listed.values(), *self._package)
+        declared = (path for place in self.declared for path, _ in self._below(place))
+        return frozenset([*(path for path, _ in files), *declared])
+
+    def effect(self, path: str) -> Effect:
+        """What the file at a path of the tree decides."""
+        package, installed = map(_with_parents, self._package)
+        noarch = path in package and self.build.torch_noarch is not None
+        if path in installed:
+            return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
+        if any(path == place or path.startswith(f"{place}/") for place in self.declared):
+            return Effect(frozenset({BINDING}), noarch, "declared in kci.toml, so every compiled variant sees it")
+        readers = [label for label, files in self._listed.items() if path in _with_parents(files)]
+        if BINDING in readers:
+            reason = "source of the binding, which every compiled variant has"
+            return Effect(frozenset({BINDING}), noarch, reason)
+        if path in _with_parents(self._headers):
+            return Effect(frozenset({BINDING}), noarch, f"header of {_labelled(readers)}, which every component sees")
+        if readers:
+            return Effect(frozenset(readers), noarch, f"source of {_labelled(readers)}")
+        if noarch:
+            return Effect(frozenset(), True, "part of the Python package of variants without compiled code")
+        if path in package:
+            return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
+        return Effect(frozenset(), False, "no `src` of build.toml lists it")
+
+    def is_test(self, path: str) -> bool:
+        """Whether the kernel's tests read a file, or might if it were there."""
+        files, folders = self.tests
+        return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
+
+    @cached_property
+    def tests(self) -> tuple[_Files, frozenset[str]]:
+        """The files of the kernel's tests, as `of` says them, and the directories that they lie in, behind links too.
+
+        The tests are a folder, and what pytest reads around it.
+        """
+        around = [self.kernel]
+        while around[-1]:
+            around.append(around[-1].rpartition("/")[0])
+        beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
+        places = [self.inside(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        files: set[tuple[str, str]] = set()
+        folders: set[str] = set()
+        while places:
+            place = places.pop()
+            real = self.tree.real(place)
+            if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
+                files.add((place, self.tree.file(place) or ""))
+            elif real not in folders:
+                folders.add(real)
+                places += self.tree.below(real)
+        return frozenset(files), frozenset(folders)
+
+    def _may_be_of_pytest(self, path: str) -> bool:
+        real = self.tree.file(path)
+        return real is None or not path.endswith(_ALSO_OF_OTHERS) or b"pytest" in self.tree.content(real)
+
+    def inside(self, path: str) -> str:
+        """A path of build.toml in the tree."""
+        return f"{self.kernel}/{path}" if self.kernel else path
+
+    def shown(self, path: str) -> str:
+        """A path of the tree as seen from the kernel's directory; this is how fingerprints name files."""
+        if not self.kernel:
+            return path
+        prefix = f"{self.kernel}/"
+        return path[len(prefix) :] if path.startswith(prefix) else posixpath.relpath(path, self.kernel)
+
+    def _declared(self, entry: str) -> str:
+        real = self.tree.real(entry)
+        if not real:
+            message = f"the declared input {entry!r} is not there, or not in the repository"
+            raise rule_error("KCI333", message, path="kci.toml")
+        return real
+
+    @cached_property
+    def _listed(self) -> dict[str, _Files]:
+        # by component, `BINDING` among them
+        framework = self.build.torch or self.build.tvm_ffi
+        lists = {BINDING: framework.src} if framework is not None else {}
+        lists |= {label: part.src for label, part in self.build.kernel.items()}
+        return {label: frozenset(self._entries(src)) for label, src in lists.items()}
+
+    @cached_property
+    def _headers(self) -> _Files:
+        # of whatever component, and data beside the package: the reference shows them to all
+        every = (item for files in self._listed.values() for item in files)
+        found = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
+        if endings := tuple(f".{ending}" for ending in self.build.data_extensions):
+            beside = self.tree.below(posixpath.dirname(self.inside(package_path(self.build))))
+            found.update(item for item in beside.items() if item[0].endswith(endings))
+        return frozenset(found)
+
+    def _entries(self, src: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for entry in src:
+            path = posixpath.normpath(self.inside(entry))
+            if path.startswith(("/", "../")):
+                continue
+            real = self.tree.real(path)
+            if real is not None and self.tree.kind(real) is EntryKind.DIRECTORY:
+                yield from ((path + name[len(real) :], behind) for name, behind in self.tree.below(real).items())
+            else:
+                yield path, self.tree.file(path) or ""
+
+    @cached_property
+    def _package(self) -> tuple[_Files, _Files]:
+        # what a noarch variant carries of it, and what a compiled one does
+        where = self.inside(package_path(self.build))
+        real = self.tree.real(where)
+        if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
+            return frozenset(), frozenset()
+        entries = {path[len(real) + 1 :]: behind for path, behind in self.tree.below(real).items()}
+        installed = [name for name in entries if is_installed(name, self.build, compiled=False)]
+        compiled = [name for name in installed if is_installed(name, self.build, compiled=True)]
+        all_files, some = (
+            frozenset((f"{where}/{name}", entries[name]) for name in names) for names in (installed, compiled)
+        )
+        return all_files, some
+
+    def _below(self, place: str) -> list[tuple[str, str]]:
+        if self.tree.kind(place) is EntryKind.DIRECTORY:
+            # What build.toml says is counted by itself, without its comments.
+            own = self.inside(BUILD_TOML)
+            return [item for item in self.tree.below(place).items() if item[0] != own]
+        return [(place, self.tree.file(place) or "")]
+
+
+def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:
+    """The inputs of a kernel in the repository that it lies in, with what its kci.toml declares.
+
+    Raises:
+        FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
+    """
+    found = settings or find_settings(directory)
+    return KernelInputs(build, directory, SourceTree(locate(directory)[0]), found.settings.inputs_of(build.name))
+
+
+def _labelled(labels: Iterable[str]) -> str:
+    return ", ".join(f"kernel.{label}" for label in sorted(labels))
+
+
+def _with_parents(files: _Files) -> frozenset[str]:
+    """Where a change changes some files: they, what is behind a link, and each link or submodule on the way to one."""
+    found: set[str] = set()
+    for place in (part for item in files for part in item):
+        here = place
+        while here and here not in found:
+            found.add(here)
+            here = here.rpartition("/")[0]
+    return frozenset(found)

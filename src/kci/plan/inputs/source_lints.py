@@ -1,0 +1,406 @@
+"""Lints of the files that a build.toml names, and of flags that do not suit them.
+
+Are the files there, inside the kernel, and all that a build needs? The reference builds in a sandbox in which only
+files named in a `src` list are visible, so that a header in the directory of a source is not enough
+(docs/format.md#visible-files).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kci.config.discovery import FoundSettings, locate
+from kci.config.document import KeyPath
+from kci.config.file_lints import asks_the_processor, flags_of, newer_processor_flags
+from kci.config.minimum_versions import floors
+from kci.config.reader import Kernel
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import KciError
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.selection import select
+from kci.matrix.variants import Kind
+from kci.plan.inputs.kernel_inputs import KernelInputs
+from kci.plan.inputs.source_tree import EntryKind, SourceTree
+from kci.utils.suggest import nearest_name
+
+_SPLICE = re.compile(rb"\\[ \t\v\f]*\n")
+# A string without an end goes to that of its line: looking for the end from each quote anew might take for ever.
+_COMMENT_OR_STRING = re.compile(
+    rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
+)
+_INCLUDE = re.compile(
+    rb"""^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*(?:"([^"\n]{1,400})"|<([^<>\n]{1,400})>)""", re.MULTILINE
+)
+
+_CONDITIONAL = re.compile(
+    rb"""^[ \t\v\f]*\#[ \t\v\f]*(include|define|endif|ifdef|ifndef|if)\b"""
+    rb"""[ \t\v\f]*(?:[<"]([^">\n]{1,400})[>"]|(\w+))?""",
+    re.MULTILINE,
+)
+
+
+def quoted_includes(raw: bytes) -> list[str]:
+    """The names that a source includes in quotes, outside of comments and strings, in order."""
+    return [name for name, quoted in _included(raw) if quoted] if b'"' in raw else []
+
+
+def included(raw: bytes) -> list[str]:
+    """The same, and those in angle brackets."""
+    return [name for name, _ in _included(raw)]
+
+
+def certain_includes(raw: bytes) -> list[str]:
+    """The names that a source includes on no condition but that of an include guard, in order."""
+    if b"include" not in raw:
+        return []
+    text = _plain(raw)
+    found = []
+    certain: list[bool] = []
+    guard = b""
+    for word, name, macro in _CONDITIONAL.findall(text):
+        match word:
+            case b"include" if name and all(certain):
+                found.append(name.decode("utf-8", "replace"))
+            case b"endif" if certain:
+                certain.pop()
+            case b"define" if macro == guard and certain:
+                certain[-1] = True  # right behind its #ifndef
+            case b"if" | b"ifdef" | b"ifndef":
+                certain.append(False)
+        guard = macro if word == b"ifndef" else b""
+    return found
+
+
+def _included(raw: bytes) -> list[tuple[str, bool]]:
+    if b"include" not in raw:
+        return []
+    found = _INCLUDE.finditer(_plain(raw))
+    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in found]
+
+
+def _plain(raw: bytes) -> bytes:
+    # without comments and the byte order mark, with LF at the ends of its lines, and joined where a line goes on
+    text = raw.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\\" in text:
+        text = _SPLICE.sub(b"", text)
+    return _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], text)
+
+
+GENERATED = frozenset({"torch-ext/registration.h"})
+"""Headers that the generated project brings along (docs/format.md#visible-files)."""
+
+MAX_MISSING = 50
+"""How many missing sources of a file are named one by one."""
+
+
+class _Source(NamedTuple):
+    """An entry of a `src` list, with where its quoted includes are looked for."""
+
+    place: KeyPath
+    text: str
+    include: tuple[str, ...]
+
+
+def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
+    """Every finding about the files of a kernel; with `errors_only` no source is read."""
+    found = [*source_missing(kernel, directory)]
+    if not errors_only:
+        lints = (include_missing, newer_processor, pybind_included)
+        found += [item for lint in lints for item in lint(kernel, directory)]
+    return found
+
+
+def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI137: a path that is absolute or leads out of the kernel; asks nothing of the disk."""
+    for source in _sources(kernel):
+        if escapes(source.text):
+            message = f"{quoted(source.text[:100])} leads out of the kernel's directory"
+            hint = "name files inside the kernel, relative to its build.toml"
+            yield kernel.document.at_value(source.place, "KCI137", message, hint)
+
+
+@lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
+def escapes(path: str) -> bool:
+    """Whether a path is absolute, has a drive, or has more `..` than directories before them."""
+    slashed = path.replace("\\", "/")
+    if slashed.startswith("/") or slashed[1:2] == ":":
+        return True
+    return ".." in slashed and f"{_normal(slashed)}/".startswith("../")
+
+
+def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI136: a file of a `src` list does not exist. One that `escapes` is not looked at."""
+    tree = SourceTree(directory)
+    missing = 0
+    for source in _sources(kernel):
+        if escapes(source.text):
+            continue
+        if not source.text.strip() or "\0" in source.text or not _is_there(tree, source.text):
+            missing += 1
+            if missing > MAX_MISSING:
+                continue
+            hint = "paths are relative to the kernel's directory, not to the file's table"
+            if any(char in source.text for char in "*?["):
+                hint = "patterns are not expanded: name every file"
+            elif submodule := submodule_of(directory, source.text):
+                hint = f"it lies in the git submodule {submodule}: `git submodule update --init --recursive` fetches it"
+            elif near := _nearest_file(tree, source.text):
+                hint = f"did you mean `{near}`?"
+            yield kernel.document.at_value(source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
+    if missing > MAX_MISSING:
+        message = f"{missing - MAX_MISSING} more sources do not exist"
+        hint = "are they generated, or is the checkout incomplete?"
+        yield finding("KCI136", message, path=kernel.document.path, hint=hint)
+
+
+def submodule_of(directory: Path, path: str) -> str:
+    """The submodule, as .gitmodules names its folder, that a path of a kernel lies in; empty for none."""
+    root, _ = locate(directory)
+    try:
+        modules = (root / ".gitmodules").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    inside = os.path.relpath(directory.resolve() / path, root)
+    places = re.findall(r"^\s*path\s*=\s*(.+?)\s*$", modules, re.MULTILINE)
+    return next((place for place in places if Path(inside).is_relative_to(place)), "")
+
+
+def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI514: a directory of an `include` list does not exist. Compilers pass over it, and then miss a header."""
+    build = kernel.build
+    lists = [((name,), table.include) for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)) if table]
+    for place, include in [*lists, *((("kernel", name), item.include) for name, item in build.kernel.items())]:
+        for index, text in enumerate(include or ()):
+            if escapes(text) or "\0" in text or (directory / text).is_dir():
+                continue
+            folder, _, name = text.rstrip("/").rpartition("/")
+            near = nearest_name(name, _folders(directory / folder))
+            hint = f"did you mean `{posixpath.join(folder, near)}`?" if near else "name a directory, or leave it out"
+            message = f"the include directory {text[:100]!r} does not exist"
+            yield kernel.document.at_value((*place, "include", index), "KCI514", message, hint)
+
+
+def _folders(place: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _nearest_file(tree: SourceTree, path: str) -> str:
+    # a name in its folder that is near, or the same name in another folder
+    folder, _, name = path.rpartition("/")
+    try:
+        here = tree.real(folder)
+        entries = {} if here is None else tree.entries(here)
+        beside = [entry for entry, kind in entries.items() if kind is EntryKind.FILE]
+        if near := nearest_name(name, beside):
+            return posixpath.join(folder, near)
+        elsewhere = [
+            posixpath.join(place, name)
+            for place, kind in tree.entries("").items()
+            if kind is EntryKind.DIRECTORY and name in tree.entries(place)
+        ]
+    except KciError:
+        return ""
+    return elsewhere[0] if len(elsewhere) == 1 else ""
+
+
+def _is_there(tree: SourceTree, path: str) -> bool:
+    # a link to nowhere is there too; a folder of many files is read once
+    folder, _, name = path.rpartition("/")
+    try:
+        here = tree.real(folder)
+        return (here is not None and name in tree.entries(here)) or os.path.lexists(f"{tree.root}/{path}")
+    except KciError:
+        return False
+
+
+def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
+
+    An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
+    """
+    try:
+        inputs = KernelInputs(
+            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
+        )
+        visible = inputs.visible()
+    except KciError:
+        return  # said where the input is declared
+    reported: set[str] = set()
+    for source in _sources(kernel):
+        path = _normal(inputs.inside(source.text))
+        if escapes(source.text) or not path.endswith(SOURCE_ENDINGS):
+            continue
+        folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
+        for name in quoted_includes(_content(tree, path)):
+            places = (_normal(posixpath.join(folder, name)) for folder in folders)
+            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not found or not visible.isdisjoint(found) or found[0] in reported:
+                continue
+            shown = inputs.shown(found[0])
+            if shown in GENERATED:
+                continue
+            reported.add(found[0])
+            outside = escapes(shown)
+            where = "lies outside of the kernel" if outside else "is in no `src` list"
+            message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
+            hint = _DECLARE if outside else f'add "{shown}" to this `src`'
+            yield kernel.document.at_value(source.place, "KCI138", message, hint)
+
+
+_DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
+
+
+def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI164: a flag asks for newer processors than all users have, and no source asks which one it runs on."""
+    newer = newer_processor_flags(kernel)
+    tree = SourceTree(directory)
+    if not newer or any(asks_the_processor(_content(tree, source.text)) for source in _sources(kernel)):
+        return
+    for flag, part in newer:
+        message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
+        hint = "leave it out, or compile such code in a component of its own and ask before it is called (`cpuid`)"
+        yield kernel.document.at_value(flag.place, "KCI164", message, hint)
+
+
+_PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
+
+
+def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
+    reached = _Reached(directory, certain_includes)
+    if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
+        return
+    for source in _sources(kernel):
+        if source.text.endswith(HEADER_ENDINGS):
+            continue  # what includes it is looked at
+        for file, names in reached.of(source):
+            name = next(filter(_PYBIND.fullmatch, names), "")
+            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
+                through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
+                message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
+                message += "Python's limited API (Py_LIMITED_API), which every native module has"
+                yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
+                break
+
+
+INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+
+
+class _Reached:
+    """The kernel's files that its sources include, each read once."""
+
+    def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
+        self.tree = SourceTree(directory)
+        self._read = read
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
+
+    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+        """A source and what it includes, also through others; each with the names of no such file."""
+        todo = [_normal(source.text)]
+        seen = set(todo)
+        for file in todo:  # which grows
+            own, foreign = self._includes(file, source.include)
+            todo += sorted(own - seen)
+            seen |= own
+            yield file, foreign
+
+    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
+        known = self._known.get((file, include))
+        if known is None:
+            own, foreign = known = self._known[file, include] = (set(), [])
+            for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
+                paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
+                path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
+                if path is None:
+                    foreign.append(name)
+                else:
+                    own.add(path)
+        return known
+
+
+def _content(tree: SourceTree, path: str) -> bytes:
+    # empty for a file that is missing or cannot be read, which other lints say
+    try:
+        real = None if escapes(path) else tree.file(path)
+        return tree.content(real) if real is not None else b""
+    except KciError:
+        return b""
+
+
+def _sources(kernel: Kernel) -> Iterator[_Source]:
+    build = kernel.build
+    for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
+        for index, text in enumerate(table.src if table else ()):
+            yield _Source((name, "src", index), text, table.include or () if table else ())
+    for label, component in build.kernel.items():
+        for index, text in enumerate(component.src):
+            yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
+
+
+@lru_cache(maxsize=65536)
+def _normal(path: str) -> str:
+    return posixpath.normpath(path) if path else ""
+
+
+def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+    """KCI333: `[[inputs]]` names what is not in the repository."""
+    if settings.document is None:
+        return
+    for index, entry in enumerate(settings.settings.inputs):
+        for number, path in enumerate(entry.paths):
+            if not tree.real(path):
+                message = f"{quoted(path[:100])} is not in the repository"
+                hint = "name a file or directory relative to kci.toml"
+                yield settings.document.at_value(("inputs", index, "paths", number), "KCI333", message, hint)
+
+
+_STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
+_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+"""Headers of torch, without those that are made for older standards."""
+_NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
+"""Sources that another compiler takes, whose flags are others."""
+_OLD_CENTURY = 90
+
+
+def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
+    """KCI159: one finding for each flag that names a C++ standard older than the headers of a torch accept.
+
+    What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
+    """
+    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi"]
+    old = [(flag, int(found[1])) for flag, found in named if found is not None]
+    if not old:
+        return
+    torches: dict[str, set[Version]] = {}
+    for variant in select(kernel, catalog).variants:
+        if variant.kind is Kind.FULL and variant.torch:
+            torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
+    reached = _Reached(directory, included)
+    for flag, year in old:
+        standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
+        built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
+        needed = {
+            torch: max(least for since, least in floors().cxx_standard.items() if Version.parse(since) <= torch)
+            for torch in sorted(built)
+        }
+        lacking = [torch for torch, least in needed.items() if standard < least]
+        others = _NOT_GIVEN.get(str(flag.place[-2]), ())
+        sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
+        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
+        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
+            which = ", ".join(map(str, lacking))
+            asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            hint = "remove it: each build has the standard of its torch"
+            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)

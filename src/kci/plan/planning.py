@@ -1,0 +1,238 @@
+"""From a workspace to the plan of a run, and to what has to be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.discovery import locate
+from kci.config.reader import Kernel
+from kci.config.settings import KCI_TOML
+from kci.config.suppression import suppressed_in_trees, tree_place
+from kci.config.values import Grouping, Tier
+from kci.diagnostics import Diagnostic
+from kci.matrix.variants import KernelMatrix, Matrix
+from kci.plan.affected import Base, Terms, Touch, clean_commit, only_affected
+from kci.plan.budget import Alternative, check_budget, check_time, estimate
+from kci.plan.check import touched_since, without_components, without_faulty
+from kci.plan.estimates import Duration, read_durations, sizes
+from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
+from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors, work_of
+from kci.plan.hardware_tests import CarriedTree
+from kci.plan.inputs.source_tree import SourceTrees
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Estimate, KeptObjects, Plan, Role, as_json
+from kci.plan.runner_pools import runners_from
+from kci.plan.workspace import Choice, Workspace
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How to plan a run."""
+
+    choice: Choice = Choice()
+    affected: str | None = None
+    """Only what changed since this branch or commit touches."""
+    published: Mapping[Key, str] = {}
+    """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
+    trees: Mapping[str, CarriedTree] = {}
+    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
+    fingerprints: bool = False
+    """Say what each variant is made from."""
+    grouping: Grouping | None = None
+    """What one leg builds; None for what kci.toml says."""
+    shards: int | None = None
+    """The number of matrices that the workflow has; None for as many as are needed."""
+    callers: int | None = None
+    """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
+    container: bool = True
+    """Whether legs build in images."""
+    split: bool = False
+    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    part_jobs: int | None = None
+    """How many jobs with a matrix it has for parts; None for as many as are needed."""
+    objects: Mapping[Key, KeptObjects] = {}
+    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
+    digests: Path | None = None
+    """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
+    durations: Path | None = None
+    """What variants took in earlier runs."""
+    max_jobs: int | None = None
+    max_cost: float | None = None
+    allow_empty: bool = False
+    """Whether a selection without a variant is an answer."""
+
+
+class PlannedRun(msgspec.Struct, frozen=True):
+    """A plan, what it will take, and the findings about it."""
+
+    plan: Plan
+    estimate: Estimate
+    touches: tuple[Touch, ...] | None
+    """What each changed file touches; None unless that was asked for."""
+    diagnostics: tuple[Diagnostic, ...]
+    """Limits of GitHub's that the plan breaks or comes near to."""
+
+    def require_runnable(self) -> None:
+        """Refuse a plan that breaks a limit of GitHub's; FindingsError."""
+        refuse_errors(self.diagnostics)
+
+    def of(self, plan: Plan) -> PlannedRun:
+        """The same run with another plan: a part of this one."""
+        return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented JSON form (schema 1), for `msgspec.json.encode`."""
+        answer = as_json(self.plan, self.estimate)
+        return answer | ({"affected": self.touches} if self.touches is not None else {})
+
+    def github_matrix(self, shard: int | None = None, role: str = Role.WHOLE) -> str:
+        """One line for `fromJSON`; see `kci.plan.github_limits.github_matrix`."""
+        return github_matrix(self.plan, shard, role)
+
+    def github_callers(self, count: int, trees: Mapping[str, str], part_jobs: int = 1) -> str:
+        """One line for `fromJSON`; see `kci.plan.github_limits.work_of`."""
+        return work_of(self.plan, count, trees, part_jobs)
+
+
+def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
+    """Plan a run.
+
+    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where the request is
+    about a change, that is said only of kernels which the change touches.
+
+    Raises:
+        UsageError: the choice names something that does not exist.
+        FindingsError: every kernel has an error, nothing is selected, kernels share a name, a record cannot be read,
+            the change cannot be found out, or the plan takes more than it may.
+    """
+    trees = SourceTrees(request.digests)
+    workspace, faulty = without_faulty(workspace, request.choice, trees)
+    whole = workspace.matrix(request.choice)
+    if not request.allow_empty:
+        workspace.require_variants(whole, request.choice)
+    matrix, bare = without_components(workspace, whole)
+    roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
+    commit = clean_commit(roots.pop()) if len(roots) == 1 else None
+    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
+    touches: list[Touch] | None = None
+    if request.affected is not None:
+        matrix, touches = _narrowed(workspace, matrix, request)
+        names = {item.path: item.kernel for item in faulty}
+        names |= {kernel.directory: kernel.build.name for kernel in workspace.kernels if bare}
+        touched = touched_since(names, workspace, request.affected)
+        faulty = tuple(item for item in faulty if item.path in touched)
+        bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
+    if request.fingerprints or request.published:
+        options = _with_fingerprints(options, workspace, matrix, request, trees)
+    trees.save()
+    took = read_durations(request.durations) if request.durations else ()
+    plan = make_plan(matrix, workspace.runners, options, durations=took)
+    found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
+    plan = msgspec.structs.replace(
+        _with_suppressions(plan, workspace),
+        faulty=faulty,
+        left_out=(*plan.left_out, *bare),
+        leave_out=found.settings.publish.leave_out if found.publishes and released else None,
+    )
+    made = estimate(plan.legs)
+    others = _other_plans(workspace, request, options, took) if touches is None else iter(())
+    said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
+    said += (
+        check_limits(plan, request.part_jobs)
+        if request.callers is None
+        else check_callers(plan, request.callers, request.part_jobs)
+    )
+    said += check_time(plan.legs, workspace.runners)
+    return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
+
+
+def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
+    """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
+    matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
+
+
+def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
+    return PlanOptions(
+        container=request.container,
+        grouping=request.grouping or workspace.settings.settings.plan.group,
+        shards=request.shards,
+        split=request.split,
+        objects=request.objects,
+        sizes=sizes(workspace.kernels, matrix),
+    )
+
+
+def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
+    entries = suppressed_in_trees(workspace.settings)
+    if not entries:
+        return plan
+    places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
+    kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
+    return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
+
+
+def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
+
+    def terms(place: Workspace) -> Terms:
+        def select(kernel: Kernel) -> KernelMatrix:
+            return place.of([kernel]).matrix(request.choice).kernels[0]
+
+        settings = place.settings.settings
+        return Terms(select, runners_from(settings), settings, request.container)
+
+    def then(base: Base) -> Terms:
+        return terms(workspace.at(base.read))
+
+    catalog = workspace.catalog_file
+    files = [workspace.settings.root / KCI_TOML, *([catalog] if catalog is not None else [])]
+    return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
+
+
+def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
+    """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
+    request = PlanRequest(published=published)
+    return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
+
+
+def _with_fingerprints(
+    options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees
+) -> PlanOptions:
+    made: dict[str, Fingerprints] = {}
+
+    def source(kernel: Kernel) -> Fingerprints:
+        name = kernel.build.name
+        made[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
+        return made[name]
+
+    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
+    found = already(prints, request.published)
+    lacking = prints.keys() - found.keys()
+    if lacking and request.published and request.affected is not None:
+        # A variant of the tier that users load may be made with another torch than its namesake of this tier.
+        kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
+        loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
+        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
+        found, prints = found | also, prints | {key: others[key] for key in also}
+    tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
+    return msgspec.structs.replace(
+        options, fingerprints=prints, skip=found, tests=tests, trees=request.trees, whole=request.affected is None
+    )
+
+
+def _other_plans(
+    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Sequence[Duration]
+) -> Iterator[Alternative]:
+    """Smaller plans for the same kernels, computed only when they are looked at."""
+    if request.choice.tier != Tier.PR:
+        smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
+        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options, durations=took).legs)
+    if options.grouping is Grouping.VARIANT:
+        for grouping in (Grouping.IMAGE, Grouping.BACKEND):
+            grouped = msgspec.structs.replace(options, grouping=grouping)
+            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
+            yield Alternative(f"--group {grouping}", plan.legs)

@@ -1,0 +1,336 @@
+"""The centre of kci: what one invocation is about, read once, and every question about it.
+
+A command, an action or a program opens a workspace and asks it. What exists is answered here and nowhere else, so that
+`kci plan`, `kci matrix`, `kci build` and `kci run` cannot disagree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, read_each, refuse_faulty, settings_for
+from kci.config.document import parse_document
+from kci.config.reader import Kernel, read_as
+from kci.config.settings import KCI_TOML, Settings
+from kci.config.values import SYSTEMS, Backend, Tier
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, KciError, UsageError, rule_error
+from kci.matrix.catalog.loading import editions, load_catalog
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
+from kci.matrix.variants import Matrix, Variant, this_system
+from kci.utils.suggest import containing, count, nearest, nearest_name, suggestion
+
+if TYPE_CHECKING:
+    from kci.matrix.catalog.rows import Overlay
+    from kci.matrix.catalog.runners import Runners
+
+
+BACKENDS = tuple(str(backend) for backend in Backend)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier and filters. Different filters narrow, several entries of one filter widen; empty means all."""
+
+    tier: str = str(Tier.RELEASE)
+    """`pr`, `release`, `compat`, `all`, or a custom tier of kci.toml."""
+    systems: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    """Patterns of variant names, such as `torch213-*`."""
+    where: str | None = None
+    """An expression about variants, such as `cuda >= 13.0 and torch == newest`."""
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.systems or self.backends or self.only) or self.where is not None
+
+    def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
+        """The filters of `compute_matrix`; `scopes` are backends by kernel directory, as of `kernels/relu[cuda]`.
+
+        Raises:
+            UsageError: a system or backend does not exist, or the expression cannot be read.
+        """
+        for kind, given, known in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
+            for name in given:
+                if name not in known:
+                    raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, known))
+        if not (self.filtered or scopes):
+            return []
+        from kci.matrix.catalog.expressions import expression
+        from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
+
+        narrow = [by_scope(scopes)] if scopes else []
+        if self.systems or self.backends or self.only:
+            narrow.append(by_choice(systems=self.systems, backends=self.backends, only=self.only))
+        if self.where is not None:
+            narrow.append(by_expression(expression(self.where, FIELDS)))
+        return narrow
+
+
+_ALL = Choice()
+
+
+class Workspace(msgspec.Struct, frozen=True, dict=True):
+    """Kernels and everything that decides about them. Open one with `open_workspace`."""
+
+    kernels: tuple[Kernel, ...]
+    settings: FoundSettings
+    """kci.toml, and the repository's root."""
+    catalog: Catalog
+    overlays: tuple[tuple[str | None, Overlay], ...] = ()
+    """The overlays of kci.toml, each with its kernel's name or None for every kernel."""
+    scopes: Mapping[str, Sequence[str]] = {}
+    """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
+    catalog_name: str | None = None
+    """The edition or file that was named in place of kci.toml's; None if none was."""
+    unread: tuple[FaultyKernel, ...] = ()
+    """Kernels whose build.toml is invalid, where they were set aside."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What reading the kernels found; none of it is an error."""
+        return tuple(item for kernel in self.kernels for item in kernel.diagnostics)
+
+    @cached_property
+    def runners(self) -> Runners:
+        """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
+        from kci.plan.runner_pools import runners_from
+
+        return runners_from(self.settings.settings)
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel by its name; UsageError if no kernel has it, or several do."""
+        found = [kernel for kernel in self.kernels if kernel.build.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(kernel.directory for kernel in found)
+            raise UsageError(f"{len(found)} kernels are named {name!r}: {places}", hint="name one's directory")
+        hint = nearest(name, [kernel.build.name for kernel in self.kernels])
+        raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
+
+    def only_kernel(self) -> Kernel:
+        """The workspace's one kernel; UsageError if there are several."""
+        if len(self.kernels) != 1:
+            raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
+        return self.kernels[0]
+
+    def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
+        """The variants of the choice; explained, also why each candidate was kept or dropped, with rule and place.
+
+        Raises:
+            UsageError: the choice names something that does not exist.
+            FindingsError: a custom tier of kci.toml cannot be read.
+        """
+        return self._matrix(choice, explain=explain)
+
+    def whole(self, choice: Choice = _ALL) -> Matrix:
+        """What the tier is a part of: a custom tier without thinning; for `pr` the release. Raises as `matrix`."""
+        release = msgspec.structs.replace(choice, tier=str(Tier.RELEASE))
+        return self._matrix(release if choice.tier == Tier.PR else choice, thinned=False)
+
+    def _matrix(self, choice: Choice, *, explain: bool = False, thinned: bool = True) -> Matrix:
+        narrow, base = choice.filters(self.scopes), Tier.RELEASE
+        if choice.tier in list(Tier):
+            base = Tier(choice.tier)
+        else:
+            from kci.matrix.tiers import narrowing, tier_of
+
+            tier = tier_of(choice.tier, self.settings)
+            narrow, base = [*narrowing(tier, thinned=thinned), *narrow], tier.base
+        found = compute_matrix(self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain)
+        return msgspec.structs.replace(found, tier=choice.tier)
+
+    def of(self, kernels: Sequence[Kernel]) -> Workspace:
+        """The same workspace with other kernels: some of its own, or the same ones as they were once."""
+        return msgspec.structs.replace(self, kernels=tuple(kernels))
+
+    @property
+    def catalog_file(self) -> Path | None:
+        """The file that the catalog comes from; None for an edition that kci ships."""
+        name = self.catalog_name or self.settings.catalog
+        return Path(name) if name is not None and Path(name).is_file() else None
+
+    def at(self, read: Callable[[Path], bytes | None]) -> Workspace:
+        """The same kernels under the kci.toml and the catalog of another time; FindingsError if they were not valid.
+
+        `read` says what a file said then; None if it was not there.
+        """
+        raw = read(self.settings.root / KCI_TOML)
+        document = parse_document(raw, KCI_TOML) if raw is not None else None
+        settings = read_as(document, Settings) if document is not None else Settings()
+        found = FoundSettings(settings, self.settings.root, document)
+        name = self.catalog_name or found.catalog
+        file = Path(name) if name is not None and name not in editions() else None
+        old = read(file) if file is not None else None
+        if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
+            raise FindingsError(f"the catalog {name} did not exist")
+        if old is None:
+            rows = load_catalog(name)
+        else:
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as place:
+                copy = Path(place) / "catalog.toml"
+                copy.write_bytes(old)
+                rows = load_catalog(str(copy))
+        return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
+
+    def only(self, names: Sequence[str]) -> Workspace:
+        """The same workspace with the kernels of these names; FindingsError if one has an invalid build.toml."""
+        chosen = [kernel for kernel in self.kernels if kernel.build.name in names]
+        unread = [item for item in self.unread if Path(item.path).name in names]
+        for name in names:
+            if not any(Path(item.path).name == name for item in unread):
+                self.kernel(name)
+        if unread and not chosen:
+            raise refuse_faulty(unread, len(unread))
+        return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
+
+    def require_variants(self, matrix: Matrix, choice: Choice) -> None:
+        """Refuse a selection that selects nothing (KCI217): in CI it would be a green run that built nothing."""
+        if any(kernel.variants for kernel in matrix.kernels):
+            return
+        names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
+        what = names or count(len(matrix.kernels), "kernel")
+        if choice.filtered or self.scopes:
+            message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
+        else:
+            message = f"nothing is selected: {what} has no variant in the tier {matrix.tier}"
+        raise rule_error("KCI217", message, hint=self._nearest_selection(choice))
+
+    def _nearest_selection(self, choice: Choice) -> str:
+        """What might have been meant by a choice that selects nothing."""
+        everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
+        known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
+        words = sorted({word for name in known for word in name.split("-")})
+        hints = []
+        for glob in choice.only:
+            near = suggestion(glob, known) or suggestion(glob.casefold(), known) or containing(glob, known)
+            hints.append(near or containing(nearest_name(glob.strip("*"), words), known))
+        variants = [variant for kernel in everything.kernels for variant in kernel.variants]
+        for given, there in (
+            (choice.systems, {variant.system for variant in variants}),
+            (choice.backends, {variant.backend for variant in variants}),
+        ):
+            if given and not set(given) & there:
+                hints.append(
+                    f"there are no variants for {', '.join(given)}, only for {', '.join(sorted(there)) or 'nothing'};"
+                )
+        if choice.only or choice.where:
+            usual = sorted({variant.name for variant in variants if variant.bundled}) or known
+            hints.append(f"there are {', '.join(usual[-2:])} and others;" if usual else "")
+        shown = next(filter(None, hints), "")
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
+
+    def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
+        """The variant that a name stands for, of the only kernel by default, in any tier; else a UsageError.
+
+        A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
+        several systems. What the release tier has goes before what only other tiers have, and this machine's own system
+        before others. A noarch variant for a backend without rows is in no tier, and can still be named.
+        """
+        kernel = kernel or self.only_kernel()
+        tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
+        one = msgspec.structs.replace(self.of([kernel]), scopes={})
+        variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
+        for variant in sorted(variants, key=lambda item: item.system != this_system()):
+            if variant.name == name:
+                return variant
+        if tier is None and (noarch := noarch_by_name(kernel.build, name, this_system())):
+            return noarch
+        here = this_system()
+        known = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
+        hint = (
+            suggestion(name, known)
+            or containing(name, known)
+            or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
+        )
+        where = f" in the tier {tier}" if tier is not None else ""
+        raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
+
+
+def open_workspace(
+    kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None, set_aside: bool = False
+) -> Workspace:
+    """Read everything that decides about some kernels.
+
+    Args:
+        kernels: directories with a build.toml, or with kernels below them; `path[cuda,rocm]` is these backends of it.
+            The working directory by default.
+        catalog: an edition's name, or a file with an edition or an overlay, in place of what kci.toml names.
+        set_aside: whether an invalid build.toml among others leaves only its own kernel out (`Workspace.unread`).
+
+    Raises:
+        UsageError: a directory, an edition or a backend does not exist, or the kernels have different kci.toml files.
+        FindingsError: a build.toml, kci.toml or catalog file is not valid; it carries every finding.
+    """
+    paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
+    read, unread = read_each(paths)
+    if unread and not (set_aside and read):
+        raise refuse_faulty(unread, len(read) + len(unread))
+    return msgspec.structs.replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
+
+
+def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping[str, Sequence[str]]) -> Workspace:
+    settings = settings_for([kernel.directory for kernel in kernels])
+    if settings.document is not None:
+        from kci.plan.settings_lints import lint_settings
+
+        found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
+        if found:
+            message = f"{settings.document.path} is not valid"
+            raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
+    rows = load_catalog(catalog or settings.catalog)
+    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
+
+
+def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
+    if not settings.settings.overlay:
+        return ()
+    from kci.matrix.catalog.loading import overlays_of
+
+    return tuple(overlays_of(settings))
+
+
+def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Arguments without their `[backend,...]`, and the backends by kernel directory for those that had some."""
+    if not any(argument.endswith("]") for argument in arguments):
+        return list(arguments), {}
+    paths: list[str] = []
+    scopes: dict[str, list[str]] = {}
+    everything: set[str] = set()
+    for argument in arguments:
+        path, bracket, names = argument.removesuffix("]").rpartition("[")
+        if not (argument.endswith("]") and bracket) or Path(argument).is_dir():
+            paths.append(argument)
+            everything.update(find_kernels([argument]))
+            continue
+        backends = [name.strip() for name in names.split(",")]
+        for name in backends:
+            if name not in BACKENDS:
+                raise UsageError(f"{argument}: {name!r} is not a backend", hint=nearest(name, BACKENDS))
+        paths.append(path or ".")
+        for directory in find_kernels([path or "."]):
+            scopes[directory] = list(dict.fromkeys([*scopes.get(directory, []), *backends]))
+    return paths, {directory: names for directory, names in scopes.items() if directory not in everything}
+
+
+def tier_errors(settings: FoundSettings) -> list[Diagnostic]:
+    """What is wrong with the custom tiers of a kci.toml."""
+    from kci.matrix.tiers import tier_of
+
+    found: list[Diagnostic] = []
+    for name in settings.settings.tiers:
+        try:
+            tier_of(name, settings)
+        except KciError as error:
+            found += error.diagnostics
+    return found

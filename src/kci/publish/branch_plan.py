@@ -1,0 +1,384 @@
+"""What has to change on a branch so that it has the tree, and whether it may: from the tree and what the Hub lists.
+
+A tree may take the place of what a branch has if it is of the same version, not older, and leaves nothing behind. The
+branch says what it has: in its manifest, and in the metadata of the variants that the tree does not have. All of it is
+settled before anything is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from kci.config.values import LeaveOut
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, UnsafeError, rule_error
+from kci.publish.hub import FOLDER, HubFile, variant_of
+from kci.tree import kernel_id, manifest, metadata
+from kci.tree.artifacts import is_variant_dir
+from kci.tree.digest import SIGNATURE, directory_digest, file_hash
+from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
+from kci.tree.metadata import FILE_NAME as METADATA_NAME
+from kci.tree.metadata import Metadata
+from kci.tree.top_level import CARD, KEPT_AT_TOP
+from kci.tree.verify.requirements import verify
+from kci.utils.atomic import Log
+from kci.utils.bounded_json import MAX_BYTES, decode_json
+from kci.utils.suggest import count, first_of
+from kci.utils.walk import is_bytecode, walk
+
+BENCHMARKS = "benchmarks/"
+
+
+class LocalFile(msgspec.Struct, frozen=True):
+    """A file for the Hub, and what it held when it was checked."""
+
+    path: Path
+    sha256: str
+    """In hexadecimal."""
+    size: int
+
+    def content(self) -> bytes:
+        """What the file holds; for small files. Raises FindingsError: it is not what was checked."""
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise FindingsError(f"cannot read {self.path}: {error.strerror}") from error
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise _changed(self.path)
+        return data
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A tree that may be published."""
+
+    manifest: Manifest
+    files: dict[str, LocalFile]
+    """What the version branch gets, by path there."""
+    card: LocalFile | None
+    """What the front page of the repository gets; None where the tree has no card."""
+
+    @property
+    def variants(self) -> frozenset[str]:
+        return frozenset(entry.variant for entry in self.manifest.present)
+
+    @property
+    def metadata_files(self) -> list[LocalFile]:
+        return [self.files[f"{FOLDER}{name}/{METADATA_NAME}"] for name in sorted(self.variants)]
+
+
+def read_release(
+    tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
+) -> Release:
+    """Check a tree and read what to publish of it.
+
+    Benchmarks come from `sources`, the kernel's directory: the loader's tools look for them on the branch. Findings
+    that do not stop a release go to `report`.
+
+    Raises:
+        FindingsError: it is not a merged tree, is not complete (KCI811), or does not meet a requirement.
+        UnsafeError: it holds a link.
+    """
+    manifest = _complete(tree)
+    found = verify(tree)
+    errors = [item for item in found if item.severity is Severity.ERROR]
+    if errors:
+        more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
+        message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
+        raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
+    for item in found:
+        report(item)
+    inside = {}
+    for file in walk(tree):
+        if is_bytecode(file.name):
+            continue
+        if file.link or not file.regular:
+            raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
+        inside[file.name] = local_file(file.path)
+    for entry in manifest.present:
+        prefix = f"{entry.variant}/"
+        hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
+        if directory_digest(hashes) != entry.digest:
+            raise _changed(tree / entry.variant)
+    files = {f"{FOLDER}{name}": local for name, local in inside.items()}
+    # As the reference's builder publishes them.
+    for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
+        if path.is_file() and not path.is_symlink():
+            files[f"{BENCHMARKS}{path.name}"] = local_file(path)
+    return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
+
+
+def _complete(tree: Path) -> Manifest:
+    if not tree.is_dir():
+        raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
+    manifest = read_manifest(tree)
+    if manifest is None:
+        message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
+        raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
+    for entry in sorted(tree.iterdir()):
+        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry) and not is_bytecode(entry.name):
+            raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
+    if manifest.planned is None:
+        message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
+        raise rule_error("KCI811", message, hint="merge with --plan, from `kci plan --format json`", path=str(tree))
+    if manifest.missing or not manifest.complete:
+        names = first_of(manifest.missing, 3) or "something that was planned"
+        message = f"not published, {tree} lacks {names}"
+        raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
+    return manifest
+
+
+def local_file(path: Path) -> LocalFile:
+    """A file as it is now."""
+    return LocalFile(path, file_hash(path), path.stat().st_size)
+
+
+def _changed(path: Path) -> FindingsError:
+    return FindingsError(f"{path} changed while it was published", hint="let nothing write there meanwhile")
+
+
+MAIN_VERSION = 1
+"""The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""
+_RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
+"""What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
+_SHOWN = 3
+_Shape = TypeVar("_Shape")
+
+
+class BranchChanges(msgspec.Struct, frozen=True):
+    """The difference between a branch and what it should have, sorted."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    unchanged: int = 0
+    """How many files are there already."""
+    removed_variants: tuple[str, ...] = ()
+    """Variants that lose every file."""
+    kept_variants: tuple[str, ...] = ()
+    """Variants on the branch that the tree does not have, and that stay."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.added or self.changed or self.deleted)
+
+
+class WantedBranch(msgspec.Struct, frozen=True):
+    """What one branch should have."""
+
+    branch: str
+    files: Mapping[str, LocalFile]
+    variants: frozenset[str] = frozenset()
+    """Whose directories are replaced as a whole."""
+    expected: frozenset[str] | None = None
+    """The variants that the kernel should have today: others that are neither these nor in the tree are removed.
+    None to remove none."""
+    version: int = MAIN_VERSION
+    removed: frozenset[str] = frozenset()
+    """Other variants to remove."""
+
+    def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
+        """Compare a branch with this.
+
+        Where the branch has no commit of its own yet, what it has below `build/` is `inherited` from the main one, and
+        that is of version 1. On the branch of that version it stays.
+        """
+        inherited = inherited and self.version != MAIN_VERSION
+        others = variants_on(there) - self.variants
+        removed = others if inherited else others - self.expected if self.expected is not None else set()
+        removed |= others & self.removed
+        wanted = self.files.keys()
+        same = {path for path in wanted & there.keys() if is_same(there[path], self.files[path])}
+        owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
+        owned |= {path for path in there if variant_of(path) in removed}
+        # A signature counts as long as what it signs is the same, whoever has added it.
+        signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
+        return BranchChanges(
+            added=tuple(sorted(wanted - there.keys())),
+            changed=tuple(sorted((wanted & there.keys()) - same)),
+            deleted=tuple(sorted(owned - wanted - signatures)),
+            unchanged=len(same),
+            removed_variants=tuple(sorted(removed)),
+            kept_variants=tuple(sorted(others - removed)),
+        )
+
+    def part(self, there: Mapping[str, HubFile]) -> dict[str, HubFile]:
+        """The part of a branch that publishing replaces: if a rival changes it too, one of the two is lost."""
+        return {path: file for path, file in there.items() if self._owns(path)}
+
+    def _owns(self, path: str) -> bool:
+        if path in self.files:
+            return True
+        name = path.removeprefix(FOLDER)
+        if self.variants and path.startswith(FOLDER):
+            return name in _RECORDS or name.partition("/")[0] in self.variants
+        script = path.startswith(f"{BENCHMARKS}benchmark") and path.endswith(".py") and path.count("/") == 1
+        return script and any(wanted.startswith(BENCHMARKS) for wanted in self.files)
+
+
+def branch_of(release: Release, branch: str, expected: frozenset[str] | None) -> WantedBranch:
+    """What the version branch should have."""
+    return WantedBranch(branch, release.files, release.variants, expected, release.manifest.version)
+
+
+def version_of(branch: str) -> int | None:
+    """The version that a branch is for by its name, `v2` for example; None where the name says nothing about that."""
+    found = re.fullmatch(r"v([0-9]{1,19})", branch)
+    return int(found[1]) if found else None
+
+
+def variants_on(there: Iterable[str]) -> set[str]:
+    """The variants that a branch has files of."""
+    return {name for path in there if (name := variant_of(path))}
+
+
+def is_same(there: HubFile, here: LocalFile) -> bool:
+    """Whether the Hub has a file as it is here: by its sha256, or for a small one by its name in git."""
+    if there.sha256 is not None:
+        return there.sha256 == here.sha256
+    if there.size != here.size:
+        return False
+    data = here.content()
+    return there.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+# --- whether it may ---------------------------------------------------------------------------------------------------
+
+
+class TakeoverTerms(msgspec.Struct, frozen=True):
+    """What is decided about a branch before anybody looks at it."""
+
+    expected: frozenset[str] | None = None
+    """The variants that the kernel should have today; None where the kernel is not known."""
+    prune: bool = False
+    leave_out: LeaveOut = LeaveOut.ASK
+    """What becomes of those of these that the tree does not have and that are of other sources."""
+    older: bool = False
+    """Whether the tree may be older than what it replaces."""
+    sources: Path | None = None
+    """The kernel's directory, whose repository may know which of two commits is the older one."""
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """A tree, and the branch for it."""
+
+    release: Release
+    terms: TakeoverTerms
+    place: str
+    """What to call the branch in messages."""
+    there: Mapping[str, HubFile]
+    read: Callable[[str], bytes]
+    log: Log
+
+    def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
+        """What the branch should have, with what is decided about the variants that the tree leaves out.
+
+        Raises:
+            FindingsError: the branch has another version (KCI813), undecided variants of other
+                sources (KCI814), or newer variants (KCI815).
+            HubAnswerError: the Hub does not answer.
+        """
+        before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
+        self._require_version(wanted, before)
+        if before is not None and before.version == self.release.manifest.version:
+            self._require_newer(before)
+        return msgspec.structs.replace(wanted, removed=self._left_out(changes.kept_variants))
+
+    def _require_version(self, wanted: WantedBranch, before: Manifest | None) -> None:
+        """KCI813. What lies wrongly on the branch of the tree's own version makes way for what is right."""
+        if version_of(wanted.branch) == wanted.version:
+            return
+        others = (known.version for name in sorted(variants_on(self.there)) if (known := self._metadata(name)))
+        found = before.version if before is not None else next(others, wanted.version)
+        if found != wanted.version:
+            kernel = self.release.manifest.kernel
+            message = f"{self.place} has version {found} of {kernel}, and the tree is version {wanted.version}"
+            hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
+            raise rule_error("KCI813", message, hint=hint)
+
+    def _require_newer(self, before: Manifest) -> None:
+        # KCI815
+        present = self.release.manifest.present
+        theirs = {entry.variant: entry for entry in before.present}
+        pairs = [(entry, theirs[entry.variant]) for entry in present if entry.variant in theirs]
+        # Those that were made from something else.
+        replaced = {
+            old.variant: old
+            for new, old in pairs
+            if old.digest != new.digest and (new.fingerprint is None or old.fingerprint != new.fingerprint)
+        }
+        if not replaced:
+            return
+        new, old = _newest(present), _newest(replaced.values())
+        what = f"{first_of(sorted(replaced), _SHOWN)}, built from {_source(old)},"
+        if not self._is_older(new, old):
+            if old.commit != new.commit:
+                self.log(f"{self.place}: {what} make way for what is built from {_source(new)}")
+            return
+        message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
+        if not self.terms.older:
+            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, say --older")
+        self.log(message)
+
+    def _is_older(self, new: Origin, old: Origin) -> bool:
+        """Whether the new one is older: by the history where it is here, else by the commits' times."""
+        if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
+            for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
+                if kernel_id.is_ancestor(self.terms.sources, first, second):
+                    return answer
+        return new.committed is not None and old.committed is not None and new.committed < old.committed
+
+    def _left_out(self, kept: Collection[str]) -> frozenset[str]:
+        # KCI814
+        names = [name for name in kept if self.terms.expected is None or name in self.terms.expected]
+        if not names:
+            return frozenset()
+        version = self.release.manifest.version
+        own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files}
+        known = {name: self._metadata(name) for name in names}
+        stale = [name for name, found in known.items() if found is None or (found.version, found.unique) not in own]
+        if not stale:
+            return frozenset()
+        message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
+        message += first_of(sorted(stale), _SHOWN)
+        match self.terms.leave_out:
+            case LeaveOut.REMOVE:
+                self.log(f"{message}; removed, as it was decided")
+                return frozenset(stale)
+            case LeaveOut.ALLOW:
+                self.log(f"{message}; kept beside the new ones, as it was decided")
+                return frozenset()
+        hint = "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
+        hint += '"allow" lets them stay beside the new ones, "remove" removes them'
+        if self.terms.expected is None:
+            hint += "; with --kernel, only those count that the kernel should have today"
+        raise rule_error("KCI814", message, hint=hint)
+
+    def _metadata(self, variant: str) -> Metadata | None:
+        return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
+
+    def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
+        file = self.there.get(path)
+        try:
+            return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
+        except ValueError:
+            return None
+
+
+def _newest(entries: Iterable[Present]) -> Origin:
+    return max((entry.origin for entry in entries), key=lambda origin: (origin.committed or 0, origin.commit or ""))
+
+
+def _source(origin: Origin) -> str:
+    # `commit 0123456789ab of 2026-11-20 10:00`
+    if origin.commit is None:
+        return "an unknown commit"
+    moment = origin.committed
+    day = f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}" if moment is not None else ""
+    return f"commit {origin.commit[:12]}{day}"

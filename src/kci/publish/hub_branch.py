@@ -1,0 +1,210 @@
+"""A kernel's repository on the Hub, for writing: what the API can do, and what its answers mean for trying again."""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import enum
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kci.errors import FindingsError, KciError
+from kci.publish.branch_plan import LocalFile
+from kci.publish.hub import Access, HubFile, first_line, hub_client, listed_files
+from kci.utils.bounded_json import read_bounded
+
+MAIN = "main"
+"""The branch that the repository's front page is taken from."""
+
+_SMALL = 1024 * 1024
+"""Up to this many bytes a file is read once and uploaded from memory."""
+_PROPOSALS = 10
+"""How many pull requests are looked at; each costs a listing."""
+_PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
+
+_Answer = TypeVar("_Answer")
+
+
+class Obstacle(enum.StrEnum):
+    """Why the Hub did not do what it was asked."""
+
+    REFUSED = "refused"
+    """It will not, however often it is asked."""
+    MOVED = "moved"
+    """The branch is no longer where it was."""
+    BUSY = "busy"
+    """It writes another commit just now, or wants fewer requests."""
+    UNCLEAR = "unclear"
+    """Nothing was said, or an error of the server: the commit may be there."""
+
+
+class HubAnswerError(Exception):
+    """The Hub did not do what it was asked."""
+
+    def __init__(self, obstacle: Obstacle, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
+        self.message = message
+        self.wait = wait
+        """For how many seconds it asks to be left alone."""
+
+
+class HubKernel:
+    """A repository of the type `kernel`, through `huggingface_hub`. HubAnswerError says that the Hub does not do it."""
+
+    def __init__(self, repo_id: str, access: Access | None = None) -> None:
+        self.repo_id = repo_id
+        self.access = access
+
+    def heads(self) -> dict[str, str]:
+        """The commit of each branch."""
+        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
+        return {branch.name: branch.target_commit for branch in refs.branches}
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """Every file of a commit by path."""
+        found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
+        return {file.path: file for file in sorted(found, key=lambda file: file.path)}
+
+    def read(self, commit: str, path: str) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
+            local = self._ask(
+                lambda api: api.hf_hub_download(
+                    self.repo_id, path, revision=commit, repo_type="kernel", cache_dir=folder
+                )
+            )
+            return read_bounded(Path(local))
+
+    def proposals(self) -> dict[str, str]:
+        """The newest pull requests, newest first, and the commit that each is at."""
+        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
+        found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
+        newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
+        return {item.ref: item.target_commit for _, item in newest}
+
+    def create_branch(self, branch: str) -> None:
+        """Make a branch from the main one; one that exists is left alone."""
+        self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
+
+    def create_repository(self) -> None:
+        """Make the repository; one that exists is left alone."""
+        self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
+
+    def check_page(self, text: str) -> None:
+        """Have the Hub judge the next front page, as the client does right before its commit."""
+
+        def ask(api: Any) -> str:
+            from huggingface_hub import get_session
+
+            question = {"content": text, "repoType": "kernel"}
+            answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=question)
+            errors = answer.json().get("errors", ()) if answer.status_code == 400 else ()
+            return "; ".join(str(error.get("message")) for error in errors)
+
+        if problem := self._ask(ask):
+            raise HubAnswerError(Obstacle.REFUSED, problem[:300])
+
+    def commit(
+        self,
+        branch: str,
+        parent: str,
+        add: Mapping[str, LocalFile],
+        delete: Iterable[str],
+        message: str,
+        *,
+        propose: bool,
+    ) -> str:
+        """Upload files and add one commit to a branch that is still at its parent, or open a pull request with it.
+
+        Returns the new commit.
+        """
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        if not sys.stderr.isatty():
+            utils: Any = importlib.import_module("huggingface_hub.utils")
+            utils.disable_progress_bars()
+        operations: list[Any] = []
+        for path, file in sorted(add.items()):
+            content = file.content() if file.size <= _SMALL else file.path
+            operation = CommitOperationAdd(path, content)
+            if operation.upload_info.sha256.hex() != file.sha256:
+                raise FindingsError(f"{file.path} changed while it was published")
+            operations.append(operation)
+        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
+        done = self._ask(
+            lambda api: api.create_commit(
+                self.repo_id,
+                operations,
+                commit_message=message,
+                repo_type="kernel",
+                revision=branch,
+                parent_commit=parent,
+                create_pr=propose,
+            )
+        )
+        return str(done.oid)
+
+    def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
+        # A token for a CI job is valid for an hour, and an upload may take longer: each request begins with a good one.
+        client = hub_client(token=self.access() if self.access is not None else False)
+        try:
+            return question(client)
+        except KciError:
+            raise
+        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+            raise _answer(error, self.repo_id) from error
+
+
+def _answer(error: Exception, repo_id: str) -> HubAnswerError:
+    """What an error means."""
+    chain = [error]
+    while isinstance(chain[-1].__cause__, Exception):
+        chain.append(chain[-1].__cause__)
+    cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
+    response = getattr(cause, "response", None)
+    said = getattr(cause, "server_message", None) or ": ".join(
+        dict.fromkeys(first_line(item) for item in (error, cause))
+    )
+    if response is None:
+        if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
+            return HubAnswerError(Obstacle.REFUSED, said[:300])
+        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {said[:300]}")
+    status = int(response.status_code)
+    obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
+    if obstacle is None:
+        obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
+    told = _WHY.get(status, "")
+    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers, said))
+
+
+_WHY = {
+    401: " (the token is not valid)",
+    403: " (the token may not write to {}; kernels can be published by accounts that the Hub has approved)",
+    404: " (is there a kernel repository {}, and may this token see it?)",
+}
+
+
+_IN_WORDS = re.compile(r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+
+
+def _wait(headers: Mapping[str, str], said: str) -> float | None:
+    """For how many seconds the Hub asks to be left alone; None where it does not say.
+
+    It says `Retry-After: 7`, or that with a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour` in its words.
+    """
+    after = headers.get("retry-after", "").strip()
+    for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
+        if re.fullmatch(r"\d{1,9}", value, re.ASCII):
+            return float(value)
+    with suppress(ValueError):
+        date = email.utils.parsedate_to_datetime(after)
+        return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
+    found = _IN_WORDS.search(said)
+    return float(int(found[1]) if found[1].isdecimal() else 1) * _SECONDS[found[2].lower()] if found else None

@@ -1,0 +1,165 @@
+"""Did a CI run do what it planned, and what of it can be published? The plan is held against the records."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kci.errors import UsageError
+from kci.plan.github_limits import FORK_RULE
+from kci.plan.plan import Leg
+from kci.run.records import SILENT, KernelRecord
+from kci.run.tree_index import RunUploads
+
+_NO_RECORD = (
+    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
+    "kernel (`kci render`)"
+)
+
+
+PLAN_JOB, PUBLISH_JOB = "plan", "publish"
+"""What rendered workflows call these jobs."""
+
+
+class JobEnding(enum.StrEnum):
+    """How a job of a run ended, as GitHub says it."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class GateRow(msgspec.Struct, frozen=True):
+    """Something that the plan has and the run has not done."""
+
+    kernel: str
+    variant: str
+    """Empty where it is about the kernel as a whole."""
+    job: str
+    """What the job is called on the page of the run."""
+    error: str
+    replay: str
+    """The command that shows the same elsewhere; empty if there is none."""
+
+
+def read_results(text: str) -> dict[str, JobEnding]:
+    """Jobs and how they ended, from words `name=result`; a job of the repository's own is `name/need,need=result`.
+
+    UsageError if a word has another form, a job is named twice, or the plan job is not among them.
+    """
+    found: dict[str, JobEnding] = {}
+    for word in text.split():
+        name, _, result = word.partition("=")
+        if not name.partition("/")[0] or name in found or result not in {*JobEnding}:
+            raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
+        found[name] = JobEnding(result)
+    if PLAN_JOB not in found:
+        raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
+    return found
+
+
+def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
+    """What is wrong with a run whose records are complete; empty if nothing is.
+
+    A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
+    complete records, in a step of the repository's own for example.
+
+    `ready` is the number of kernels that can be published.
+    """
+    ended = {name.partition("/")[0]: result for name, result in results.items()}
+    bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
+    if bad:
+        return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+    for name, result in results.items():
+        job, _, needs = name.partition("/")
+        if (
+            needs
+            and result is JobEnding.SKIPPED
+            and {ended.get(need) for need in needs.split(",")} == {JobEnding.SUCCESS}
+        ):
+            return f"the job {job} was skipped although what it needs succeeded: {needs}"
+    if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
+        return f"{ready} kernels can be published, and the job that publishes did not run"
+    return ""
+
+
+def judge(run: RunUploads) -> list[GateRow]:
+    """What is wrong with a run; nothing if all went well, or there was nothing to do.
+
+    A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
+    """
+    plan = run.plan
+    found = [
+        GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
+        for item in plan.faulty
+    ]
+    found += [
+        GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in plan.left_out if item.rule == FORK_RULE
+    ]
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    fresh = {kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt}
+    for kernel, legs in sorted(by_kernel.items()):
+        record = fresh.get(kernel)
+        if record is None:
+            found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
+        else:
+            found += _of_kernel(plan.tier, record, legs)
+    for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
+        told = run.tests.get((kernel, name))
+        found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
+    return found
+
+
+def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
+    present = set(record.present)
+    failures = {failure.variant: failure for failure in record.failures}
+    lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
+    for leg, name in lacking:
+        words = ["kci", "build", f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
+        error, replay = SILENT, shlex.join([*words, "--", leg.path])
+        if failure := failures.get(name):
+            error, replay = failure.error, failure.replay
+        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)
+    if record.error or (not record.complete and not lacking):
+        error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
+        yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+
+
+class Releasable(msgspec.Struct, frozen=True):
+    """A kernel with a tree that can be published."""
+
+    kernel: str
+    path: str
+    run: str
+    """The run whose artifacts have the tree."""
+
+
+def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
+    """The kernels that can be published, by name. One that failed stops no other.
+
+    A kernel that has not changed since an earlier run has its tree there.
+    """
+    plan = run.plan
+    built = {leg.kernel for leg in plan.legs}
+    skipped = {item.kernel for item in plan.skipped}
+    # What is declared and not in the plan has passed on the very tree in an earlier run.
+    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
+    found = []
+    for kernel in plan.kernels:
+        record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)
+        if kernel.name in bad:
+            continue
+        if kernel.name in built:
+            if record is not None and record.attempt >= plan.attempt and record.complete:
+                found.append(Releasable(kernel.name, kernel.path, run_id))
+        elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
+            if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
+                continue  # the tree that was fetched is another one
+            found.append(Releasable(kernel.name, kernel.path, place.run))
+    return sorted(found, key=lambda item: item.kernel)

@@ -1,0 +1,363 @@
+"""A kernel from a project with a setup.py: what that builds (`run_setup`) as build.toml, sources and a package.
+
+What comes out is a draft: C++ and Python are copied as they are. Whatever a person has to do is a line of `left`, with
+its place, and a TODO line of build.toml that `kci check` reports until it is gone (KCI165).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from kci.build.process.run import Log
+from kci.config.file_lints import PLACEHOLDER_LICENSE
+from kci.config.reader import BUILD_TOML, parse_kernel
+from kci.config.sources.package_rules import OPS, check_package, package_of
+from kci.config.update import plan_update
+from kci.config.values import python_name
+from kci.diagnostics import printable
+from kci.errors import FindingsError
+from kci.plan.inputs.source_lints import included
+from kci.scaffold.new_kernel import NewKernel, rendered
+from kci.scaffold.run_setup import Extension, SetupRun, SetupRuns, run_setup
+from kci.scaffold.setup_driver import SETUP_PY
+from kci.utils.bounded_json import read_bounded
+from kci.utils.suggest import count
+from kci.utils.walk import is_own, walk
+
+MOST_FILES = 20_000
+MOST_BYTES = 256 * 1024 * 1024
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """The files of a new kernel, and where they come from."""
+
+    name: str
+    files: dict[str, bytes]
+    taken: tuple[str, ...]
+    """What was taken over, a line each."""
+    left: tuple[str, ...]
+    """What is left to do, a line each, with its place."""
+
+
+def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
+    """The files of a project, without hidden and built ones; and its links, which kci does not follow."""
+    files: dict[str, bytes] = {}
+    links: list[str] = []
+    room = MOST_BYTES
+    hint = "name the directory of one kernel, without what was built from it"
+    too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
+    for entry in walk(root):
+        if not is_own(entry.name):
+            continue
+        if entry.link:
+            links.append(entry.name)
+        elif entry.regular:
+            try:
+                files[entry.name] = read_bounded(entry.path, room)
+            except OSError as error:
+                raise FindingsError(f"cannot read {entry.path}: {error.strerror}") from None
+            except ValueError:
+                raise too_much from None
+            room -= len(files[entry.name])
+        if len(files) > MOST_FILES:
+            raise too_much
+    return files, links
+
+
+_NOT_NEEDED = {
+    "flake.nix": "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
+    "flake.lock": "belongs to flake.nix",
+    "CMakeLists.txt": "kernel-builder generates it, and kci does not use it",
+    "setup.py": "kernel-builder generates it, and kci does not use it",
+    "pyproject.toml": "kernel-builder generates it, and kci does not use it",
+    "torch-ext/registration.h": "kci's build generates it",
+}
+"""Files that stay behind, and why."""
+
+_GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
+
+
+def from_kernel_builder(root: Path) -> Adopted:
+    """Take over a kernel-builder repository."""
+    found, links = read_project(root)
+    shown = str(root / BUILD_TOML)
+    update = plan_update(found.get(BUILD_TOML, b""), str(root), shown)
+    kernel = parse_kernel(update.after, str(root), shown)
+    stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in found}
+    generated = sorted(name for name in found if _GENERATED.fullmatch(name))
+    files = {name: data for name, data in found.items() if name not in stays and name not in generated}
+    files[BUILD_TOML] = update.after
+    taken = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
+    taken.append(f"{len(files) - 1} other files, unchanged")
+    left = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
+    left += [f"{name} was not copied: it is generated" for name in generated]
+    left += [f"{name} was not copied: it is a link" for name in links]
+    package = f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
+    if f"{package}/__init__.py" not in files:
+        left.append(f"{package}/__init__.py is missing: it is what users import")
+    if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
+        left.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
+    return Adopted(kernel.build.name, files, tuple(taken), tuple(left))
+
+
+BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
+_OF_TORCH = re.compile(
+    r"c10|torch|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|gomp|stdc\+\+|m$|pthread|dl$|gcc"
+)
+"""Libraries that torch, its CUDA or every system brings."""
+_WITH_NEXT = frozenset(("-gencode", "--generate-code", "-arch", "--gpu-architecture", "--threads", "-t"))
+_DROPPED = re.compile(
+    r"-gencode=|--generate-code=|-arch=|--gpu-architecture|arch=compute|--threads|-std=|--std|/|-D_GLIBCXX_USE_CXX11_ABI"
+    r"|-DTORCH_EXTENSION_NAME|-DTORCH_API_INCLUDE|--ptxas-options=-v|-ftime-report|-ccbin|--compiler-bindir"
+    r"|-L.|-l(?!ineinfo).|-Wl,"
+)
+"""Flags that the build sets itself: architectures, the standard of C++, jobs, libraries; and those that only talk."""
+_ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
+_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b")
+_BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
+_REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One `[kernel.<label>]` of the new build.toml."""
+
+    label: str
+    backend: str
+    sources: tuple[str, ...]
+    headers: tuple[str, ...]
+    include: tuple[str, ...]
+    cxx_flags: tuple[str, ...]
+    cuda_flags: tuple[str, ...]
+    archs: tuple[str, ...]
+
+
+def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopted:
+    """Take over a project by running its setup.py.
+
+    Raises:
+        FindingsError: there is no extension of torch, or none of their sources is there.
+        MissingToolError: there is no torch to run it with.
+    """
+    found, links = read_project(root)
+    runs = run_setup(found, cache, log)
+    extensions = _extensions(runs, root)
+    package = python_name(choice.name)
+    work = _Draft(found, runs)
+    components = work.components(extensions, package)
+    if not any(item.sources for item in components):
+        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
+    backends = tuple(dict.fromkeys(item.backend for item in components))
+    names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
+    files = {name: found[name] for item in components for name in (*item.sources, *item.headers)}
+    bound = work.bound(files)
+    files |= (python := work.python(root, package, names, backends))
+    files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
+    licensed = choice.license or work.license()
+    if len(several := max(extensions.values(), key=len)) > 1:
+        listed = ", ".join(item.name for item in several)
+        work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
+                  " all in torch-ext/torch_binding.cpp, or make several kernels")  # fmt: skip
+    if "cuda" not in backends and (sources := sorted(name for name in found if name.endswith(".cu"))):
+        work.note(f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there is no GPU: write"
+                  f" a component for CUDA, of {', '.join(sources[:6])}")  # fmt: skip
+    for name in links:
+        work.note(f"{name} was not copied: it is a link")
+    work.note(f"tests/test_{package}.py only looks whether the functions are there: write tests of their results")
+    left = tuple(printable(" ".join(item.split()))[:400] for item in work.left)
+    values = {
+        "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
+        "package": package, "backends": backends, "components": components, "left": left, "functions": bound,
+    }  # fmt: skip
+    templates = {
+        BUILD_TOML: "port/build.toml.j2",
+        "torch-ext/torch_binding.cpp": "port/torch_binding.cpp.j2",
+        f"tests/test_{package}.py": "port/test.py.j2",
+        "tests/conftest.py": "common/conftest.py.j2",
+        ".gitignore": "common/gitignore.j2",
+        f"torch-ext/{package}/__init__.py": "port/package.py.j2",
+    }
+    files = {path: text.encode() for path, text in rendered(templates, values).items()} | files
+    taken = [f"{SETUP_PY} was {runs.where}"]
+    taken += [
+        f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
+    ]
+    taken += [count(len(python), "Python file")] if python else []
+    ended = {name: run.end for name, run in runs.by_backend.items() if run.error and name not in backends}
+    return Adopted(choice.name, files, (*taken, *(f"nothing for {name}: {end}" for name, end in ended.items())), left)
+
+
+def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
+    """The extensions of torch, by backend."""
+    cpu, cuda = runs.by_backend["cpu"], runs.by_backend["cuda"]
+    by_backend = {
+        "cpu": [item for item in (cuda if cpu.error else cpu).extensions if item.backend == "cpu"],
+        "cuda": [item for item in cuda.extensions if item.backend == "cuda"],
+    }
+    if not any(by_backend.values()):
+        ends = [f"for {name}, {run.end}" for name, run in runs.by_backend.items() if run.error]
+        plain = "extensions that are not torch's" if cpu.extensions else "no extension of torch.utils.cpp_extension"
+        hint = "\n".join([*ends, f"kci takes over CUDAExtension and CppExtension; else {BY_HAND}"])
+        raise FindingsError(f"{root / SETUP_PY}: it makes {plain}", hint=hint)
+    return by_backend
+
+
+class _Draft:
+    """The files of the project, what its setup.py makes, and what is left to do so far."""
+
+    def __init__(self, found: Mapping[str, bytes], runs: SetupRuns) -> None:
+        self.found = found
+        self.runs = runs
+        self.left: list[str] = []
+
+    def note(self, said: str) -> None:
+        if said not in self.left:
+            self.left.append(said)
+
+    def components(self, extensions: Mapping[str, Sequence[Extension]], package: str) -> list[Component]:
+        made: list[Component] = []
+        for backend, items in extensions.items():
+            used: set[str] = set()
+            for item in items:
+                last = re.sub(r"[^A-Za-z0-9_]", "_", item.name.rpartition(".")[2]).strip("_")
+                label = f"{package if len(items) == 1 else last}_{backend}"
+                label += f"_{len(made)}" if label in {one.label for one in made} else ""
+                sources = [name for name in self.sources(item) if name not in used]
+                used.update(sources)
+                if sources:
+                    made.append(self.component(label, backend, item, sources))
+        return made
+
+    def component(self, label: str, backend: str, item: Extension, sources: list[str]) -> Component:
+        macros = [f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
+                  for pair in item.define_macros if pair]  # fmt: skip
+        macros += [f"-U{name}" for name in item.undef_macros]
+        include = list(self.include(item.include_dirs))
+        cxx = self.flags([*item.flags("cxx"), *macros], include)
+        nvcc = self.flags([*item.flags("nvcc"), *macros], include) if backend == "cuda" else []
+        libraries = [*item.libraries, *(word[2:] for word in item.extra_link_args if word.startswith("-l"))]
+        for library in dict.fromkeys(libraries):
+            if not _OF_TORCH.match(library):
+                self.note(f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so compile"
+                          " it in, or do without")  # fmt: skip
+        include = list(dict.fromkeys(include))
+        headers = _headers(self.found, sources, include)
+        archs = _archs(item.flags("nvcc")) if backend == "cuda" else ()
+        return Component(label, backend, *map(tuple, (sources, headers, include, cxx, nvcc, archs)))
+
+    def sources(self, item: Extension) -> list[str]:
+        names = []
+        for said in item.sources:
+            path = self.runs.inside(said)
+            if path is None:
+                self.note(f"{SETUP_PY}: the source {said[-120:]!r} lies outside of the project")
+            elif path not in self.found:
+                self.note(f"{SETUP_PY}: the source {path[-120:]!r} was not found: fetch or generate it")
+            else:
+                names.append(path)
+        return list(dict.fromkeys(names))
+
+    def include(self, folders: Iterable[str]) -> Iterator[str]:
+        """The folders that are in the project."""
+        for said in folders:
+            path = self.runs.inside(said)
+            if path is None:
+                if not said.startswith((*self.runs.brought, "/usr/")):
+                    self.note(f"{SETUP_PY}: the include directory {said[:120]!r} lies outside of the project")
+                continue
+            if path != "." and not any(name.startswith(f"{path}/") for name in self.found):
+                self.note(f"{SETUP_PY}: the include directory {path!r} is empty: fetch it (a submodule?)")
+            yield path
+
+    def flags(self, flags: Iterable[str], include: list[str]) -> list[str]:
+        """Flags for build.toml; directories that they name are added to `include`."""
+        kept: list[str] = []
+        words = iter([word for flag in flags for word in (flag.split() if flag.startswith("-") else [flag]) if word])
+        for word in words:
+            if word in _WITH_NEXT:
+                next(words, None)
+            elif word in ("-I", "-isystem") or word.startswith("-I"):
+                folder = next(words, "") if word in ("-I", "-isystem") else word[2:]
+                include += self.include([folder])
+            elif not _DROPPED.match(word):
+                kept.append(word)
+        return kept if any(word.startswith("-X") for word in kept) else list(dict.fromkeys(kept))
+
+    def bound(self, files: Mapping[str, bytes]) -> list[str]:
+        """The functions that pybind11 binds: a person writes the operators. Also says what registers some already."""
+        names: dict[str, None] = {}
+        uses: list[str] = []
+        for file, data in files.items():
+            text = data.decode("utf-8", "replace")
+            here = {found[1]: None for found in _BOUND.finditer(text)}
+            if here:
+                self.note(f"{_place(file, text, _BOUND)}: bind these in torch-ext/torch_binding.cpp: {', '.join(here)}")
+            elif _REGISTERED.search(text):
+                self.note(f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace in a kernel is"
+                          " TORCH_EXTENSION_NAME")  # fmt: skip
+            uses += [_place(file, text, _PYBIND)] if _PYBIND.search(text) else []
+            names |= here
+        if uses:
+            self.note(f"a kernel is built without pybind11: include torch/all.h, and remove modules: {', '.join(uses)}")
+        return list(names)
+
+    def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
+        """The Python files of the package that the extensions belong to, at their new paths."""
+        run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
+        tops = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
+        tops = [name.partition(".")[0] for name in run.packages or tops]
+        owners = [name.partition(".")[0] for name in names if "." in name]
+        main = next((name for name in (*owners, package, *tops) if name in tops), package)
+        folder = self.runs.inside(run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main))
+        base = folder if folder and f"{folder}/__init__.py" in self.found else f"src/{main}"
+        there = walk(root / base) if f"{base}/__init__.py" in self.found else ()
+        files = [item for item in there if item.name.endswith(".py") and f"{base}/{item.name}" in self.found]
+        allowed = package_of(main, (), backends)
+        for found in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
+            self.note(f"{found.path}:{found.line}: {found.message}{found.hint and f': {found.hint}'}")
+        return {f"torch-ext/{package}/{item.name}": self.found[f"{base}/{item.name}"] for item in files}
+
+    def license(self) -> str:
+        said = next((run.license for run in self.runs.by_backend.values() if run.license), "").strip()
+        try:
+            return str(canonicalize_license_expression(said.removesuffix(" License")[:200]))
+        except InvalidLicenseExpression:
+            self.note(f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {said[:60]!r}, no SPDX expression")
+            return PLACEHOLDER_LICENSE
+
+
+def _archs(flags: Iterable[str]) -> tuple[str, ...]:
+    """The capabilities that flags of nvcc name: machine code, and PTX as `+PTX`."""
+    codes = [word.rpartition("code=")[2] if "code=" in word else word for word in flags if _ARCH.search(word)]
+    made: dict[str, None] = {}
+    for kind, major, minor, more in (found for code in codes for found in _ARCH.findall(code)):
+        arch = f"{major}.{minor}{more}"
+        if kind == "compute" and arch in made:
+            del made[arch]
+        made[f"{arch}+PTX" if kind == "compute" else arch] = None
+    return tuple(made)
+
+
+def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
+    """The project's files that sources include, directly or not."""
+    waiting, seen = list(sources), set(sources)
+    while waiting:
+        file = waiting.pop()
+        for name in included(found[file]):
+            for folder in (posixpath.dirname(file), *include):
+                path = posixpath.normpath(posixpath.join(folder, name))
+                if path in found:
+                    waiting += [path] if path not in seen else []
+                    seen.add(path)
+                    break
+    return sorted(seen - set(sources))
+
+
+def _place(file: str, text: str, what: re.Pattern[str]) -> str:
+    found = what.search(text)
+    return f"{file}:{text.count(chr(10), 0, found.start() if found else 0) + 1}"

@@ -1,0 +1,271 @@
+"""A new kernel: what can be chosen, and the files that follow from it."""
+
+from __future__ import annotations
+
+import keyword
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from kci.config.discovery import locate
+from kci.config.file_lints import repo_id_problem
+from kci.config.settings import KCI_TOML
+from kci.config.values import Backend, KernelName, Version, near_kernel_name, python_name
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, UsageError
+from kci.matrix.catalog.loading import load_catalog
+from kci.plan.check import check_kernels
+from kci.plan.workspace import open_workspace
+from kci.utils.atomic import flush, replacing
+from kci.utils.shipped import template_environment
+from kci.utils.suggest import nearest
+from kci.workflows.repository import render_workflows
+
+FRAMEWORKS = {
+    "torch": "C++ and CUDA, compiled against PyTorch",
+    "torch-noarch": "Python only: PyTorch, Triton or another DSL",
+    "tvm-ffi": "C++ and CUDA without PyTorch, for every framework that speaks DLPack",
+}
+"""The frameworks of build.toml, and what each one is for."""
+
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "torch": ("cpu", "cuda", "rocm"),
+    "torch-noarch": tuple(str(backend) for backend in Backend),
+    "tvm-ffi": ("cpu", "cuda"),
+}
+"""The backends that have a template."""
+
+USUAL = {"torch": ("cpu", "cuda"), "torch-noarch": ("cpu", "cuda", "rocm"), "tvm-ffi": ("cpu",)}
+"""The backends by default."""
+
+OLDEST_STABLE_ABI = Version.parse("2.11")
+"""The first version whose stable ABI has all that the template uses."""
+
+PLACEHOLDER_OWNER = "your-name"
+USUAL_LICENSE = "Apache-2.0"
+
+
+class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """A new kernel; see `choose`."""
+
+    name: str
+    framework: str = "torch"
+    backends: tuple[str, ...] = ()
+    stable_abi: str | None = None
+    license: str = USUAL_LICENSE
+    """Empty for the license of the project that is taken over."""
+    repo_id: str = ""
+
+    @property
+    def placeholder(self) -> bool:
+        """Whether `repo_id` still needs an owner."""
+        return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
+
+
+def choose(name: str, **given: Any) -> NewKernel:
+    """Complete and check what was given, as fields of the kernel; a UsageError's hint has what fits."""
+    require_name(name)
+    new = NewKernel(name=name, **given)
+    if new.framework not in FRAMEWORKS:
+        raise UsageError(f"there is no framework {new.framework[:60]!r}", hint=nearest(new.framework, FRAMEWORKS))
+    for backend in new.backends:
+        if backend not in BACKENDS[new.framework]:
+            hint = f"for {new.framework}: {', '.join(BACKENDS[new.framework])}"
+            raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
+    if new.stable_abi is not None:
+        _check_stable_abi(new.stable_abi, new.framework)
+    text = new.license
+    if (text and not text.strip()) or not text.isprintable() or len(text) > 100:
+        raise UsageError("the license must be one line of text", hint='such as "Apache-2.0" or "MIT"')
+    if new.repo_id and (problem := repo_id_problem(new.repo_id)):
+        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")
+    return replace(
+        new,
+        backends=tuple(dict.fromkeys(new.backends)) or USUAL[new.framework],
+        license=text.strip(),
+        repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}",
+    )
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that no kernel can have, or that Python cannot import (UsageError); the hint proposes another."""
+    try:
+        KernelName.parse(name)
+    except ValueError as error:
+        raise UsageError(str(error), hint=f"such as {near_kernel_name(name) or 'my-kernel'}") from None
+    if keyword.iskeyword(python_name(name)):
+        raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", hint=f"such as {name}-kernel")
+
+
+def _check_stable_abi(text: str, framework: str) -> None:
+    if framework != "torch":
+        raise UsageError(f"{framework} has no stable ABI: it does not compile against PyTorch", hint="leave it out")
+    try:
+        version = Version.parse(text)
+    except ValueError as error:
+        raise UsageError(f"the stable ABI version: {error}", hint="such as 2.11") from None
+    newest = max(row.torch for row in load_catalog().rows)
+    if not OLDEST_STABLE_ABI <= version <= newest:
+        message = f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not {text}"
+        raise UsageError(message, hint=f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
+
+
+def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
+    """The files of a new kernel, by their path in its directory. `standalone`: it is a whole repository."""
+    package = python_name(new.name)
+    op = f"{package}_op" if package in _TAKEN else package
+    *others, last = (_SHOWN.get(backend, backend.upper()) for backend in new.backends)
+    shown = f"{', '.join(others)} and {last}" if others else last
+    values = {
+        **asdict(new),
+        "placeholder": new.placeholder,
+        "package": package,
+        "gpu": bool({"cuda", "rocm"} & set(new.backends)),
+        "op": op,
+        "layer": "".join(part.capitalize() for part in op.split("_")),
+        "summary": f"A new kernel for {shown} tensors: SiLU, until its author replaces it.",
+        "standalone": standalone,
+        "edition": load_catalog().name,
+        "ops_from": f".._{op}" if new.framework == "torch-noarch" else ".._ops",
+        "ops_name": op if new.framework == "torch-noarch" else "ops",
+        "call": op if new.framework == "torch-noarch" else f"ops.{op}",
+    }
+    return rendered(_templates(new, package, op, standalone=standalone), values)
+
+
+def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
+    """Files from the templates of kernels, by their path."""
+    environment = template_environment()
+    return {
+        path: environment.get_template(f"kernel/{template}").render(values).rstrip() + "\n"
+        for path, template in sorted(templates.items())
+    }
+
+
+def tvm_ffi_overlay() -> str:
+    """What kci.toml must say before a kernel for tvm-ffi has a variant."""
+    return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
+
+
+def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
+    files = {
+        "build.toml": "common/build.toml.j2",
+        "CARD.md": "common/CARD.md.j2",
+        "README.md": "common/README.md.j2",
+        ".gitignore": "common/gitignore.j2",
+        "benchmarks/benchmark.py": "common/benchmark.py.j2",
+        "tests/conftest.py": "common/conftest.py.j2",
+        f"tests/test_{package}.py": f"{'tvm_ffi' if new.framework == 'tvm-ffi' else 'torch'}/test.py.j2",
+    }
+    if standalone:
+        files["kci.toml"] = "common/kci.toml.j2"
+    match new.framework:
+        case "tvm-ffi":
+            for backend, suffix in {"cpu": "cpp", "cuda": "cu"}.items():
+                if backend in new.backends:
+                    files[f"csrc/{op}.{suffix}"] = f"tvm_ffi/op.{suffix}.j2"
+            return files | {
+                f"csrc/{op}.h": "tvm_ffi/op.h.j2",
+                "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
+                f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",
+            }
+        case "torch-noarch":
+            return files | {
+                f"torch-ext/{package}/__init__.py": "noarch/package.py.j2",
+                f"torch-ext/{package}/_{op}.py": "noarch/_op.py.j2",
+                f"torch-ext/{package}/layers/__init__.py": "torch/layers.py.j2",
+            }
+    code = "stable" if new.stable_abi else "torch"
+    files |= {
+        f"torch-ext/{package}/__init__.py": "torch/package.py.j2",
+        f"torch-ext/{package}/layers/__init__.py": "torch/layers.py.j2",
+        "torch-ext/torch_binding.cpp": "torch/torch_binding.cpp.j2",
+        "torch-ext/torch_binding.h": f"{code}/torch_binding.h.j2",
+    }
+    if "cpu" in new.backends:
+        files[f"csrc/{op}_cpu.cpp"] = f"{code}/op_cpu.cpp.j2"
+    if {"cuda", "rocm"} & set(new.backends):
+        files[f"csrc/{op}.cu"] = f"{code}/op.cu.j2"
+    return files
+
+
+# Names that mean something else in the generated Python: a module, an attribute of every `ops`, and `ops` itself.
+_TAKEN = {"layers", "name", "ops"}
+_SHOWN = {"rocm": "ROCm", "metal": "Metal", "neuron": "Neuron"}
+
+
+def require_new(target: Path) -> None:
+    """Refuse a place that has something; an empty directory is fine."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise UsageError(f"{target} exists", hint="name a directory that does not exist; nothing was written")
+    if any(target.iterdir()):
+        hint = "name a directory that does not exist, or an empty one; nothing was written"
+        raise UsageError(f"{target} exists and is not empty", hint=hint)
+
+
+def repository_of(target: Path) -> Path | None:
+    """The root of the repository that a new directory would be part of, if there is one."""
+    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+    root, settings = locate(parent)
+    return root if settings is not None or (root / ".git").exists() else None
+
+
+def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
+    """Write a kernel to a temporary place beside its own, and move it there once it is complete.
+
+    Returns the paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
+    """
+    with replacing(target) as replacement:
+        root = replacement.staging
+        for path, content in sorted(files.items()):
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        rendered: list[str] = []
+        found = check_kernels([str(root)]).diagnostics
+        if workflows and not any(item.severity is Severity.ERROR for item in found):
+            made = render_workflows(open_workspace([str(root)]), root)
+            made.write()
+            rendered = list(made.files)
+        flush(root)
+        try:
+            if target.is_dir() and not target.is_symlink():
+                target.rmdir()  # fails if another process has written into it
+            root.rename(target)
+        except OSError as error:
+            raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
+    return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
+
+
+def built_backends(target: Path) -> set[str]:
+    """The backends for which a kernel has variants."""
+    (kernel,) = open_workspace([str(target)]).matrix().kernels
+    return {variant.backend for variant in kernel.variants}
+
+
+def add_settings(target: Path, text: str) -> tuple[Path, bool]:
+    """Write the kci.toml of a kernel's repository, unless there is one; its path, and whether kci wrote it."""
+    root, settings = locate(target)
+    if settings is not None:
+        return settings, False
+    path = root / KCI_TOML
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+    except FileExistsError:
+        return path, False
+    except OSError as error:
+        raise FindingsError(f"cannot write {path}: {error.strerror}", hint="the kernel itself is written") from error
+    return path, True
+
+
+def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
+    """A finding with the path that its file has now."""
+    inside = os.path.relpath(item.path, staging)
+    return replace(item, path=os.path.join(target, inside)) if not inside.startswith("..") else item  # noqa: PTH118

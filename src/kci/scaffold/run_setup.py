@@ -1,0 +1,229 @@
+"""What a setup.py makes: it is run with real setuptools and the torch of kci's cache, once for the CPU, once for CUDA.
+
+It is a program that somebody else wrote (`sandbox`). What it answers is hostile: it is bounded, typed, and each path
+in it is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kci.build.process.run import Log
+from kci.build.toolchains.cuda import find_toolkit
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.environment import ensure_runtime, isolated
+from kci.config.values import Backend, Version
+from kci.diagnostics import printable
+from kci.errors import FindingsError, MissingToolError
+from kci.matrix.catalog.loading import load_catalog
+from kci.scaffold import setup_driver
+from kci.utils.bounded_json import read_record
+
+SECONDS = 120
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
+_APART = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")  # noqa: S108  - its own
+
+
+def sandbox() -> str:
+    """What holds a program of somebody else on this machine, for people."""
+    if _bubblewrap():
+        return "in bubblewrap: without network, and with no files of yours but a copy of the project"
+    return "without a sandbox (there is no bubblewrap): as pip would, with limits on time, memory and files"
+
+
+@contextmanager
+def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A place with a copy of a project, given as files by their path, below `project`, and a folder `answers`.
+
+    Raises:
+        FindingsError: there is no room for it, or the program cannot be started.
+    """
+    place = Path(tempfile.mkdtemp(prefix="kci-setup-")).resolve()
+    try:
+        (place / "answers").mkdir()
+        for name, content in files.items():
+            path = place / "project" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield place
+    except OSError as error:
+        raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def run_in(place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()) -> int | None:
+    """Run a command in the project of a place of `project_copy`: its exit code, or None if it took too long.
+
+    It can write to `project` and `answers`, and sees the system's folders, Python's and those that are `seen`.
+    """
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
+                   "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
+    if bwrap := _bubblewrap():
+        shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *seen) if not path.startswith("/usr/"))}
+        binds = [word for path in sorted(shown) for word in ("--ro-bind-try", path, path)]
+        binds += ["--ro-bind", str(place), str(place)]  # a folder that is mounted cannot be exchanged for a link
+        binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
+        command = [bwrap, *_APART, *binds, "--chdir", str(place / "project"), *command]
+    process = subprocess.Popen(
+        command, cwd=place / "project", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        process.wait(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(process)
+    return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        if sys.platform == "win32":  # pragma: no cover
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _bubblewrap() -> str | None:
+    """The program, if it can make a sandbox here: in many containers it may not."""
+    found = shutil.which("bwrap")
+    if found is None:
+        return None
+    tried = [found, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return found if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
+
+
+_MOST_ANSWER = 8 * 1024 * 1024
+_NOT_INSTALLED = "/usr/local/cuda"
+"""CUDA_HOME where there is no toolkit: what setup.py finds below it is nothing."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=20_000)]
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """One extension, as setuptools has it."""
+
+    name: _Text
+    sources: _Texts
+    include_dirs: _Texts = ()
+    libraries: _Texts = ()
+    extra_link_args: _Texts = ()
+    define_macros: Annotated[tuple[tuple[_Text | int | float | None, ...], ...], msgspec.Meta(max_length=1000)] = ()
+    undef_macros: _Texts = ()
+    extra_compile_args: Annotated[dict[_Text, _Texts], msgspec.Meta(max_length=20)] | _Texts = ()
+
+    @property
+    def backend(self) -> str:
+        """What torch made it for, by the libraries that it adds; empty if it is not one of torch's."""
+        linked = set(self.libraries)
+        return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
+
+    def flags(self, language: str) -> tuple[str, ...]:
+        """What is given to the compiler of a language, `cxx` or `nvcc`."""
+        given = self.extra_compile_args
+        return given.get(language, ()) if isinstance(given, dict) else given
+
+
+class SetupRun(msgspec.Struct, frozen=True):
+    """What one run of setup.py made, or how it ended."""
+
+    extensions: Annotated[tuple[Extension, ...], msgspec.Meta(max_length=500)] = ()
+    license: str = ""
+    packages: _Texts = ()
+    package_dir: dict[_Text, _Text] = {}
+    error: _Text = ""
+    line: int = 0
+
+    @property
+    def end(self) -> str:
+        """How it ended and where, for people."""
+        return printable(f"setup.py:{self.line} ends with {self.error}")
+
+
+class SetupRuns(msgspec.Struct, frozen=True):
+    """What setup.py made for each backend."""
+
+    by_backend: dict[str, SetupRun]
+    where: str
+    """How that was found out, for people."""
+    project: str
+    """Where it saw the project."""
+    brought: tuple[str, ...]
+    """Folders that a build brings by itself: torch's, Python's, CUDA's."""
+
+    def inside(self, path: str) -> str | None:
+        """A path as it is in the project, or None if it leads out of it."""
+        full = posixpath.normpath(posixpath.join(self.project, path.replace("\\", "/")))
+        return posixpath.relpath(full, self.project) if f"{full}/".startswith(f"{self.project}/") else None
+
+
+def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
+    """Run the setup.py of a project, given as files by their path.
+
+    Raises:
+        FindingsError: the answer is not one that setup.py can lead to, or there is no room for a copy.
+        MissingToolError: there is no torch to run it with.
+    """
+    python, torch = _torch(cache, log)
+    home = _cuda_home(python, cache, log) if any(name.endswith(".cu") for name in files) else _NOT_INSTALLED
+    brought = (str(python.parent.parent), home)
+    with project_copy(files) as place:
+        by_backend = {
+            "cpu": _run(place, "cpu", python, {}, brought),
+            "cuda": _run(place, "cuda", python, {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"}, brought),
+        }
+        where = f"run with torch {torch} for the CPU, {sandbox()}"
+        return SetupRuns(by_backend, where, (place / "project").as_posix(), brought)
+
+
+def _torch(cache: Path, log: Log) -> tuple[Path, str]:
+    """The Python with a torch that can be imported here: one that kci has, else the newest there is."""
+    versions = [one.text for one in sorted(map(Version.parse, toolchains().torch), reverse=True)]
+    *others, last = sorted(versions, key=lambda one: not isolated(cache, one, "cpu").complete)
+    for version in others:
+        with suppress(MissingToolError):
+            return ensure_runtime(version, cache=cache, log=log), version
+    return ensure_runtime(last, cache=cache, log=log), last
+
+
+def _cuda_home(python: Path, cache: Path, log: Log) -> str:
+    """The newest CUDA toolkit of the catalog that can be had here, because setup.py asks its nvcc for the version."""
+    newest = max(row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute)
+    try:
+        toolkit = find_toolkit(newest.minor_text, cache, log)
+        toolkit.ensure(python, log)
+    except MissingToolError as error:
+        log(f"setup.py finds no CUDA toolkit: {error.message}")
+        return _NOT_INSTALLED
+    return str(toolkit.root)
+
+
+def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], seen: tuple[str, ...]) -> SetupRun:
+    answer = place / "answers" / f"{backend}.json"
+    driver = Path(setup_driver.__file__).read_text(encoding="utf-8")
+    command = [str(python), "-I", "-B", "-c", driver, str(answer), variables.get("CUDA_HOME", "")]
+    code = run_in(place, command, {"MAX_JOBS": "1", **variables}, seen)
+    if code is None:
+        return SetupRun(error="TimeoutError: it takes longer than kci waits")
+    try:
+        return read_record(answer, SetupRun, _MOST_ANSWER)
+    except FileNotFoundError:
+        return SetupRun(error=f"its process ended early, with {code}")
+    except (OSError, ValueError) as error:
+        raise FindingsError(f"setup.py: what it made for {backend} cannot be used: {str(error)[:200]}") from None

@@ -1,0 +1,304 @@
+"""Sigstore bundles: signing with the identity of a CI run, checking offline who that was, and whom a bundle names.
+
+Signing and checking load the sigstore package, which is large and need not be installed. Whom a bundle names and what
+it is about is read without it, and proves nothing: that takes Sigstore's roots (`kernels verify-signature`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from kci.errors import FindingsError, MissingToolError
+from kci.utils.bounded_json import decode_json, read_bounded
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    payload: str
+
+
+class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+    dsse_envelope: _Envelope
+
+
+class StatementSubject(msgspec.Struct, frozen=True):
+    """One thing that a statement is about."""
+
+    name: str
+    digest: dict[str, str]
+
+
+class Statement(msgspec.Struct, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}):
+    """An in-toto statement."""
+
+    type_: str
+    subject: tuple[StatementSubject, ...]
+    predicate_type: str
+    predicate: dict[str, Any]
+
+
+class SigningContext(msgspec.Struct, frozen=True):
+    """What a signer says of where the files come from, and a verifier asks for. Empty: not said, not asked."""
+
+    repository: str = ""
+    commit: str = ""
+    workflow: str = ""
+
+    def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
+        """What a predicate says otherwise."""
+        return [
+            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
+            for name, wanted in msgspec.structs.asdict(self).items()
+            if wanted and predicate.get(name) != wanted
+        ]
+
+
+def claimed_statement(data: bytes) -> Statement:
+    """The statement of a Sigstore bundle. Who signed it, if anybody, is not looked at.
+
+    Raises ValueError: it is no bundle, or holds no statement.
+    """
+    try:
+        payload = base64.b64decode(decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True)
+    except binascii.Error:
+        raise ValueError("its payload is not base64") from None
+    return read_statement(payload)
+
+
+def read_statement(payload: bytes) -> Statement:
+    """The statement in a payload whose signature was checked. Raises ValueError: the payload is not a statement."""
+    statement = decode_json(payload, Statement)
+    if statement.type_ != STATEMENT_TYPE:
+        raise ValueError(f"it is a {statement.type_[:60]!r}, not an in-toto statement of version 1")
+    return statement
+
+
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
+_GITHUB = "https://github.com/"
+
+
+def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
+    """The statement of a bundle that a workflow of a repository has signed. Nothing is asked of the network.
+
+    The context has to name the repository, for every repository can have an identity; no workflow means any. `trust` is
+    the trust configuration of a Sigstore of one's own. Raises ValueError: it is no bundle with a statement, or was
+    signed by somebody else.
+    """
+    if not context.repository:
+        raise ValueError("no repository is named whose workflows may sign")
+    kind, payload = _verified(data, context, trust)
+    if kind != _PAYLOAD_TYPE:
+        raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
+    return read_statement(payload)
+
+
+def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple[str, bytes]:
+    try:
+        from sigstore.errors import Error
+        from sigstore.models import Bundle
+        from sigstore.verify import Verifier, policy
+    except ImportError as error:
+        raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
+    issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
+    wanted: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
+    if context.workflow:
+        wanted.append(policy.OIDCBuildSignerURI(_GITHUB + context.workflow))
+    own = _trust_config(trust) if trust else None
+    try:
+        verifier = Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
+        return verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(wanted))
+    except (Error, ValueError, TypeError) as error:
+        raise ValueError(str(error)[:300] or type(error).__name__) from error
+
+
+def _trust_config(path: Path) -> Any:
+    """Which Sigstore signs, and what it is trusted by, as its own tools take it with `--trust-config`."""
+    from sigstore.models import ClientTrustConfig
+
+    try:
+        config = ClientTrustConfig.from_json(read_bounded(path).decode())
+        config.trusted_root.get_fulcio_certs()
+    except Exception as error:  # of several libraries
+        message = f"{path} is no trust configuration of a Sigstore: {error}".splitlines()[0][:300]
+        raise FindingsError(message, hint="`trust-config` in [signing] of kci.toml") from error
+    return config
+
+
+@contextmanager
+def run_signer(trust: Path | None) -> Iterator[RunSigner]:
+    """What signs with the identity of the CI run that this is. Raises MissingToolError: there is no identity here."""
+    try:
+        from sigstore.models import ClientTrustConfig
+        from sigstore.oidc import IdentityToken, detect_credential
+        from sigstore.sign import SigningContext as Service
+        from sigstore.verify import Verifier
+    except ImportError as error:
+        raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
+    token = _asked(detect_credential)
+    if token is None:
+        hint = "sign in a CI run; in GitHub Actions give the job `id-token: write`"
+        raise MissingToolError("there is no identity to sign with here", hint=hint)
+    config = _trust_config(trust) if trust else _asked(ClientTrustConfig.production)
+    service = _asked(lambda: Service.from_trust_config(config))
+    with ExitStack() as stack:  # entering asks for the certificate
+        signer = _asked(lambda: stack.enter_context(service.signer(IdentityToken(token))))
+        yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
+
+
+class RunSigner:
+    """Sigstore's signer, whose answers are checked: it does not look at what its transparency log says.
+
+    Both methods return the JSON of a bundle, and raise FindingsError if there is no good one.
+    """
+
+    def __init__(self, signer: Any, verifier: Any) -> None:
+        self._signer, self._verifier = signer, verifier
+
+    def sign_artifact(self, data: bytes) -> bytes:
+        def signed() -> Any:
+            bundle = self._signer.sign_artifact(data)
+            self._verifier.verify_artifact(data, bundle, _OurOwn())
+            return bundle
+
+        return _json(signed)
+
+    def sign_statement(self, statement: Statement) -> bytes:
+        from sigstore.dsse import Statement as Payload
+
+        def signed() -> Any:
+            bundle = self._signer.sign_dsse(Payload(msgspec.json.encode(statement)))
+            self._verifier.verify_dsse(bundle, _OurOwn())
+            return bundle
+
+        return _json(signed)
+
+
+class _OurOwn:
+    # Whose signature it is needs no look: it was made with a key of this process.
+    def verify(self, cert: Any) -> None:
+        pass
+
+
+def _json(sign: Callable[[], Any]) -> bytes:
+    text: str = _asked(sign).to_json()
+    return text.encode()
+
+
+def _asked(ask: Callable[[], Any]) -> Any:
+    """What a service of Sigstore answers; it fails in the ways of several libraries."""
+    try:
+        return ask()
+    except Exception as error:
+        why = str(error) or str(error.__cause__ or "")  # some of them say it only there
+        raise FindingsError(f"Sigstore does not sign: {type(error).__name__} {why}".rstrip()[:500]) from error
+
+
+_ALTERNATIVE_NAMES = bytes.fromhex("0603551d11")
+"""The object identifier of a certificate's alternative names, as DER writes it."""
+# DER tags of the alternative names that are looked for.
+_URI, _EMAIL = 0x86, 0x81
+
+
+class _Raw(msgspec.Struct, frozen=True, rename="camel"):
+    raw_bytes: str
+
+
+class _Chain(msgspec.Struct, frozen=True):
+    certificates: tuple[_Raw, ...] = ()
+
+
+class _Material(msgspec.Struct, frozen=True, rename="camel"):
+    certificate: _Raw | None = None
+    x509_certificate_chain: _Chain | None = None
+
+
+class _MessageDigest(msgspec.Struct, frozen=True):
+    algorithm: str
+    digest: str
+
+
+class _MessageSignature(msgspec.Struct, frozen=True, rename="camel"):
+    message_digest: _MessageDigest
+    signature: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
+    verification_material: _Material
+    message_signature: _MessageSignature | None = None
+
+    @property
+    def certificate(self) -> bytes:
+        """The signer's certificate, or nothing."""
+        chain = self.verification_material.x509_certificate_chain
+        first = self.verification_material.certificate or (
+            chain.certificates[0] if chain and chain.certificates else None
+        )
+        return base64.b64decode(first.raw_bytes, validate=True) if first else b""
+
+
+def signature_problem(bundle: bytes, signed: bytes) -> str:
+    """Why a bundle cannot be a signature of some bytes; empty if it may be one."""
+    try:
+        read = decode_json(bundle, _Bundle)
+        certificate = read.certificate
+    except ValueError as error:
+        return f"its signature is not a Sigstore bundle: {error}"
+    if read.message_signature is None:
+        return "its signature is no signature of a file"
+    if not certificate:
+        return "its signature has no certificate"
+    digest = read.message_signature.message_digest
+    if digest != _MessageDigest("SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()):
+        return "its signature is about other metadata"
+    return ""
+
+
+def signer_of(bundle: bytes) -> str | None:
+    """The identity in the certificate of a bundle: a workflow's URL or an address. None if it has none."""
+    try:
+        return _identity(decode_json(bundle, _Bundle).certificate)
+    except ValueError:
+        return None
+
+
+def _identity(certificate: bytes) -> str | None:
+    """The first URI or address among the alternative names of a DER certificate."""
+    at = certificate.find(_ALTERNATIVE_NAMES)
+    if at < 0:
+        return None
+    rest = certificate[at + len(_ALTERNATIVE_NAMES) :]
+    if rest[:3] == b"\x01\x01\xff":  # the extension is marked as critical
+        rest = rest[3:]
+    for wrapper in (0x04, 0x30):  # an octet string that holds a sequence
+        tag, rest, _ = _element(rest)
+        if tag != wrapper:
+            return None
+    while rest:
+        tag, value, rest = _element(rest)
+        if tag in (_URI, _EMAIL):
+            text = value.decode("ascii", "replace")
+            return text if text.isprintable() and text else None
+    return None
+
+
+def _element(data: bytes) -> tuple[int, bytes, bytes]:
+    """Tag and value of the first DER element, and what follows it; tag -1 for anything else."""
+    if len(data) < 2:
+        return -1, b"", b""
+    length, start = data[1], 2
+    if length & 0x80:
+        size = length & 0x7F
+        length, start = int.from_bytes(data[2 : 2 + size], "big"), 2 + size
+    if start + length > len(data):
+        return -1, b"", b""
+    return data[0], data[start : start + length], data[start + length :]

@@ -1,0 +1,106 @@
+"""What a tree holds at its top besides variants, and the checksums of all its files (docs/format.md#tree).
+
+`SHA256SUMS` tells other programs the files with their hashes: `sha256sum -c SHA256SUMS` checks a tree without kci, and
+GitHub's attestation action takes it as its subjects. The card is not in it: it may be written after the merge.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from kci.errors import rule_error
+from kci.tree import manifest as manifests
+from kci.tree.artifacts import is_variant_dir
+from kci.tree.digest import SIGNATURE, file_hash, file_hashes
+from kci.tree.manifest import FILE_NAME
+from kci.tree.pack import untransportable
+from kci.tree.signing import BUNDLE_NAME
+from kci.utils.walk import Entry, is_bytecode, walk
+
+SUMS_NAME = "SHA256SUMS"
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
+"""What at a tree's top has a checksum, besides the variants."""
+
+
+def encode_sums(hashes: Mapping[str, str]) -> bytes:
+    """The form of coreutils' sha256sum, sorted by name: of the path inside the tree, and the hex sha256."""
+    lines = []
+    for name in sorted(hashes):
+        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{'' if escaped == name else chr(92)}{hashes[name]}  {escaped}\n")
+    return "".join(lines).encode()
+
+
+def decode_sums(data: bytes) -> dict[str, str]:
+    """What `encode_sums` was given. Names that it escapes are refused: no variant may hold such a file.
+
+    Raises ValueError: it is not in that form.
+    """
+    pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
+    found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
+    if encode_sums(found) != data:
+        raise ValueError("a line of it is in another form, out of order, or there twice")
+    return found
+
+
+def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
+    """The hash of every file of a tree by its path in it: of variants, which are hashed already, and others by name."""
+    found = {
+        f"{variant}/{name}": digest
+        for variant, files in variants.items()
+        for name, digest in files.items()
+        if name != SIGNATURE
+    }
+    for name, path in others.items():
+        if path.is_dir():
+            found |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
+        else:
+            found[name] = file_hash(path)
+    return {name: digest for name, digest in found.items() if not is_bytecode(name)}
+
+
+CARD = "CARD.md"
+"""What becomes the front page of the kernel's repository."""
+
+KEPT_AT_TOP = (
+    CARD, "benchmarks", manifests.FILE_NAME, SUMS_NAME, BUNDLE_NAME,
+)  # fmt: skip
+"""What a tree holds at its top besides variants (docs/format.md#tree)."""
+
+
+def require_tree(target: Path) -> None:
+    """Refuse to replace a directory that holds anything but a tree, or something that could lead out of it.
+
+    Raises FindingsError: KCI610.
+    """
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise rule_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
+    for entry in sorted(target.iterdir()):
+        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
+            message = f"{target} is not a tree: it holds {entry.name!r}"
+            raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
+    for item, _, reason in untransportable(files_at_top(target)):
+        message = f"{target} cannot be added to: {item.name!r}: {reason}"
+        raise rule_error("KCI610", message, hint="remove it, or merge into an empty or new directory", path=str(target))
+
+
+def files_at_top(tree: Path) -> Iterator[Entry]:
+    """Every file of what a tree holds besides variants, bytecode left out."""
+    for entry in sorted(tree.iterdir()):
+        if entry.name not in KEPT_AT_TOP:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            below = (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
+            yield from (item for item in below if not is_bytecode(item.name))
+        else:
+            yield Entry(entry.name, entry, entry.is_file(), entry.is_symlink())

@@ -1,0 +1,282 @@
+"""What a library may ask for: version caps, libraries and symbols of its system, Python's and torch's ABI.
+
+What each version of torch, CUDA and tvm-ffi exports is recorded too, so that a binary can be held against the versions
+in its name. Besides torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts
+of libstdc++ statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
+
+The data of torch and CUDA is a list of hashes with one bit for each version: 32 bits of a hash tell a name that a
+library has from one that it has not in all but one of ten thousand cases, in a thirtieth of the space.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kci.utils.shipped import Dated, shipped
+
+DATA = Path(__file__).parent / "data"
+
+
+class NativeTable(Dated, frozen=True):
+    """`native.toml`."""
+
+    caps: dict[str, str]
+    named: dict[str, tuple[str, ...]]
+    needed: dict[str, tuple[str, ...]]
+    symbols: dict[str, tuple[str, ...]]
+    namespaces: dict[str, tuple[str, ...]]
+
+
+class AddedTable(Dated, frozen=True):
+    """A table of names by the version that added them."""
+
+    added: dict[str, tuple[str, ...]]
+
+    def by_name(self) -> dict[str, tuple[int, ...]]:
+        return {name: numbers(version) for version, names in self.added.items() for name in names}
+
+
+native_table = shipped("tree/verify/data/native.toml", NativeTable)
+"""What a library on Linux may rely on."""
+
+
+class TvmFfiTable(AddedTable, frozen=True):
+    """`tvm-ffi-exports.toml`."""
+
+    oldest: str
+    """The release of apache-tvm-ffi that users have at least."""
+
+
+tvm_ffi_table = shipped("tree/verify/data/tvm-ffi-exports.toml", TvmFfiTable)
+"""What libtvm_ffi.so exports."""
+
+
+@cache
+def python_symbols() -> dict[str, tuple[int, ...]]:
+    """The symbols of CPython's stable ABI, by the version that added them."""
+    import abi3info
+
+    tables = (abi3info.FUNCTIONS, abi3info.DATAS)
+    return {symbol.name: (entry.added.major, entry.added.minor) for table in tables for symbol, entry in table.items()}
+
+
+@cache
+def torch_shims() -> dict[str, tuple[int, ...]]:
+    """Torch's C shim functions newer than its first stable ABI, by the version that added them."""
+    return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`2.10` is (2, 10)."""
+    return tuple(int(part) for part in version.split("."))
+
+
+# `GLIBCXX_3.4.24` is `GLIBCXX` and `3.4.24`.
+_VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
+
+
+def above_cap(version: str, cpu: str) -> str | None:
+    """The cap that a required symbol version passes, for example `GLIBC_2.28`; None if it is fine.
+
+    Compared by size and not by membership in a list, so that unknown versions are judged as well.
+    """
+    table = native_table()
+    found = _VERSION.fullmatch(version)
+    if found is None or found[1] not in table.caps or version in table.named.get(cpu, ()):
+        return None
+    cap = f"{found[1]}_{table.caps[found[1]]}"
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", found[2]):
+        return cap
+    return cap if numbers(found[2]) > numbers(table.caps[found[1]]) else None
+
+
+def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
+    """Whether DT_NEEDED may name a library, by the groups of `native.toml` that the variant may use.
+
+    `major` is the major version of the variant's compute toolkit, empty if it has none.
+    """
+    patterns = (pattern for group in groups for pattern in native_table().needed.get(group, ()))
+    return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
+
+
+def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
+    """Whether an unversioned open symbol is one that the libraries of these groups give."""
+    table = native_table()
+    namespace = cpp_namespace(name)
+    if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
+        return True
+    patterns = (pattern for group in groups for pattern in table.symbols.get(group, ()))
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# What stands before a mangled name: tables and type information, guards, thunks with their offsets, local names.
+_SPECIAL = re.compile(r"T[VTIS]|GV|GR|Th?n?[0-9]+_|Tv[n0-9_]+_|TC|Z")
+# `N` begins a name in a namespace; qualifiers (restrict, volatile, const) and references follow it.
+_NESTED = re.compile(r"N[rVK]*[RO]?")
+
+
+def cpp_scope(name: str) -> tuple[str, ...] | None:
+    """The leading namespaces of a mangled C++ name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`).
+
+    Empty for names in no namespace of their own (operators, functions at the top, abbreviations such as `std::`), None
+    for a name that is not C++. Only the name's own scope counts, not the types of its arguments: that is how a
+    `std::` function that happens to live in one of torch's libraries is told from one of torch.
+    """
+    if not name.startswith("_Z"):
+        return None
+    rest = name[2:]
+    while found := _SPECIAL.match(rest):
+        rest = rest[found.end() :]
+    nested = _NESTED.match(rest)
+    if nested is None:
+        return ()
+    rest = rest[nested.end() :]
+    parts = []
+    while length := re.match("[1-9][0-9]{0,3}", rest):
+        end = length.end() + int(length[0])
+        parts.append(rest[length.end() : end])
+        rest = rest[end:]
+    return tuple(parts)
+
+
+def old_string(name: str) -> bool:
+    """Whether a mangled C++ name speaks of `std::string` as it was before the C++11 ABI."""
+    kept = []
+    rest = name
+    while found := re.search("[1-9][0-9]{0,3}", rest):
+        kept.append(rest[: found.start()])
+        rest = rest[found.end() + int(found[0]) :]
+    return name.startswith("_Z") and any("Ss" in part for part in [*kept, rest])
+
+
+def cpp_namespace(name: str) -> str | None:
+    """The outermost namespace of a mangled C++ name, empty if it has none, None for a C name."""
+    scope = cpp_scope(name)
+    return None if scope is None else (scope[0] if scope else "")
+
+
+_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+# A mangled name in `std::`: `St`, or one of the abbreviations for its types, also nested or as a table.
+_STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
+# The names of torch's C interfaces.
+_C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
+_DEPENDS_ON_BUILD = re.compile(
+    r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
+    re.IGNORECASE,
+)
+"""Parts of names that only some builds of one torch version have: of another backend, toolkit or processor."""
+
+
+class ExportsTable(Dated, frozen=True):
+    """`torch-exports.toml` and `cuda-exports.toml`."""
+
+    versions: tuple[str, ...]
+    sha256: str
+
+
+class Exports(msgspec.Struct, frozen=True):
+    """Sorted hashes of names, and for each a bit for every version that has it."""
+
+    versions: tuple[str, ...]
+    hashes: tuple[int, ...]
+    masks: bytes
+
+    def missing(self, names: Iterable[str], version: str) -> list[str]:
+        """The names that the version does not export, sorted. Empty for a version that is not recorded."""
+        if version not in self.versions:
+            return []
+        bit = 1 << self.versions.index(version)
+        return sorted(name for name in set(names) if not self._mask(name) & bit)
+
+    def versions_with(self, names: Iterable[str]) -> list[str]:
+        """The recorded versions that export all of the names."""
+        mask = (1 << len(self.versions)) - 1
+        for name in names:
+            mask &= self._mask(name)
+        return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
+
+    def gives(self, name: str, wanted: Iterable[str]) -> bool:
+        """Whether all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
+        if not is_std_name(name):
+            return False
+        recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
+        return all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
+
+    def _mask(self, name: str) -> int:
+        number = name_hash(name)
+        place = bisect_left(self.hashes, number)
+        return self.masks[place] if place < len(self.hashes) and self.hashes[place] == number else 0
+
+
+def name_hash(name: str) -> int:
+    """32 bits of a hash of a symbol's name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def is_torch_name(name: str) -> bool:
+    """Whether a symbol can only come from torch itself, as built for CPU or CUDA."""
+    if _DEPENDS_ON_BUILD.search(name):
+        return False
+    return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+
+
+def is_std_name(name: str) -> bool:
+    """Whether a symbol is of the C++ library."""
+    return _STD.match(name) is not None
+
+
+def is_cuda_name(name: str) -> bool:
+    """Whether a symbol is of the driver, the runtime, or one of the libraries of CUDA."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols["cuda"])
+
+
+def is_tvm_ffi_name(name: str) -> bool:
+    """Whether a symbol can only come from tvm-ffi itself."""
+    return name.startswith("TVMFFI") or cpp_namespace(name) == "tvm"
+
+
+def torch_exports() -> Exports:
+    """What torch's libraries export."""
+    return _exports("torch-exports")
+
+
+def cuda_exports() -> Exports:
+    """What the libraries of CUDA export, and its driver."""
+    return _exports("cuda-exports")
+
+
+@cache
+def tvm_ffi_exports() -> dict[str, tuple[int, ...]]:
+    """What tvm-ffi exports, by the release that added it."""
+    return tvm_ffi_table().by_name()
+
+
+@cache
+def _exports(name: str) -> Exports:
+    """A table that ships with kci.
+
+    Raises ValueError: the two files do not belong together (a bug in kci, which a test finds).
+    """
+    about = shipped(f"tree/verify/data/{name}.toml", ExportsTable)()
+    packed = (DATA / f"{name}.bin").read_bytes()
+    if hashlib.sha256(packed).hexdigest() != about.sha256:
+        raise ValueError(f"{name}.bin is not the one that {name}.toml speaks of")
+    data = zlib.decompress(packed)
+    (count,) = struct.unpack_from("<I", data)
+    planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
+    hashes = []
+    number = 0
+    for high, upper, lower, low in zip(*planes[:4], strict=True):
+        number += high << 24 | upper << 16 | lower << 8 | low
+        hashes.append(number)
+    return Exports(about.versions, tuple(hashes), planes[4])

@@ -1,0 +1,269 @@
+"""Device code inside a host library: which GPU architectures are really there.
+
+CUDA keeps it in the section `.nv_fatbin`, a row of containers: a 16-byte header (magic, version, header size, size) and
+then entries, each with a header of its own (kind, header size, size, architecture, flags) and the code. HIP keeps it in
+`.hip_fatbin`, a row of clang offload bundles, compressed or not: a magic, a count, and for each entry offset, size and
+a target triple.
+The meaning of the fields was worked out by compiling for known architectures and agrees with cuobjdump.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import MissingToolError
+from kci.tree.elf import ElfError, read_sections
+from kci.tree.verify.subject import BinaryKind, VariantDir
+from kci.utils.archive import LIMITS, zstandard
+
+CUDA_SECTION = ".nv_fatbin"
+HIP_SECTION = ".hip_fatbin"
+RELOCATABLE_SECTION = "__nv_relfatbin"
+"""Where nvcc puts relocatable device code. It is registered by a function that only a device link makes."""
+RELOCATABLE_SYMBOL = "__cudaRegisterLinkedBinary"
+RELOCATABLE_HINT = "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
+
+_CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
+# Magic, version, size of this header, size of what follows.
+_CUDA_HEADER = struct.Struct("<4sHHQ")
+# Kind, a version, size of this header, size of the code, four fields that are not read, architecture, two more, flags.
+_ENTRY = struct.Struct("<HHIQIIHHIIIQ")
+_PTX, _SASS = 1, 2
+_ARCH_SPECIFIC = 1 << 20
+_FAMILY_SPECIFIC = 1 << 21
+
+_HIP_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
+_HIP_COMPRESSED = b"CCOB"
+_HIP_MAGICS = (_HIP_MAGIC, _HIP_COMPRESSED)
+# Of a bundle: the number of targets, then of each its offset, size and the length of its name, which follows.
+_COUNT = struct.Struct("<Q")
+_TARGET = struct.Struct("<QQQ")
+# Magic, version of the form, method of compression.
+_COMPRESSED = struct.Struct("<4sHH")
+_COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
+"""Compressed size, original size and a hash, by version of the form."""
+_ZLIB, _ZSTD = 0, 1
+_PADDING = re.compile(rb"\0*")
+_MAX_TARGETS = 1024
+_MAX_HEAD = 1024 * 1024
+
+
+class FatbinError(Exception):
+    """The section makes no sense."""
+
+
+class CompressedError(Exception):
+    """The section's architectures are inside of a compressed part that cannot be undone here."""
+
+
+class DeviceCode(msgspec.Struct, frozen=True):
+    """The architectures that a binary holds code for, spelt as in metadata: `9.0a`, `gfx942`."""
+
+    binary: frozenset[str] = frozenset()
+    """Machine code."""
+    ptx: frozenset[str] = frozenset()
+    """Portable code for a CUDA architecture."""
+
+    def __or__(self, other: DeviceCode) -> DeviceCode:
+        return DeviceCode(self.binary | other.binary, self.ptx | other.ptx)
+
+
+def cuda_code(data: bytes) -> DeviceCode:
+    """What a `.nv_fatbin` section holds.
+
+    Raises FatbinError: a container or an entry is malformed, or reaches beyond its end.
+    """
+    found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
+    offset = _next(data, 0, (_CUDA_MAGIC,), "container")
+    while offset >= 0:
+        _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
+        end = offset + header + size
+        if header < _CUDA_HEADER.size or end > len(data):
+            raise FatbinError(f"the container at offset {offset} is cut short")
+        for kind, arch in _entries(data, offset + header, end):
+            found.setdefault(kind, set()).add(arch)
+        offset = _next(data, end, (_CUDA_MAGIC,), "container")
+    return DeviceCode(frozenset(found[_SASS]), frozenset(found[_PTX]))
+
+
+def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
+    while offset < end:
+        kind, _, header, size, _, _, _, _, arch, _, _, flags = _unpack(_ENTRY, data, offset)
+        if header < _ENTRY.size or offset + header + size > end:
+            raise FatbinError(f"the entry at offset {offset} is cut short")
+        suffix = "a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
+        yield kind, f"{arch // 10}.{arch % 10}{suffix}"
+        offset += header + size
+
+
+def hip_code(data: bytes) -> DeviceCode:
+    """What a `.hip_fatbin` section holds.
+
+    Raises:
+        FatbinError: there are no bundles, or one reaches beyond the section.
+        CompressedError: a bundle is compressed in a way that cannot be undone here.
+    """
+    found: set[str] = set()
+    offset = _next(data, 0, _HIP_MAGICS, "offload bundle")
+    if offset < 0:
+        raise FatbinError("there is no offload bundle")
+    while offset >= 0:
+        if data.startswith(_HIP_COMPRESSED, offset):
+            head, length, end = _decompressed(data, offset)
+            found |= _targets(head, length)[0]
+        else:
+            targets, length = _targets(data[offset : offset + _MAX_HEAD], len(data) - offset)
+            found |= targets
+            end = offset + length
+        offset = _next(data, end, _HIP_MAGICS, "offload bundle")
+    return DeviceCode(frozenset(found - {""}))
+
+
+def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
+    """Where the next one of the row begins, -1 at the end. Only padding is between two."""
+    padding = _PADDING.match(data, start)
+    start = padding.end() if padding else start
+    if start == len(data):
+        return -1
+    if not data.startswith(magics, start):
+        raise FatbinError(f"there is no {what} at offset {start}")
+    return start
+
+
+def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
+    """The architectures of a bundle of which at least the head is given, and where its last code object ends."""
+    if not bundle.startswith(_HIP_MAGIC):
+        raise FatbinError("a bundle has no bundle header")
+    position = len(_HIP_MAGIC)
+    (count,) = _unpack(_COUNT, bundle, position)
+    if count > _MAX_TARGETS:
+        raise FatbinError(f"a bundle claims {count} targets")
+    position += _COUNT.size
+    found = set()
+    end = position
+    for _ in range(count):
+        offset, size, name_size = _unpack(_TARGET, bundle, position)
+        position += _TARGET.size
+        name = bundle[position : position + name_size]
+        position += name_size
+        if len(name) != name_size or offset + size > length:
+            raise FatbinError("a bundle is cut short")
+        end = max(end, position, offset + size)
+        if size:
+            found.add(_gfx(name))
+    return found, end
+
+
+def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
+    """The head of a compressed bundle, the whole bundle's length, and where its compressed form ends."""
+    _, version, method = _unpack(_COMPRESSED, data, offset)
+    layout = _COMPRESSED_SIZES.get(version)
+    if layout is None:
+        raise CompressedError(f"version {version} of the compressed form is not known")
+    total, length, _ = _unpack(layout, data, offset + _COMPRESSED.size)
+    start = offset + _COMPRESSED.size + layout.size
+    end = offset + total
+    if not start <= end <= len(data):
+        raise FatbinError("a compressed bundle is cut short")
+    return _inflated(data[start:end], method), length, end
+
+
+def _inflated(data: bytes, method: int) -> bytes:
+    """The first bytes of what was compressed: the targets are listed there."""
+    if method == _ZLIB:
+        try:
+            return zlib.decompressobj().decompress(data, _MAX_HEAD)
+        except zlib.error as error:
+            raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
+    if method != _ZSTD:
+        raise CompressedError(f"the compression method {method} is not known")
+    try:
+        module = zstandard()
+    except MissingToolError as error:
+        raise CompressedError(f"{error.message}; {error.hint}") from error
+    try:
+        with module.ZstdDecompressor(max_window_size=LIMITS.window).stream_reader(data) as reader:
+            head: bytes = reader.read(_MAX_HEAD)
+            return head
+    except module.ZstdError as error:
+        raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
+
+
+# `gfx90a`, `gfx9-4-generic`: where code for one processor or for a family is meant.
+_GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
+
+
+def _gfx(target: bytes) -> str:
+    """`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry."""
+    text = target.decode(errors="replace")
+    found = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
+    return found[0] if found else ""
+
+
+def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:
+    try:
+        return layout.unpack_from(data, offset)
+    except struct.error:
+        raise FatbinError(f"it is cut short at offset {offset}") from None
+
+
+def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
+    """What the metadata's list promises: a plain entry machine code, a `+PTX` entry portable code as well."""
+    plain = frozenset(arch.removesuffix("+PTX") for arch in archs)
+    ptx = frozenset(arch.removesuffix("+PTX") for arch in archs if arch.endswith("+PTX"))
+    return DeviceCode(plain, ptx if backend == "cuda" else frozenset())
+
+
+def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+    """Compare the device code of a variant's libraries, taken together, with the architectures in its metadata."""
+    metadata = variant.metadata
+    if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
+        return
+    backend = metadata.backend.type.value
+    if backend not in ("cuda", "rocm") or not metadata.backend.archs:
+        return
+    code = DeviceCode()
+    seen = relocatable = False
+    section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
+    for item, kind in variant.libraries():
+        if kind is not BinaryKind.ELF:
+            continue  # reported by the native rules
+        where = variant.at(item.name)
+        try:
+            there = read_sections(item.path, (section, RELOCATABLE_SECTION))
+            data = there.get(section)
+            relocatable |= RELOCATABLE_SECTION in there
+            if data:
+                seen = True
+                code |= cuda_code(data) if backend == "cuda" else hip_code(data)
+        except CompressedError as error:
+            yield finding("KCI763", f"its offload bundles are compressed: {error}", path=where)
+            return
+        except FatbinError as error:
+            yield finding("KCI762", f"{section}: {error}", path=where)
+            return
+        except (ElfError, OSError):
+            return  # reported by the native rules
+    if not seen:
+        listed = ", ".join(metadata.backend.archs)
+        message = f"no library has a section {section}; the metadata lists {listed}"
+        if relocatable:
+            message = f"no library has device code that was linked; the metadata lists {listed}"
+        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
+        return
+    expected = expected_code(backend, metadata.backend.archs)
+    yield from _compared("machine code", expected.binary, code.binary, variant.shown)
+    yield from _compared("PTX", expected.ptx, code.ptx, variant.shown)
+
+
+def _compared(what: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
+    if missing := sorted(expected - actual):
+        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {what} for it", path=where)
+    if extra := sorted(actual - expected):
+        yield finding("KCI760", f"there is {what} for {', '.join(extra)}, which the metadata does not list", path=where)

@@ -1,0 +1,171 @@
+"""Loading variants with the real loader, each in a separate process under limits.
+
+This runs the code of a variant, so it only happens when it is asked for. The process has no variables of the user's
+environment that hold secrets, no network by way of the Hub, a folder of its own, and limits on time, files and cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import MissingToolError
+from kci.matrix.variants import Kind, VariantName, this_system
+from kci.tree.verify.subject import VariantDir
+from kci.utils.bounded_json import decode_json
+from kci.utils.cache import default_cache
+
+_SECONDS = 300
+_MARK = "kci-load-result:"
+_PASSED_ON = (
+    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PATH", "ROCM_PATH", "SYSTEMROOT",
+)  # fmt: skip
+
+_PROBE = """
+import json, sys
+try:
+    import kernels, torch
+except ImportError as error:
+    print("MARK" + json.dumps({"lacks": str(error)})); sys.exit()
+try:
+    from kernels.backends import _backend
+    backend = str(getattr(_backend(), "name", "cpu")).lower()
+except Exception:
+    backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
+print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
+    "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
+""".replace("MARK", _MARK)
+
+_LOAD = """
+import json, sys
+if sys.platform != "win32":
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**26, 2**26))
+from pathlib import Path
+from kernels import get_local_kernel
+try:
+    loaded = get_local_kernel(Path(sys.argv[1]))
+    answer = {"module": loaded.__name__}
+except BaseException as error:
+    answer = {"error": type(error).__name__ + ": " + str(error)}
+print("MARK" + json.dumps(answer))
+""".replace("MARK", _MARK).replace("SECONDS", str(_SECONDS))
+
+
+class LoaderEnvironment(msgspec.Struct, frozen=True):
+    """A Python that can load kernels, and what it has."""
+
+    torch: str = ""
+    cuda: str = ""
+    rocm: str = ""
+    backend: str = "cpu"
+    lacks: str = ""
+
+
+class _LoadAnswer(msgspec.Struct, frozen=True):
+    module: str = ""
+    error: str = ""
+
+
+def probe(python: Path) -> LoaderEnvironment:
+    """What a Python has. Raises MissingToolError: it does not run, or has no torch or no loader."""
+    try:
+        text, _ = _run(python, _PROBE)
+        found = decode_json(text, LoaderEnvironment)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise MissingToolError(f"{python} does not answer: {error}", hint="name a Python with --python") from error
+    if found.lacks:
+        hint = "pip install torch kernels there, or name another Python with --python"
+        raise MissingToolError(f"{python} cannot load kernels: {found.lacks}", hint=hint)
+    return found
+
+
+def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironment) -> Iterator[Diagnostic]:
+    """Load a variant if this machine can, else say what could."""
+    name = variant.name
+    if name is None or variant.metadata is None:
+        return  # reported when it was read
+    if reason := unfit(name, environment):
+        yield finding("KCI783", f"not loaded here: {reason}", path=variant.shown)
+        return
+    try:
+        text, tail = _run(python, _LOAD, str(variant.path))
+        answer = decode_json(text, _LoadAnswer)
+    except subprocess.TimeoutExpired:
+        yield finding("KCI782", f"loading did not end within {_SECONDS} seconds", path=variant.shown)
+    except (OSError, ValueError) as error:
+        yield finding("KCI782", f"the process that loads it died: {error}", path=variant.shown)
+    else:
+        if answer.error:
+            yield finding("KCI782", f"the loader cannot load it: {answer.error[:500]}", hint=tail, path=variant.shown)
+        elif answer.module != variant.metadata.id:
+            message = f"it was loaded as {answer.module[:100]}, its id is {variant.metadata.id}"
+            yield finding("KCI782", message, path=variant.shown)
+
+
+def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
+    """Why this machine is no environment for a variant; empty if it is one."""
+    wanted, system = [], this_system()
+    if name.system is not None and name.system != system:
+        wanted.append(f"a {name.system} machine")
+    if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
+        wanted.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
+    have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
+    compute = _minor(name.compute_version or "")
+    driver = _minor({"cuda": environment.cuda, "rocm": environment.rocm}.get(name.backend, ""))
+    known = bool(compute and driver) and name.backend == environment.backend
+    if name.kind is Kind.FULL and have != needs:
+        wanted.append(f"torch {name.framework_version}")
+    elif name.kind is Kind.STABLE_ABI and have < needs:
+        wanted.append(f"torch {name.framework_version} or newer")
+    elif known and name.backend == "cuda" and not (compute[0] == driver[0] and compute <= driver):
+        wanted.append(f"CUDA {name.compute_version}, or a newer minor version of it")
+    elif known and name.backend == "rocm" and compute != driver:
+        wanted.append(f"ROCm {name.compute_version}")
+    if not wanted:
+        return ""
+    here = f"torch {environment.torch} for {environment.backend} on {system}"
+    return f"it needs {' and '.join(wanted)}; this is {here}"
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Major and minor version, of `2.15.0a0` or `7.1.25424-4179531dcd` too."""
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
+
+
+def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
+    """The line of the answer, and the end of what was printed besides. Raises ValueError: there is no such line."""
+    with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(
+            [str(python), "-I", "-B", "-c", script, *arguments],
+            env=environment,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS,
+            check=False,
+        )
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    answers = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
+    if not answers:
+        shown = "; ".join(lines[-3:])[-300:]
+        raise ValueError(f"exit status {done.returncode}: {shown}")
+    return answers[-1], "; ".join(line for line in lines[-3:] if not line.startswith(_MARK))[-300:]
+
+
+def default_python() -> Path | None:
+    """The environment with torch that kci keeps, if it was made already."""
+    found = sorted((default_cache() / "envs").glob("torch-*-cpu-*/bin/python"))
+    return found[-1] if found else None

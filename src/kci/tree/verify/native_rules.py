@@ -1,0 +1,251 @@
+"""Native libraries: machine, system libraries, Python's and torch's ABI, dependencies (docs/format.md#requirements)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from kci.config.minimum_versions import floors
+from kci.diagnostics import Diagnostic, finding
+from kci.matrix.variants import Kind, VariantName
+from kci.tree.elf import Elf, ElfError, read_elf
+from kci.tree.verify.abi import (
+    above_cap,
+    cpp_scope,
+    cuda_exports,
+    is_cuda_name,
+    is_std_name,
+    is_torch_name,
+    is_tvm_ffi_name,
+    library_allowed,
+    numbers,
+    old_string,
+    python_symbols,
+    symbol_explained,
+    torch_exports,
+    torch_shims,
+    tvm_ffi_exports,
+    tvm_ffi_table,
+)
+from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
+from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
+from kci.tree.verify.variant_rules import module_file
+from kci.utils.suggest import first_of
+from kci.utils.walk import Entry
+
+_SHOWN = 5
+_CPU_LEVEL = 2
+"""Processors of x86-64-v2 are what today's distributions ask for; later levels many machines do not have."""
+_TORCH_CPP = ("at", "c10", "caffe2", "torch")
+_STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
+
+
+def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+    """The rules about a variant's native libraries."""
+    if variant.name is None or variant.noarch:
+        return
+    for item, kind in variant.libraries():
+        yield from _library(variant, variant.name, item, kind)
+
+
+def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None) -> Iterator[Diagnostic]:
+    where = variant.at(item.name)
+    system = (name.system or "").rpartition("-")[2]
+    expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
+    if kind is BinaryKind.ARCHIVE:
+        yield finding("KCI757", "it is a static library, which nothing can load", path=where)
+    elif kind is None:
+        yield finding("KCI740", f"it is called like a library, and is no {expected.value} file", path=where)
+    elif kind is not expected:
+        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", path=where)
+    elif kind is BinaryKind.ELF:
+        yield from _elf_library(variant, name, item, where)
+    else:
+        yield finding("KCI750", f"of a {kind.value} file nothing more is checked", path=where)
+
+
+def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
+    cpu = (name.system or "").partition("-")[0]
+    module = variant.metadata is not None and item.name == module_file(variant, variant.metadata)
+    try:
+        if not module and is_static_executable(item.path):
+            yield finding("KCI757", "it is a program", path=where)
+            return
+        elf = read_elf(item.path)
+    except (ElfError, OSError) as error:
+        yield finding("KCI740", str(error), path=where)
+        return
+    if elf.program and not module:
+        yield finding("KCI757", "it is a program", path=where)
+    if elf.machine != cpu:
+        yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", path=where)
+    yield from _versions(elf, cpu, where)
+    yield from _python(elf, where)
+    for path in elf.search_path:
+        yield finding("KCI744", f"it has the search path {path!r} built in", path=where)
+    yield from _hygiene(elf, where)
+    yield from _dependencies(elf, name, where)
+    if name.kind is Kind.STABLE_ABI:
+        yield from _stable(elf, numbers(name.framework_version or "0"), where)
+    elif name.kind is Kind.FULL:
+        yield from _torch(elf, name, where)
+    metadata = variant.metadata
+    if metadata is not None and name.kind is not Kind.TVM_FFI and module:
+        init = f"PyInit_{metadata.id}"
+        if init not in elf.defined:
+            yield finding("KCI749", f"it does not define {init}", path=where)
+
+
+def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
+    if elf.text_relocations:
+        yield finding("KCI753", "it has text relocations", path=where)
+    if elf.executable_stack:
+        yield finding("KCI754", "it asks for an executable stack", path=where)
+    if elf.cpu_level > _CPU_LEVEL:
+        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
+
+
+def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
+    old = [symbol for symbol in asked if is_torch_name(symbol) and old_string(symbol)]
+    if old:
+        message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
+        yield finding("KCI752", message, path=where)
+        return
+    version = name.framework_version or ""
+    missing = torch_exports().missing(filter(is_torch_name, asked), version)
+    if missing:
+        fitting = torch_exports().versions_with(
+            symbol for symbol in asked if is_torch_name(symbol) or is_std_name(symbol)
+        )
+        hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
+        yield finding("KCI751", f"torch {version} does not export {_listed(missing)}", hint=hint, path=where)
+
+
+def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
+    """Every version that is required counts, used by a symbol or not: the system's loader checks them all."""
+    users = defaultdict(list)
+    for symbol in elf.undefined:
+        users[symbol.version].append(symbol.name)
+    for version in sorted(elf.required_versions):
+        if cap := above_cap(version, cpu):
+            by = f" (for {_listed(users[version])})" if users[version] else ""
+            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", path=where)
+
+
+def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
+    known = python_symbols()
+    outside = []
+    for symbol in elf.undefined:
+        added = known.get(symbol.name)
+        if added is None and symbol.name.startswith(("Py", "_Py")):
+            outside.append(symbol.name)
+        elif added is not None and added > floors().python:
+            outside.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+    if outside:
+        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_listed(outside)}", path=where)
+
+
+def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
+    groups = ("system", framework, name.backend)
+    major = (name.compute_version or "").partition(".")[0]
+    refused = [library for library in elf.needed if not library_allowed(library, groups, major)]
+    for library in refused:
+        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+    yield from _cuda(elf, name, where)
+    yield from _tvm_ffi(elf, name, where)
+    yield from _by_first_letters(elf, name, where)
+    versions = _torch_versions(elf, name)
+    unexplained = [
+        symbol.name
+        for symbol in elf.undefined
+        # A weak symbol may stay open; the program is written for that.
+        if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
+        and symbol.name not in python_symbols()
+        and not symbol_explained(symbol.name, groups)
+        and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
+        and not (versions and torch_exports().gives(symbol.name, versions))
+    ]
+    if unexplained:
+        hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
+        if versions and all(is_std_name(symbol) for symbol in unexplained):
+            hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
+            if fitting := torch_exports().versions_with(unexplained):  # all of them of std::
+                hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
+        message = f"undefined symbols without a version: {_listed(unexplained)}"
+        yield finding("KCI746", message, hint=hint, path=where)
+
+
+def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """Names of CUDA's are held against the CUDA in the variant's name, however they were linked."""
+    version = name.compute_version or ""
+    asked = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
+    missing = cuda_exports().missing(asked, version) if name.backend == "cuda" else []
+    if not missing:
+        return
+    fitting = cuda_exports().versions_with(missing)
+    hint = f"CUDA {', '.join(fitting)} does: build it with the CUDA in its name" if fitting else ""
+    if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
+        hint = RELOCATABLE_HINT
+    yield finding("KCI746", f"CUDA {version} does not export {_listed(missing)}", hint=hint, path=where)
+
+
+def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """A name says two parts of tvm-ffi's version; functions are added within them."""
+    if name.kind is not Kind.TVM_FFI:
+        return
+    known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
+    asked = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
+    if unknown := asked - known.keys():
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
+    newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > numbers(oldest)}
+    if newer:
+        listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
+        hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
+        yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
+
+
+def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """What no list says: names of a backend without one, or of a CUDA that is not recorded."""
+    if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
+        return
+    asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
+    if asked:
+        of = f"{name.backend} {name.compute_version or ''}".strip()
+        yield finding("KCI750", f"that {of} exports {_listed(asked)} is not checked: kci has no list", path=where)
+
+
+def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
+    """The torch versions that a library meets, if it is linked with torch at all: only then it finds what torch has."""
+    if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
+        return []
+    own = name.framework_version or "0"
+    if name.kind is Kind.FULL:
+        return [own]
+    return [item for item in torch_exports().versions if numbers(item) >= numbers(own)] or [own]
+
+
+def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:
+    unstable = []
+    newer = []
+    shown = ".".join(map(str, version))
+    for symbol in elf.undefined:
+        scope = cpp_scope(symbol.name)
+        if scope and scope[0] in _TORCH_CPP and scope[:2] not in _STABLE_CPP:
+            unstable.append(symbol.name)
+        added = torch_shims().get(symbol.name)
+        if added is not None and added > version:
+            newer.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+    c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
+    missing = torch_exports().missing(filter(is_torch_name, c_names), shown)
+    if missing := [symbol for symbol in missing if torch_shims().get(symbol, (0,)) <= version]:
+        yield finding("KCI751", f"torch {shown} does not export {_listed(missing)}", path=where)
+    if unstable:
+        yield finding("KCI747", f"it uses torch's C++ interface: {_listed(unstable)}", path=where)
+    if newer:
+        yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_listed(newer)}", path=where)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return first_of(sorted(names), _SHOWN)

@@ -1,0 +1,279 @@
+"""Everything that can be verified about a path, in a fixed order, without what is suppressed.
+
+A kernel's own repository may suppress, a tree that came from elsewhere may not. Sources: a comment behind a finding or
+on the line above it, a comment `# kci: ignore[KCI771] reason` in build.toml for the whole kernel, and `[lint] ignore`
+of kci.toml. Trees and variants: `[lint] ignore` of the kci.toml above them, for a comment inside of a tree would be
+whoever made the tree judging it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from kci.config.discovery import find_settings
+from kci.config.reader import read_kernel
+from kci.config.sources.package_rules import check_sources
+from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
+from kci.diagnostics import Diagnostic, Severity, in_file_order, rules
+from kci.errors import FindingsError, UsageError
+from kci.matrix.variants import is_variant_name, parse_variant_name
+from kci.tree.manifest import read_manifest
+from kci.tree.verify import fatbin, native_rules, variant_rules
+from kci.tree.verify.load_rules import check_loads, probe
+from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
+from kci.tree.verify.tree_rules import check_attestations, check_tree
+from kci.utils.suggest import count
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What verification of one path found."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    suppressed: tuple[SuppressedFinding, ...] = ()
+    places: tuple[VerifiedPlace, ...] = ()
+    """What was looked at."""
+
+
+def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
+    """What was found at a place, without what is suppressed."""
+    path = place.directory
+    sources = place.kind is PlaceKind.SOURCES
+    try:
+        # A kci.toml inside of a tree is part of what is judged.
+        settings = find_settings(path if sources else path.resolve().parent)
+    except FindingsError as error:
+        return Verification((*found, *error.diagnostics))
+    suppressed: list[SuppressedFinding] = []
+    kept = list(found)
+    if sources:
+        document = None
+        with suppress(FindingsError):  # among the findings
+            document = read_kernel(place.path).document
+        kept = apply_source_comments(kept, document, suppressed.append)
+    checked = {item.path for item in found}
+    kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
+    return Verification(tuple(kept), tuple(suppressed))
+
+
+VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
+    variant_rules.check_layout,
+    variant_rules.check_metadata,
+    variant_rules.check_digest,
+    native_rules.check_variant,
+    fatbin.check_variant,
+    variant_rules.check_python,
+    variant_rules.check_signature,
+)
+
+
+_UNREAD = ("KCI700", "KCI710")
+"""A variant could not be read, or its metadata: that no other rule says anything of it means nothing then."""
+
+
+def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
+    """Verify a tree, a variant directory, a folder of trees, a kernel, or workflow files.
+
+    A directory with a build.toml is a kernel: its sources are verified, and its `build/` and `result/` where they are
+    there. Binaries are never loaded.
+
+    Args:
+        path: the directory; of workflow files `.github/workflows` or one of them.
+        select: rule ids or beginnings of them (`KCI74`); only these are reported, and what could not be read.
+            Empty means all.
+        ignore: rule ids or beginnings of them that are not reported.
+
+    Returns:
+        The findings that nobody suppressed, sorted by path and line.
+
+    Raises:
+        UsageError: the path is none of these, or a rule does not exist.
+    """
+    return list(verify_with_suppressions(path, select, ignore).diagnostics)
+
+
+def verify_with_suppressions(
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Verification:
+    """The same, with what was looked at, and what was suppressed and why."""
+    for name in (*select, *ignore):
+        if not name or not any(rule.startswith(name) for rule in rules()):
+            hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
+            raise UsageError(f"there is no rule {name!r}", hint=hint)
+    places = places_of(str(path))
+    parts = [apply_suppressions(list(_check(place)), place) for place in places]
+    found = [
+        item
+        for part in parts
+        for item in part.diagnostics
+        if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
+    ]
+    ordered = sorted(found, key=in_file_order)
+    suppressed = tuple(item for part in parts for item in part.suppressed)
+    return Verification(tuple(ordered), suppressed, tuple(places))
+
+
+def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
+    """Load every variant of a path that this machine can load, with a Python that has torch and the loader.
+
+    This runs the variants' code. Raises MissingToolError: that Python cannot load kernels.
+    """
+    environment = probe(python)
+    found: list[Diagnostic] = []
+    for where in (path for place in places_of(shown) for path in place.variant_paths()):
+        variant, _ = load_variant(Path(where).resolve(), where)
+        found += check_loads(variant, python, environment)
+    return found
+
+
+def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
+    match place.kind:
+        case PlaceKind.SOURCES:
+            try:
+                kernel = read_kernel(place.path)
+            except FindingsError as error:
+                yield from error.diagnostics
+                return
+            yield from (*kernel.diagnostics, *check_sources(kernel))
+        case PlaceKind.VARIANT:
+            yield from _variant(place.directory.resolve(), place.path)[1]
+        case PlaceKind.TREE:
+            yield from _tree(place)
+        case PlaceKind.OTHER:
+            pass
+
+
+def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
+    root = place.directory
+    variants = []
+    for name in place.variants:
+        variant, found = _variant(root / name, place.below(name))
+        variants.append(variant)
+        yield from found
+    yield from check_tree(root, place.path, variants)
+    yield from check_attestations(root, place.path)
+
+
+def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
+    variant, found = load_variant(directory, shown)
+    for check in VARIANT_CHECKS:
+        found += check(variant)
+    return variant, found
+
+
+_COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
+_NAMES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "cann": "CANN", "metal": "Metal"}
+
+
+class VariantState(msgspec.Struct, frozen=True):
+    """One variant of a tree."""
+
+    variant: str
+    backend: str
+    system: str
+    """Empty for a noarch variant."""
+    errors: int
+    warnings: int
+    there: bool = True
+    """False for a variant that was planned and is missing."""
+
+    @property
+    def compliant(self) -> bool:
+        return self.there and not self.errors
+
+
+class Compliance(msgspec.Struct, frozen=True):
+    """All variants that were looked at."""
+
+    variants: tuple[VariantState, ...]
+    kernels: tuple[str, ...] = ()
+    """What the sources of each kernel have besides code, in words. Nothing of it is required; users look for it."""
+    others: int = 0
+    """Errors that are about no variant: of a tree's top, of its manifest, of a kernel's sources."""
+
+    @property
+    def compliant(self) -> bool | None:
+        """Whether everything meets the requirements; None if there is nothing to judge."""
+        if not self.variants and not self.others and not self.kernels:
+            return None
+        return not self.others and all(item.compliant for item in self.variants)
+
+    def lines(self) -> list[str]:
+        """`compliant for CUDA x86_64-linux: 6 of 6`, for each backend and system."""
+        groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        for item in self.variants:
+            groups[item.backend, item.system].append(item.compliant)
+        return [
+            f"compliant for {' '.join([_NAMES.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
+            for (backend, system), states in sorted(groups.items())
+        ] + list(self.kernels)
+
+    @property
+    def message(self) -> str:
+        if self.compliant is None:
+            return "nothing to verify"
+        met = sum(item.compliant for item in self.variants)
+        counted = f"{met} of {len(self.variants)} variants" if self.variants else "sources"
+        return counted if not self.others else f"{counted}, {count(self.others, 'error')}"
+
+
+def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
+    """Sort the findings that are not suppressed by the variants that they are about."""
+    states: list[VariantState] = []
+    claimed = 0
+    places = [place for shown in paths for place in places_of(shown)]
+    for where, planned in (pair for place in places for pair in _variants(place)):
+        mine = [item for item in found if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
+        errors = sum(item.severity is Severity.ERROR for item in mine)
+        claimed += errors
+        name = parse_variant_name(planned) if is_variant_name(planned) else None
+        states.append(
+            VariantState(
+                planned,
+                name.backend if name else "",
+                (name.system or "") if name else "",
+                errors,
+                sum(item.severity is Severity.WARNING for item in mine),
+                where is not None,
+            )
+        )
+    total = sum(item.severity is Severity.ERROR for item in found)
+    kernels = tuple(_kernel(place.directory, place.path) for place in places if place.kind is PlaceKind.SOURCES)
+    return Compliance(tuple(states), kernels, max(total - claimed, 0))
+
+
+def _kernel(root: Path, shown: str) -> str:
+    there = {
+        "card": (root / "CARD.md").is_file(),
+        "tests": any((root / "tests").glob("**/test_*.py")),
+        "benchmark": any((root / "benchmarks").glob("benchmark*.py")),
+    }
+    return f"{shown}: " + ", ".join(f"{name} {'yes' if found else 'no'}" for name, found in there.items())
+
+
+def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
+    """Every variant of a place with its path, and the planned ones that have none."""
+    if place.kind is PlaceKind.VARIANT:
+        return [(place.path, place.directory.resolve().name)]
+    found: list[tuple[str | None, str]] = [(place.below(name), name) for name in place.variants]
+    try:
+        manifest = read_manifest(place.directory) if place.kind is PlaceKind.TREE else None
+    except FindingsError:
+        return found  # reported by the rules
+    planned = manifest.planned or () if manifest else ()
+    return found + [(None, name) for name in planned if name not in place.variants]
+
+
+def shields(state: Compliance) -> dict[str, object]:
+    """The JSON that shields.io's endpoint badge reads."""
+    return {
+        "schemaVersion": 1,
+        "label": "kernel requirements",
+        "message": state.message,
+        "color": _COLORS[state.compliant],
+    }

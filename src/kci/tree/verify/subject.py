@@ -1,0 +1,274 @@
+"""What is verified: what a path means, a variant directory taken apart, and the kind of each binary."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.config.reader import BUILD_TOML
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError, UsageError
+from kci.matrix.variants import Kind, VariantName, is_variant_name, parse_variant_name
+from kci.tree.artifacts import is_variant_dir
+from kci.tree.digest import directory_digest, file_hashes
+from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
+from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.utils.locks import beside
+from kci.utils.suggest import count
+from kci.utils.walk import Entry, walk
+
+_PE_OFFSET = 0x3C
+_HEAD = 4096
+_DEVICE_MACHINES = (190, 224)
+"""ELF machines of GPU code: CUDA's cubin and AMD's code object. Such a file is data for the GPU's runtime."""
+
+_EXEC = 2
+
+
+class BinaryKind(enum.StrEnum):
+    """The formats of native code."""
+
+    ELF = "ELF"
+    MACH_O = "Mach-O"
+    PE = "PE"
+    ARCHIVE = "static library"
+
+
+def binary_kind(path: Path) -> BinaryKind | None:
+    """The kind of a file; None for what is no native code for a host. Raises OSError: it cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"\x7fELF"):
+        machine = int.from_bytes(head[18:20], "little")
+        return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
+    if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce"):
+        return BinaryKind.MACH_O
+    # A universal binary begins like a Java class, whose version stands where the number of parts is here.
+    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and struct.unpack_from(">I", head, 4)[0] < 20:
+        return BinaryKind.MACH_O
+    if head.startswith(b"!<arch>\n"):
+        return BinaryKind.ARCHIVE
+    if head.startswith(b"MZ") and len(head) >= _PE_OFFSET + 4:
+        (offset,) = struct.unpack_from("<I", head, _PE_OFFSET)
+        if head[offset : offset + 4] == b"PE\0\0":
+            return BinaryKind.PE
+    return None
+
+
+def is_static_executable(path: Path) -> bool:
+    """Whether an ELF file is a program that is loaded at a fixed place, not a library."""
+    with path.open("rb") as file:
+        head = file.read(18)
+    return int.from_bytes(head[16:18], "little") == _EXEC
+
+
+LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
+
+
+class VariantDir(msgspec.Struct, frozen=True):
+    """A variant directory. What could not be read is None, and was reported when it was loaded."""
+
+    path: Path
+    shown: str
+    """The path as the user would write it."""
+    name: VariantName | None
+    metadata: Metadata | None
+    files: tuple[Entry, ...]
+    hashes: dict[str, str] | None = None
+    """Name to hex sha256 of every file, which are read for this once."""
+
+    @property
+    def digest(self) -> str:
+        return directory_digest(self.hashes or {})
+
+    @property
+    def noarch(self) -> bool:
+        return self.name is not None and self.name.kind is Kind.NOARCH
+
+    def at(self, name: str) -> str:
+        return f"{self.shown}/{name}"
+
+    def regular(self, *suffixes: str) -> list[Entry]:
+        """The plain files whose names end so."""
+        return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
+
+    def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
+        """The native libraries, by content or by name, each with what its content is."""
+        found = []
+        for item in self.regular(""):
+            try:
+                kind = binary_kind(item.path)
+            except OSError:
+                kind = None  # reported when the directory was read
+            name = item.path.name.lower()
+            if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
+                found.append((item, kind))
+        return found
+
+
+def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
+    """Read a variant directory, with what was wrong in reading it."""
+    found: list[Diagnostic] = []
+    try:
+        name = parse_variant_name(path.name)
+    except ValueError as error:
+        name = None
+        found.append(finding("KCI701", str(error), path=shown))
+    try:
+        metadata = read_metadata(path / FILE_NAME)
+    except FindingsError as error:
+        metadata = None
+        message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
+        found.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
+    try:
+        files = tuple(walk(path))
+    except FindingsError as error:
+        files = ()
+        found.append(finding("KCI700", error.message, path=shown))
+    hashes = None
+    try:
+        hashes = file_hashes(path)
+    except FindingsError as error:
+        if not any(item.rule == "KCI700" for item in found):
+            found.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+    return VariantDir(path, shown, name, metadata, files, hashes), found
+
+
+def looks_like_variant(path: Path) -> bool:
+    """Whether a directory is meant to be a variant: by its name, or because it has metadata."""
+    return path.is_dir() and (is_variant_name(path.name) or (path / FILE_NAME).is_file())
+
+
+def holds_variants(path: Path) -> bool:
+    """Whether a directory has variants right below it, and is not one itself."""
+    return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())
+
+
+BINARIES = ("build", "result")
+"""Where the variants of a kernel lie: what kci and the reference make, and the link that nix leaves."""
+
+
+class PlaceKind(enum.StrEnum):
+    """What is looked at."""
+
+    SOURCES = "sources"
+    TREE = "tree"
+    VARIANT = "variant"
+    OTHER = "no variants"
+    """A kernel's folder for binaries that holds something else, as setuptools' own `build/` does."""
+
+
+class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is looked at."""
+
+    kind: PlaceKind
+    path: str
+    """As the user would write it."""
+    variants: tuple[str, ...] = ()
+    """The names of the variant directories of a tree."""
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.path)
+
+    def below(self, name: str) -> str:
+        return joined(self.path, name)
+
+    def variant_paths(self) -> list[str]:
+        return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
+
+
+def joined(shown: str, name: str) -> str:
+    """A path below one that the user wrote."""
+    return name if shown == "." else f"{shown.rstrip('/')}/{name}"
+
+
+def places_of(shown: str) -> list[VerifiedPlace]:
+    """Everything to look at for a path, in order.
+
+    Raises UsageError: it is nothing that can be verified.
+    """
+    root = Path(shown)
+    _require_not_aside(root, shown)
+    if not root.is_dir():
+        raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
+    if (root / BUILD_TOML).exists() and not _is_built(root):
+        return [VerifiedPlace(PlaceKind.SOURCES, shown), *_of_kernel(root, shown)]
+    found = _built(root, shown)
+    below = root / "build"
+    if not found and holds_variants(below):
+        # In `build/build/` the variants are one directory too deep.
+        found = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
+        found += _built(below, joined(shown, "build"))
+    if not found:
+        hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
+        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
+    return found
+
+
+_UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
+"""How the names of variants end whose libraries no rule reads."""
+
+
+def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
+    """What was looked at, in a line: `relu: sources, build (3 variants)`."""
+    parts = []
+    for place in places:
+        where = place.path.removeprefix(f"{shown.rstrip('/')}/") if place.path != shown else str(place.kind)
+        if place.kind is PlaceKind.TREE:
+            where += f" ({count(len(place.variants), 'variant')})"
+        elif place.kind is PlaceKind.OTHER:
+            where += " (no variants)"
+        parts.append(where)
+    names = [Path(path).name for place in places for path in place.variant_paths()]
+    if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
+        parts.append(f"libraries for {' and '.join(unchecked)} not checked")
+    if [place.kind for place in places] == [PlaceKind.SOURCES]:
+        parts.append(f"no {' or '.join(f'{name}/' for name in BINARIES)}")
+    return f"{shown}: {', '.join(parts)}"
+
+
+def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
+    for name in BINARIES:
+        where = joined(shown, name)
+        _require_not_aside(root / name, where)
+        if (root / name).is_dir():
+            yield from _built(root / name, where) or [VerifiedPlace(PlaceKind.OTHER, where)]
+
+
+def _is_built(root: Path) -> bool:
+    """Whether a directory with a build.toml is a tree or a variant that holds a copied one.
+
+    Below it the name is enough: a loader takes a directory by its name, whatever it lacks.
+    """
+    below = any(is_variant_name(item.name) and item.is_dir() for item in root.iterdir())
+    return below or is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists()
+
+
+def _built(root: Path, shown: str) -> list[VerifiedPlace]:
+    if looks_like_variant(root.resolve()):
+        return [VerifiedPlace(PlaceKind.VARIANT, shown)]
+    if _is_tree(root):
+        return [_tree(root, shown)]
+    if root.resolve().name == "build" and not any((item / MANIFEST_NAME).exists() for item in root.iterdir()):
+        return []
+    return [_tree(item, joined(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
+
+
+def _is_tree(path: Path) -> bool:
+    return (path / MANIFEST_NAME).exists() or holds_variants(path)
+
+
+def _tree(root: Path, shown: str) -> VerifiedPlace:
+    names = (item.name for item in sorted(root.iterdir()) if looks_like_variant(item))
+    return VerifiedPlace(PlaceKind.TREE, shown, tuple(names))
+
+
+def _require_not_aside(root: Path, shown: str) -> None:
+    if not root.is_dir() and (aside := beside(root.absolute(), "old")).is_dir():
+        hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
+        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)

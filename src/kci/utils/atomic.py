@@ -1,0 +1,290 @@
+"""Atomic replacement of a directory or a file: complete or not at all, even if the process is killed.
+
+Next to the target, and only while its lock is held, are `.kci-<name>.new` (what is being made) and, where the system
+cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
+knows that these names are leftovers: an old directory whose target is gone is put back, everything else is removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kci.errors import ClientError
+from kci.utils.locks import beside, locked
+
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_ANOTHER = "name a place that you can write; for kci's cache with --cache or KCI_CACHE"
+_SAID = ("No space left on device", "Disk quota exceeded")
+
+
+@contextmanager
+def writing(place: str | os.PathLike[str]) -> Iterator[None]:
+    """Have an error of the system that comes out of this say what could not be written.
+
+    Raises:
+        ClientError: instead of any `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot write {unwritten(error, place)}: {error.strerror or error}"
+        raise ClientError(message, hint=room_hint(error) or _ANOTHER) from error
+
+
+def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
+    """The path that could not be written.
+
+    Args:
+        error: why. A failed copy names the file that it read first and the one that it wrote after it.
+        otherwise: what was being written, for an error that names nothing, as that of a write does.
+    """
+    named = (error.filename2 if error.errno in _FULL else None) or error.filename
+    return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
+
+
+def room_hint(error: OSError, option: str = "") -> str:
+    """What to do about a full disk; empty for another error. `option` names another place for it."""
+    if error.errno not in _FULL:
+        return ""
+    return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
+
+
+def says_full(output: str) -> bool:
+    """Whether a program that said this met a full disk."""
+    return any(said in output for said in _SAID)
+
+
+def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
+    """What to do about a program that met a full disk; empty if it met something else.
+
+    Args:
+        output: what it said.
+        place: where it wrote; it may have wanted the folder for temporary files as well.
+        option: the words that name another place.
+    """
+    if not says_full(output):
+        return ""
+    where = os.fspath(place)
+    return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"
+
+
+Log = Callable[[str], None]
+
+
+class Replacement:
+    """A directory or file in the making, and the place that it will take."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.staging = beside(target, "new")
+        """Where to make it; it does not exist yet."""
+
+    def commit(self) -> None:
+        """Put what was made in place of the target. Afterwards the old one is gone, or nothing has changed.
+
+        Raises:
+            ClientError: the system refuses.
+        """
+        try:
+            flush(self.staging)
+            if self.staging.is_dir() and os.path.lexists(self.target):
+                if not _exchange(self.staging, self.target):
+                    self._swap()
+            else:
+                self.staging.replace(self.target)
+            _flush_directory(self.target.parent)
+        except OSError as error:
+            hint = room_hint(error) or "it must be a plain file or directory, not a mount point"
+            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
+
+    def _swap(self) -> None:
+        # two renames; `recover` cleans up if the process is killed between them
+        old = beside(self.target, "old")
+        self.target.rename(old)
+        try:
+            self.staging.rename(self.target)
+        except BaseException:
+            old.rename(self.target)
+            raise
+
+
+@contextmanager
+def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replacement]:
+    """Make something at `staging`, then `commit()`. Without a commit the target stays as it was.
+
+    Another process that replaces the same target waits. The target itself may be read while the lock is held: what
+    `staging` is made from cannot change in between.
+
+    Args:
+        target: a file or directory, existing or not; its parent is made if it is missing.
+        log: takes lines about waiting and about leftovers of a process that died.
+
+    Raises:
+        ClientError: nothing can be written next to the target.
+    """
+    target = target.absolute()
+    with writing(target), locked(target, log):
+        recover(target, log)
+        replacement = Replacement(target)
+        try:
+            yield replacement
+        finally:
+            _clean(target, log)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Raises:
+        ClientError: the file cannot be written.
+    """
+    with replacing(path) as replacement:
+        replacement.staging.write_bytes(data)
+        replacement.commit()
+
+
+def _clean(target: Path, log: Log) -> None:
+    # what will not go is left to the next process, and said
+    try:
+        recover(target, lambda _line: None)
+    except OSError as error:
+        log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
+
+
+def recover(target: Path, log: Log) -> None:
+    """Clean up what a killed process left next to a target; the caller holds its lock.
+
+    An old directory is only removed if something stands in its place: it may be all that there is.
+    """
+    old, new = beside(target, "old"), beside(target, "new")
+    if os.path.lexists(old):
+        if os.path.lexists(target):
+            _remove(old)
+        else:
+            old.rename(target)
+            log(f"{target} was restored: a kci process that was killed had moved it")
+    if os.path.lexists(new):
+        _remove(new)
+        log(f"removed what a kci process that was killed left next to {target}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, onerror=_make_writable)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make_writable(remove: Callable[..., object], path: str, _error: object) -> None:
+    # a directory that was made read-only keeps its files; it is ours, so open it and try again
+    with suppress(OSError):
+        os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
+        os.chmod(path, 0o700)  # noqa: PTH101
+    if remove in (os.unlink, os.rmdir):
+        remove(path)
+    else:  # it could not be opened or listed
+        shutil.rmtree(path)
+
+
+_MANY_FILES = 64
+_WRITERS = 8
+"""So many flushes at once share the journal's commits; one after the other, each waits for a commit of its own."""
+
+
+def flush(path: Path) -> None:
+    """Have everything below a path on the disk before it gets its name: a rename can outlive the data otherwise.
+
+    Raises:
+        OSError: the disk reports that it could not write.
+    """
+    if not path.is_dir() or path.is_symlink():
+        _flush_file(path)
+        return
+    found = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    files = [directory / name for directory, names in found for name in names]
+    if len(files) <= _MANY_FILES:
+        for file in files:
+            _flush_file(file)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            for flushed in [pool.submit(_flush_file, file) for file in files]:
+                flushed.result()
+    for directory, _ in found:
+        _flush_directory(directory)
+
+
+_SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
+
+
+def start_writing(handle: int) -> None:
+    """Have the system begin to write a file to its disk, without waiting: `flush` then finds most of it done."""
+    if sys.platform.startswith("linux"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if hasattr(libc, "sync_file_range"):
+            arguments = (
+                ctypes.c_int(handle),
+                ctypes.c_int64(0),
+                ctypes.c_int64(0),
+                ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
+            )
+            libc.sync_file_range(*arguments)  # what it cannot do is left to the flush
+
+
+def _flush_file(path: Path) -> None:
+    if path.is_symlink() or not path.is_file():  # opening a pipe would wait for its other end
+        return
+    handle = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _flush_directory(path: Path) -> None:
+    if sys.platform == "win32":  # pragma: no cover - directories cannot be opened there
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have nothing to flush
+            raise
+    finally:
+        os.close(handle)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # Linux: include/uapi/linux/fs.h
+_RENAME_SWAP = 2  # macOS: sys/stdio.h
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    # False where the system or the file system cannot exchange two directories in one step
+    if sys.platform == "win32":
+        return False
+    failed: int
+    libc = ctypes.CDLL(None, use_errno=True)
+    first, second = os.fsencode(one), os.fsencode(other)
+    if sys.platform.startswith("linux") and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _RENAME_EXCHANGE)
+    elif sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(first, second, _RENAME_SWAP)
+    else:
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in _CANNOT:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,5 +1,0 @@
-"""Is a tree, a variant directory, or a kernel with its sources and binaries, what users can rely on."""
-
-from kci.verify.requirements import verify, verify_with_suppressions
-
-__all__ = ["verify", "verify_with_suppressions"]

@@ -1,0 +1,336 @@
+"""A pull request on GitHub: what its runs uploaded, and the one comment that kci keeps in it.
+
+Who can make a pull request decides what its runs upload, and so does whoever made the commit that they build. All of
+that is fetched within bounds and read as data. What GitHub itself says, such as which commit a run is of, is believed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+import msgspec
+
+from kci.errors import FindingsError
+from kci.matrix.variants import is_variant_name
+from kci.run.gate import GateRow, judge
+from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
+from kci.run.tree_index import INDEX_FILE, NO_PLAN, RunUploads, read_uploads
+from kci.utils.bounded_json import MAX_BYTES
+from kci.utils.suggest import count
+from kci.watch.github_api import Account, GitHubApi
+from kci.watch.issue_text import plain
+
+RUN_FILE = ".github/workflows/kci.yml"
+"""The workflow whose runs count."""
+
+BOT = "github-actions[bot]"
+MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
+"""How the comment begins."""
+
+_PAGE, _PAGES = 100, 50
+_RECORDS = 4 * 1024 * 1024
+_ALL_RECORDS = 64 * 1024 * 1024
+_READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
+
+
+class Repository(msgspec.Struct, frozen=True):
+    """A repository, by its full name."""
+
+    full_name: str = ""
+    owner: Account = Account()
+
+
+class WorkflowRun(msgspec.Struct, frozen=True):
+    """A run, as GitHub tells it."""
+
+    id: int
+    event: str
+    path: str
+    head_sha: str
+    head_branch: str | None = None
+    head_repository: Repository | None = None
+    run_attempt: int = 1
+    conclusion: str | None = None
+
+    @property
+    def of_pull_request(self) -> bool:
+        """Whether it is one of kci.yml for a pull request: any other workflow can have the same name."""
+        return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The newest commit of a pull request."""
+
+    sha: str
+    repo: Repository | None = None
+    """None once the fork is gone."""
+
+
+class PullRequestState(msgspec.Struct, frozen=True):
+    """A pull request, as GitHub tells it."""
+
+    number: int
+    state: str
+    head: Head
+
+    def from_fork(self, repository: str) -> bool:
+        """Whether its commits are of another repository."""
+        return self.head.repo is None or self.head.repo.full_name != repository
+
+
+class Comment(msgspec.Struct, frozen=True):
+    """A comment, as GitHub tells it."""
+
+    id: int
+    body: str | None = None
+    user: Account | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The run and the attempt that it is about."""
+        found = MARK.match(_unix(self.body))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+class _Artifact(msgspec.Struct, frozen=True):
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool = False
+
+
+class _Artifacts(msgspec.Struct, frozen=True):
+    artifacts: list[_Artifact]
+
+
+class PullTalk:
+    """The pull requests of a repository; every method raises FindingsError where GitHub refuses or does not answer."""
+
+    def __init__(self, api: GitHubApi, author: str = BOT) -> None:
+        """Name whose comments count: others may hold a mark that somebody has copied."""
+        self._api = api
+        self._author = author
+
+    def run(self, number: int) -> WorkflowRun:
+        return self._api.told(WorkflowRun, "GET", f"actions/runs/{number}")
+
+    def pulls_of(self, run: WorkflowRun) -> list[PullRequestState]:
+        """The open pull requests whose newest commit the run is of; GitHub names none for a run of a fork."""
+        if run.head_repository is None or not run.head_branch:
+            return []
+        head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
+        found = self._api.told(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
+        return [pull for pull in found if pull.head.sha == run.head_sha and pull.state == "open"]
+
+    def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
+        """Put what a run says of itself into a folder, for `read_uploads`; returns the names of what is too large."""
+        left, room = [], _ALL_RECORDS
+        for artifact in self._artifacts(run.id):
+            if artifact.expired or not artifact.name.startswith("run-"):
+                continue
+            if artifact.size_in_bytes > min(room, _RECORDS):
+                left.append(artifact.name)
+                continue
+            room -= artifact.size_in_bytes
+            packed = self._api.ask("GET", f"actions/artifacts/{artifact.id}/zip")
+            if not _unpack(packed, folder / str(artifact.id)):
+                left.append(artifact.name)
+        return left
+
+    def _artifacts(self, run: int) -> Iterator[_Artifact]:
+        for page in range(1, _PAGES + 1):
+            path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
+            found = self._api.told(_Artifacts, "GET", path).artifacts
+            yield from found
+            if len(found) < _PAGE:
+                return
+
+    def own_comments(self, number: int) -> list[Comment]:
+        """The comments of a pull request that kci keeps, the oldest first: one, unless two jobs made one each."""
+        own = []
+        for page in range(1, _PAGES + 1):
+            found = self._api.told(list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}")
+            own += [item for item in found if item.user and item.user.login == self._author and item.key != (0, 0)]
+            if len(found) < _PAGE:
+                break
+        return own
+
+    def keep_comment(self, number: int, body: str) -> str:
+        """Make the one comment say this, unless it is about a newer run; returns what was done."""
+        there = self.own_comments(number)
+        if there and max(item.key for item in there) > Comment(0, body).key:
+            return "the comment is about a newer run"
+        if not there:
+            self._api.ask("POST", f"issues/{number}/comments", body=body)
+            return "written"
+        for twin in there[1:]:
+            self._api.ask("DELETE", f"issues/comments/{twin.id}")
+        if _unix(there[0].body).strip() == body.strip():
+            return "the comment says so already"
+        self._api.ask("PATCH", f"issues/comments/{there[0].id}", body=body)
+        return "updated"
+
+
+def _unix(text: str | None) -> str:
+    return (text or "").replace("\r\n", "\n")
+
+
+def _unpack(packed: bytes, folder: Path) -> bool:
+    """Write those members of an archive that are records; False for what is no archive, or holds too much."""
+    with suppress(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            for member in archive.infolist()[: len(_READ) + 1]:
+                name = PurePosixPath(member.filename).name
+                if name not in _READ:
+                    continue
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    return False
+                with archive.open(member) as file:
+                    data = file.read(MAX_BYTES + 1)
+                if len(data) > MAX_BYTES:
+                    return False
+                folder.mkdir(exist_ok=True)
+                (folder / name).write_bytes(data)
+        return True
+    return False
+
+
+def github_api(repository: str) -> GitHubApi:
+    """What asks about pull requests."""
+    return GitHubApi(repository, "may the job write to pull requests (pull-requests: write)?")
+
+
+def run_number(text: str) -> int:
+    """The number of a run from an event; FindingsError for anything else."""
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
+        raise FindingsError(f"{text[:40]!r} is not the number of a run")
+    return int(text)
+
+
+_ROWS, _FAILURES, _TEXT = 150, 20, 300
+_PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", re.ASCII)
+
+_ENDINGS = {
+    "success": "ended well",
+    "failure": "failed",
+    "cancelled": "was cancelled",
+    "timed_out": "ran out of time",
+    "action_required": "waits for somebody to approve it",
+}
+
+
+def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Sequence[str], repository: str) -> str:
+    """The comment, from the records of a run in a folder; `left` names those that were too large to read."""
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
+    link = f"[Run {run.id}]({server}/{repository}/actions/runs/{run.id}/attempts/{run.run_attempt})"
+    ended = _ENDINGS.get(run.conclusion or "", "ended in another way")
+    lines = [f"<!-- kci-pull-request: run {run.id} attempt {run.run_attempt} -->"]
+    try:
+        uploads, wrong = read_uploads(records), ""
+        rows = judge(uploads)
+    except (FindingsError, ValueError) as error:
+        uploads, wrong, rows = RunUploads(), str(error).replace(str(records), ""), []
+    lines += [f"### kci: {_headline(run, uploads, rows, bool(wrong or left))}", ""]
+    lines += [f"{link} of {run.head_sha} {ended}."]
+    if pull.from_fork(repository):
+        lines += ["The commit is from a fork, and what follows comes from jobs that the fork's commit can change."]
+    if wrong:
+        lines += ["", f"Its records cannot be read: {code(wrong)}"]
+    if left:
+        lines += ["", f"{count(len(left), 'record')} left unread, being too large or damaged: {code(', '.join(left))}"]
+    plan = uploads.plan
+    for number, what in ((len(plan.skipped), "need not be built"), (len(plan.left_out), "left out")):
+        if number:
+            lines += ["", f"{count(number, 'variant')} {what}; the run's summary says why."]
+    lines += [*_variants(uploads, rows), *_tests(uploads), *_failures(pull, uploads, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(run: WorkflowRun, uploads: RunUploads, rows: Sequence[GateRow], unread: bool) -> str:
+    kernels = {leg.kernel for leg in uploads.plan.legs}
+    if rows:
+        where = count(len({row.kernel for row in rows}), "kernel")
+        return f"{len(rows)} of what was planned did not happen, in {where}"
+    if uploads.plan == NO_PLAN or unread:
+        return "what the run came to is not known"
+    if run.conclusion != "success":
+        return "the run did not end well"
+    return (
+        f"all that was planned is there, in {count(len(kernels), 'kernel')}" if kernels else "nothing had to be built"
+    )
+
+
+def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
+    failed = {(row.kernel, row.variant) for row in rows}
+    planned = sorted({(leg.kernel, name) for leg in uploads.plan.legs for name in leg.variants})
+    if planned:
+        yield from ("", "| kernel | variant | size | state |", "|---|---|---|---|")
+    for kernel, name in planned[:_ROWS]:
+        record = uploads.records.get(kernel)
+        size = record.sizes.get(name) if record else None
+        state = "**missing**" if (kernel, name) in failed or record is None else "built"
+        yield f"| {code(kernel)} | {code(name)} | {'' if size is None else _size(size)} | {state} |"
+    if len(planned) > _ROWS:
+        yield from ("", f"And {count(len(planned) - _ROWS, 'variant')} more.")
+
+
+def _tests(uploads: RunUploads) -> Iterator[str]:
+    tests, lacking = uploads.plan.tests, uploads.untested()
+    if tests:
+        yield from ("", "| tested kernel | on | result |", "|---|---|---|")
+    for test in tests[:_ROWS]:
+        key = (test.kernel, test.name)
+        record = uploads.tests.get(key)
+        state = "**failed**" if key in lacking else _counts(record) if record else "**did not run**"
+        yield f"| {code(test.kernel)} | {code(test.name)} | {state} |"
+
+
+def _counts(record: TestRecord) -> str:
+    passed, skipped = (sum(getattr(item, key) for item in record.variants) for key in ("passed", "skipped"))
+    told = f"passed: {passed:,} tests" if 0 < passed < 10**9 else "passed"
+    return told + (f", {skipped:,} skipped" if 0 < skipped < 10**9 else "")
+
+
+def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
+    if not rows:
+        return
+    yield from ("", "<details><summary>What did not happen, and how to see it on your own machine</summary>", "")
+    paths = {test.kernel: test.path for test in uploads.plan.tests}
+    paths |= {leg.kernel: leg.path for leg in uploads.plan.legs}
+    for row in rows[:_FAILURES]:
+        yield f"- {code(row.kernel)} {code(row.variant) if row.variant else ''} {code(row.error)}"
+        if replay := _replay(row, paths.get(row.kernel, "")):
+            yield from ("", f"      gh pr checkout {pull.number} && {replay}", "")
+    if len(rows) > _FAILURES:
+        yield f"- and {len(rows) - _FAILURES} more"
+    yield from ("", "</details>")
+
+
+def _replay(row: GateRow, path: str) -> str:
+    """The command that shows a failure elsewhere, of names that have the form of one; the record's own is not shown."""
+    if not _PATH.fullmatch(path):
+        return ""
+    words = ["kci", "check"]
+    if is_variant_name(row.variant):
+        words = ["kci", "build", f"--variant={row.variant}", "--container=auto"]
+    elif " / test " in row.job:
+        words = ["kci", "test"]
+    return shlex.join([*words, "--", path])
+
+
+def code(text: str) -> str:
+    """Text that is not trusted, as Markdown shows it and makes nothing of it."""
+    return f"`{plain(text).replace('|', '¦')[:_TEXT].strip() or ' '}`"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size / 1e3:,.1f} kB"

@@ -1,0 +1,254 @@
+"""What a repository adds to its rendered workflows: steps at named points, and jobs.
+
+All of it lies in `.github/kci/`, where rendering never writes:
+
+- `<point>.yml`: a list of steps, put where `POINTS` says;
+- `jobs.yml`: jobs for kci.yml, by id.
+
+A part that has no place any more is an error, never left out.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.utils.suggest import nearest
+from kci.workflows.pins import Pin, repinned
+from kci.workflows.rendered_files import read_committed
+
+_MOST_NODES = 500_000
+"""No file that GitHub takes has more, unless its aliases repeat themselves."""
+_MOST_LEVELS = 100
+"""The library in C takes a level of the stack for each, and ends the process where there is none left."""
+
+
+def load_workflow(text: str) -> Any:
+    """Parse a workflow file; ValueError, one line, says where it is not YAML, or not what GitHub takes."""
+    import yaml
+
+    try:
+        _require_shallow(text)
+        loader = _loader()(text)
+        try:
+            node = loader.get_single_node()
+            if _size(node, {}) > _MOST_NODES:
+                raise ValueError("its aliases make it too large")
+            return loader.construct_document(node) if node is not None else None
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from None
+
+
+def _require_shallow(text: str) -> None:
+    """Refuse a text that is nested more deeply than anybody means (ValueError); YAMLError if it is not YAML."""
+    import yaml
+
+    level = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > _MOST_LEVELS:
+            raise ValueError("it is nested too deeply")
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """How many nodes there are with every alias written out; one that is inside of itself has no end."""
+    import yaml
+
+    if id(node) not in known:
+        known[id(node)] = _MOST_NODES + 1  # until it is counted
+        below = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_size(item, known) for item in below)
+    return known[id(node)]
+
+
+@cache
+def _loader() -> type:
+    import yaml
+
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Strict(base):  # type: ignore[misc, valid-type]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":
+                    raise yaml.YAMLError(f"line {key.start_mark.line + 1}: GitHub knows no merge key `<<`")
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice")
+                    seen.add(key.value)
+            found: dict[Hashable, Any] = super().construct_mapping(node, deep)
+            return found
+
+    other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
+    kept = {start: [rule for rule in rules if rule[0] not in other]
+            for start, rules in base.yaml_implicit_resolvers.items()}  # fmt: skip
+    Strict.yaml_implicit_resolvers = kept
+    Strict.add_implicit_resolver(
+        "tag:yaml.org,2002:bool", re.compile("(?:true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
+    )
+    return Strict
+
+
+FOLDER = ".github/kci"
+JOBS_FILE = f"{FOLDER}/jobs.yml"
+
+POINTS = {
+    "before-build": "in every build job, between the checkout and the build",
+    "after-build": "in every build job, after the build succeeded",
+    "before-merge": "in every merge job, after what the legs built was fetched",
+    "after-merge": "in every merge job, after the tree was merged and verified; `steps.merge.outputs.tree` is the tree",
+    "before-publish": "in every publish job, before anything leaves the runner",
+}
+"""The named points for steps, and where each of them is."""
+
+_HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
+"""Status functions that let a job run behind a skipped one; `success()` is what holds for every job without any."""
+_OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
+_MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
+_INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
+
+
+class OwnParts(msgspec.Struct, frozen=True):
+    """What was found, each part as the text of its file."""
+
+    steps: dict[str, str] = {}
+    """By point."""
+    jobs: str = ""
+    job_ids: tuple[str, ...] = ()
+    results: dict[str, str] = {}
+    """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
+
+    def parts(self) -> dict[str, str]:
+        """The text of each point that has one, and of `jobs`."""
+        return self.steps | ({"jobs": self.jobs} if self.jobs else {})
+
+    def mark(self, part: str) -> str:
+        """What a template puts where a part goes: a line that `fill` replaces; nothing without that part."""
+        return f"@@{part}@@" if part in self.parts() else ""
+
+    def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
+        """Put the parts into a rendered file with marks.
+
+        Steps that use an action of kci's are pinned as kci pins it; newer committed pins of others are kept.
+        """
+
+        def filled(mark: re.Match[str]) -> str:
+            part, indent = mark[1], " " * _INDENT[mark[1]]
+            source = textwrap.indent(self.parts()[part].strip("\n"), indent)
+            return f"{indent}# From {FOLDER}/{part}.yml\n{repinned(source, pins, committed)}\n"
+
+        return _MARK.sub(filled, text)
+
+    def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
+        """KCI423 for each part that no template has a mark for, by the rendered files before they are filled."""
+        placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
+        return [
+            finding(
+                "KCI423",
+                f"there is no place for it: no rendered file has {POINTS.get(part, 'room for jobs')!r}",
+                path=f"{FOLDER}/{part}.yml",
+                hint="move its steps to another point, or remove the file",
+            )
+            for part in self.parts()
+            if part not in placed
+        ]
+
+    def misplaced_jobs(self, text: str) -> list[Diagnostic]:
+        """KCI423 for each job with an id of kci's, or a need that is not there, by the file before it is filled."""
+        taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
+        found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
+        for name, job in load_workflow(self.jobs).items() if self.jobs else ():
+            gone = {*_needs(job)} - taken - {*self.job_ids}
+            found += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
+        return [finding("KCI423", message, path=JOBS_FILE) for message in found]
+
+
+NO_PARTS = OwnParts()
+
+
+def read_own_parts(root: Path) -> OwnParts:
+    """Read `.github/kci/`.
+
+    Raises:
+        UnsafeError: a file, or a directory on the way, is a symbolic link.
+        FindingsError: a file is not what its name says (KCI422), or has no place (KCI423).
+    """
+    texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
+    problems: list[Diagnostic] = []
+    steps: dict[str, str] = {}
+    jobs = ""
+    for path, text in texts.items():
+        name = path.removeprefix(f"{FOLDER}/")
+        point = name.removesuffix(".yml")
+        if path == JOBS_FILE:
+            jobs = text
+            problems += _yaml_problems(path, text, jobs=True)
+        elif point in POINTS and name.endswith(".yml"):
+            steps[point] = text
+            problems += _yaml_problems(path, text, jobs=False)
+        elif name != "README.md":
+            known = [*(f"{known}.yml" for known in POINTS), "jobs.yml"]
+            problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
+    if problems:
+        raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
+    ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
+    results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
+    return OwnParts(steps, jobs, tuple(ids), results)
+
+
+def _needs(job: Mapping[str, Any]) -> list[str]:
+    needs = job.get("needs") or []
+    return [needs] if isinstance(needs, str) else list(map(str, needs))
+
+
+def _runs_by_needs(job: Mapping[str, Any]) -> bool:
+    """Whether a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
+    return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
+
+
+def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """KCI424: jobs that GitHub skips when any job before them, however far, is skipped, as many are by design."""
+    for name, job in jobs.items():
+        needs = _needs(job)
+        if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):
+            continue
+        results = "".join(f" && needs.{need}.result == 'success'" for need in needs)
+        yield finding(
+            "KCI424",
+            f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without work are",
+            path=path,
+            hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
+        )
+
+
+def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
+    try:
+        value = load_workflow(text)
+    except ValueError as error:
+        yield finding("KCI422", f"not valid YAML: {error}", path=path)
+        return
+    if re.search(r"^(---|\.\.\.|%|@@)", text, re.MULTILINE) or "\t" in text:
+        yield finding("KCI422", "it holds a document marker, a directive or a tab", path=path, hint="remove it")
+    items = value
+    if jobs:
+        items = list(value.values()) if isinstance(value, dict) else None
+    if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
+        yield from _skipped_jobs(path, value)
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
+        yield finding("KCI422", f"it must be {what}", path=path)
+    elif not jobs and (wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)):
+        yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path=path)

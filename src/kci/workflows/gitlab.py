@@ -1,0 +1,236 @@
+"""GitLab: the file that plans, and the child pipeline that a plan is made into. Both are pure functions."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.errors import FindingsError
+from kci.matrix.catalog.runners import is_hosted
+from kci.matrix.variants import Kind, objects_name
+from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg, promised
+from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.shipped import Dated, shipped, template_environment, tidy
+from kci.version import __version__
+from kci.workflows.render import PublishJobs, build_words, input_digest, refuse_unsafe
+from kci.workflows.rendered_files import with_content
+
+GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
+
+_SETUP = r"""
+install=${KCI_INSTALL-kci${KCI_EXTRA:-}==VERSION}
+if [ -n "$install" ]; then
+  for python in python3.14 python3.13 python3.12 python3.11 python3 /opt/python/cp31[4321]-cp31[4321]/bin/python; do
+    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then break; fi
+  done
+  venv=$(mktemp -d) && "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$install"
+  export PATH="$venv/bin:$PATH"
+fi
+""".strip()
+"""What a job does before its script. An empty KCI_INSTALL is for images that have kci."""
+
+
+_UNFINISHED = 75
+"""The exit code of a job whose build ended itself, which GitLab then starts again (EX_TEMPFAIL)."""
+
+
+class Purpose(enum.StrEnum):
+    """What a pipeline is for, beside telling whether the kernels are good."""
+
+    KEEP = "keep"
+    """It leaves its trees to the next one: of pushes to the default branch."""
+    PUBLISH = "publish"
+    """It publishes, what earlier ones have kept as well: of pushed tags."""
+
+
+class GitlabData(Dated, frozen=True):
+    """`data/gitlab.toml`."""
+
+    image: str
+    max_needs: int
+    tags: dict[str, tuple[str, ...]]
+
+
+gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
+"""GitLab's defaults, as dated data."""
+
+
+class GitlabInputs(msgspec.Struct, frozen=True):
+    """Everything that the file depends on, besides the template and kci's version."""
+
+    kernels: tuple[str, ...] = (".",)
+    pr_tier: str = "pr"
+    schedule_tier: str = "compat"
+    submodules: bool = False
+    """Whether jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
+    publish: PublishJobs | None = None
+
+
+def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str, str]:
+    """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
+    refuse_unsafe(inputs)
+    words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
+    values = _common(version) | {
+        "command": shlex.join(words),
+        "digest": input_digest(inputs),
+        "file": GITLAB_FILE,
+        "kernels": shlex.join(inputs.kernels),
+        "pr_tier": inputs.pr_tier,
+        "schedule_tier": inputs.schedule_tier,
+        "submodules": inputs.submodules,
+        "publish": inputs.publish,
+    }
+    text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
+    return {GITLAB_FILE: with_content(text)}
+
+
+def read_plan_document(path: Path) -> PlanDocument:
+    """A plan as `kci plan --format json` prints it; FindingsError if it cannot be read, or is not a plan."""
+    try:
+        plan = read_json(path, PlanDocument)
+        require_schema(plan.schema, 1)
+    except OSError as error:
+        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FindingsError(f"{path} is not a plan: {error}", hint="`kci plan --format json` makes one") from error
+    return plan
+
+
+def child_pipeline(
+    plan: PlanDocument, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
+) -> str:
+    """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
+
+    UnsafeError as `refuse_unsafe`.
+    """
+    refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
+    kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
+    # A kernel that cannot be planned is a job that fails, and stops no other.
+    faulty = [
+        {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
+        for item in plan.faulty
+    ]
+    legs = [_leg(leg, plan.tier) for leg in plan.legs]
+    records = [kernel["record"] for kernel in kernels] + [test["job"] for kernel in kernels for test in kernel["tests"]]
+    values = _common(version) | {
+        "tier": plan.tier,
+        "legs": legs,
+        "parts": any(leg["part"] for leg in legs),
+        "kernels": kernels,
+        "publish": publish if purpose is Purpose.PUBLISH else None,
+        "faulty": faulty,
+        "purpose": purpose,
+        "records": records,
+        "plan": _written(msgspec.structs.asdict(plan), "kci-records/kci-plan.json"),
+    }
+    return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
+
+
+def _has_jobs(plan: PlanDocument, kernel: str, purpose: Purpose | None) -> bool:
+    """Whether there is anything to build, to test or to publish of a kernel."""
+    if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
+        return True
+    return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
+
+
+def _written(value: Any, file: str) -> str:
+    """The command that writes JSON to a file. GitLab evaluates nothing in a script, as it does in variables."""
+    return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
+
+
+def _common(version: str) -> dict[str, Any]:
+    return {
+        "version": version,
+        "image": gitlab_data().image,
+        "unfinished": _UNFINISHED,
+        "setup": _SETUP.replace("VERSION", version).splitlines(),
+    }
+
+
+def _leg(leg: Leg, tier: str) -> dict[str, Any]:
+    words = ["kci", *build_words(leg, tier)]
+    words += [] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
+    words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
+    # A pack has the objects of one variant.
+    name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
+    pack = f"kci-objects/{name}.tar" if name else ""
+    if pack:
+        words += ["--objects-from", "kci-objects", "--objects-to", pack, "--stop-after", str(leg.stop_after)]
+        words += ["--link"] if leg.takes else []
+    threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
+    return {
+        "job": f"{leg.kernel}: {leg.name}",
+        "image": leg.image or gitlab_data().image,
+        "tags": _tags(leg.runner, leg.system),
+        "timeout": leg.timeout,
+        "part": leg.part,
+        # More than GitLab takes: then the stage of the parts is waited for as a whole.
+        "takes": [f"{leg.kernel}: {name}" for name in leg.takes] if len(leg.takes) <= gitlab_data().max_needs else [],
+        "links": bool(leg.takes),
+        "objects": name,
+        "pack": pack,
+        "script": threads + shlex.join([*words, "--", leg.path]),
+    }
+
+
+def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
+    name, merge = kernel.name, f"{kernel.name}: merge"
+    jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
+    own = msgspec.structs.replace(
+        plan,
+        kernels=(kernel,),
+        legs=tuple(leg for leg in plan.legs if leg.kernel == name),
+        tests=tuple(test for test in plan.tests if test.kernel == name),
+        skipped=tuple(item for item in plan.skipped if item.kernel == name),
+        left_out=(),
+        faulty=(),
+    )
+    command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
+    command += ["--record", f"kci-records/{name}/kci-record.json"]
+    tests = [_test(test) for test in own.tests]
+    return {
+        "name": name,
+        "merge": merge,
+        # Beyond what GitLab takes, the stage before is waited for as a whole, and all of its artifacts are there.
+        "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
+        "planned": _written(promised(own), "kci-planned.json"),
+        "carries": bool(own.skipped),
+        "keeps": purpose is Purpose.KEEP,
+        "script": f'{shlex.join(command)} --run "$CI_PIPELINE_ID"',
+        "record": f"{name}: record",
+        "tests": tests,
+        "publish": f"{name}: publish",
+        "publish_needs": [merge, *(test["job"] for test in tests)],
+        "plan": _written(msgspec.structs.asdict(own), "kci-records/kci-plan.json")
+        if purpose is Purpose.PUBLISH
+        else "",
+        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
+        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
+    }
+
+
+def _test(test: TestLeg) -> dict[str, Any]:
+    record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
+    words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
+    words += ["--leg", test.name, "--record", record]
+    python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
+    return {
+        "job": f"{test.kernel}: test {test.name}",
+        "tags": _tags(test.runner, test.system),
+        "timeout": test.timeout,
+        "record": record,
+        "script": shlex.join(words) + python,
+    }
+
+
+def _tags(runner: Sequence[str] | RunnerGroup, system: str) -> list[str]:
+    """The tags of a runner: the labels that kci.toml gives it, else those of GitLab's own for the system."""
+    if isinstance(runner, RunnerGroup):
+        return [*runner.labels] or [runner.group]
+    return [*gitlab_data().tags.get(system, ())] if is_hosted(runner) else [*runner]

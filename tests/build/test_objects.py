@@ -1,0 +1,174 @@
+"""Objects by ccache, with real compilers: what is taken of an earlier build, and what is compiled again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
+from kci.build import build_variant
+from kci.build.native.objects import read_head
+from kci.build.toolchains.compilers import ObjectUse, find_cache
+
+pytestmark = [pytest.mark.torch, pytest.mark.programs]
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+WRAPPER = 'exec {} "$@"'
+
+
+class Made(NamedTuple):
+    use: ObjectUse | None
+    module: bytes
+
+
+Build = Callable[..., Made]
+
+
+@pytest.fixture
+def build(torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Builds a kernel, and says how many objects were found."""
+    for name in ("CXX", "CCACHE_DIR", "KCI_COMPILER_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def made(kernel: Path, name: str = STABLE_CPU, **options: object) -> Made:
+        place = tmp_path / "out" / kernel.parent.name
+        shutil.rmtree(place, ignore_errors=True)
+        what = with_changes(request(kernel, name, place, cache=torch_cache), **options)
+        what.output.mkdir(parents=True, exist_ok=True)
+        built = build_variant(what, quiet)
+        (module,) = what.output.glob("*.so")
+        return Made(built.objects, module.read_bytes())
+
+    return made
+
+
+def with_header_in_front(kernel: Path, text: str) -> None:
+    (kernel / "csrc" / "bare.h").write_text(text)
+    toml = (kernel / "build.toml").read_text()
+    (kernel / "build.toml").write_text(toml.replace('"include/bare.h"', '"include/bare.h", "csrc/bare.h"'))
+
+
+@pytest.mark.rule("KCI511", triggers=False)
+def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found again, found elsewhere; and compiled where a file, a header in front or the compiler is another one."""
+    monkeypatch.setenv("CXX", str(program(tmp_path, "one", WRAPPER.format("g++"))))
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    cold = build(first)
+    assert cold.use == ObjectUse(0, 2)
+    assert build(first) == Made(ObjectUse(2, 0), cold.module)
+    assert build(second) == Made(ObjectUse(2, 0), cold.module)
+    source = second / "csrc" / "bare.cpp"
+    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    assert build(second).use == ObjectUse(1, 1), "the other one is as it was"
+    text = (first / "include" / "bare.h").read_text()
+    with_header_in_front(first, f'{text}\nextern "C" inline int in_front() {{ return 1; }}\n')
+    assert build(first).use == ObjectUse(0, 2), "there is a header that is found before the one that was read"
+    monkeypatch.setenv("CXX", str(program(tmp_path, "two", f"# another\n{WRAPPER.format('g++')}")))
+    assert build(first).use == ObjectUse(0, 2)
+
+
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_headers_outside_of_the_kernel(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_flag: bool
+) -> None:
+    """Folders that a flag or a variable names: a header that is now found before the one that was read."""
+    kernel, folders = copy_kernel("bare", tmp_path / "place"), [tmp_path / "x", tmp_path / "y"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "outside.h").write_text("#define OUTSIDE 1\n")
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"#include <outside.h>\n{source.read_text()}\nint outside[] = {{-1, OUTSIDE}};\n")
+    if by_flag:
+        flags = "".join(f'"-isystem", "{folder}", ' for folder in folders)
+        toml = (kernel / "build.toml").read_text()
+        (kernel / "build.toml").write_text(toml.replace('backend = "cpu"', f'backend = "cpu"\ncxx-flags = [{flags}]'))
+    else:
+        monkeypatch.setenv("CPATH", ":".join(map(str, folders)))
+    cold = build(kernel)
+    assert build(kernel) == Made(ObjectUse(2, 0), cold.module)
+    (folders[0] / "outside.h").write_text("#define OUTSIDE 2\n")
+    changed = build(kernel)
+    assert changed.use == ObjectUse(1, 1)
+    assert changed.module != cold.module
+
+
+@NVCC
+def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    cold = build(first, STABLE_CUDA)
+    assert cold.use == ObjectUse(0, 2)
+    assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
+    source = second / "csrc" / "bare.cu"
+    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    assert build(second, STABLE_CUDA).use == ObjectUse(1, 1)
+    with_header_in_front(first, (first / "include" / "bare.h").read_text() + "\n// in front\n")
+    assert build(first, STABLE_CUDA).use == ObjectUse(0, 2)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
+    assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
+
+
+def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's hipcc is a script: the compiler behind it is in the namespace."""
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+    hipcc, cache = shutil.which("hipcc"), find_cache()
+    if hipcc is None or cache is None:
+        pytest.skip("there is no hipcc, or no ccache")
+    environment = {**os.environ, "HIP_PLATFORM": "amd", "CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_NOHASHDIR": "1"}
+    environment |= {"CCACHE_COMPILERCHECK": "content", "CCACHE_STATSLOG": str(tmp_path / "log")}
+
+    def hits(place: str, text: str, namespace: str = "one") -> int:
+        work = tmp_path / place
+        work.mkdir(exist_ok=True)
+        (work / "a.hip").write_text(f'#include "a.h"\n{text}')
+        (work / "a.h").write_text("#include <hip/hip_runtime.h>\n__global__ void run(float* to) { *to = 1; }\n")
+        words = [cache, hipcc, "-x", "hip", "--offload-arch=gfx90a", "-cuid=1", "-MD", "-MF", "a.d", "-c", "a.hip"]
+        given = environment | {"CCACHE_BASEDIR": str(work), "CCACHE_NAMESPACE": namespace}
+        subprocess.run([*words, "-o", "a.o"], cwd=work, env=given, check=True, capture_output=True)
+        lines = (tmp_path / "log").read_text().splitlines()
+        (tmp_path / "log").unlink()
+        return sum(line in ("direct_cache_hit", "preprocessed_cache_hit") for line in lines)
+
+    assert hits("one", "") == 0
+    assert hits("one", "") == 1
+    assert hits("two", "") == 1
+    assert hits("one", "int changed;\n") == 0
+    assert hits("one", "", namespace="another compiler, or a header in front") == 0
+
+
+def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path, torch_cache: Path) -> None:
+    """Whoever makes a pack is trusted by the build that is given it, and by no other one."""
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    pack = tmp_path / "objects.tar"
+    cold = build(first, objects_to=pack, run="17")
+    head = read_head(pack)
+    assert (head.objects, head.wanted, head.use, head.run) == (2, 2, ObjectUse(0, 2), "17")
+    again = tmp_path / "again.tar"
+    assert build(second, objects_from=(pack,), objects_to=again) == Made(ObjectUse(2, 0, ("17",)), cold.module)
+    assert again.stat().st_size > pack.stat().st_size // 2, "what was taken is packed again"
+    assert build(second).use == ObjectUse(0, 2), "nothing of it is in the cache"
+
+
+def test_a_damaged_object_is_compiled_again(build: Build, tmp_path: Path) -> None:
+    kernel, pack = copy_kernel("bare", tmp_path / "place"), tmp_path / "objects.tar"
+    cold = build(kernel, objects_to=pack)
+    data = bytearray(pack.read_bytes())
+    for at in range(len(data) // 4, len(data), 997):
+        if data[at] and data[at - 300 : at + 300].count(0) < 20:  # inside of a compressed object
+            data[at] ^= 255
+    pack.write_bytes(data)
+    warm = build(kernel, objects_from=(pack,))
+    assert warm.module == cold.module
+
+
+def test_sccache_goes_by_its_own_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = program(tmp_path, "sccache", "true")
+    monkeypatch.setenv("KCI_COMPILER_CACHE", str(own))
+    assert find_cache(("g++",)) == own
+    assert find_cache(("sccache", "g++")) is None
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+    assert find_cache(("g++",)) is None

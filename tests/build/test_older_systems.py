@@ -1,0 +1,280 @@
+"""What is linked for systems older than this machine, by the commands of a build (docs/builders.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from buildkit import variant
+from kci.build.generated_files import EXPORTS_MAP
+from kci.build.native.command_lines import COMPAT, EXPORTS, Target, Toolchain, link_command
+from kci.build.native.ninja import Step
+from kci.build.native.recipe import older_files, older_steps, stand_ins
+from kci.build.toolchains.compilers import cxx_compiler, program_of
+from kci.build.toolchains.environment import Environment
+from kci.build.toolchains.glibc import find_newer_parts
+from kci.matrix.variants import this_system
+
+USES = """
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <dlfcn.h>
+#include <filesystem>
+#include <iostream>
+#include <mutex>
+#include <shared_mutex>
+#include <sstream>
+#include <string>
+#include <sys/stat.h>
+#include <thread>
+
+extern "C" long __isoc23_strtol(const char *, char **, int);
+
+extern "C" double kci_parsed(const char *text, int length) {
+  double value = 0;
+  std::from_chars(text, text + length, value);
+  char again[64];
+  std::to_chars(again, again + sizeof again, value);
+  return value;
+}
+
+extern "C" double kci_computed(double value) {
+  static std::once_flag once;
+  double result = 0;
+  std::call_once(once, [] {});
+  std::mutex mutex;
+  std::condition_variable ready;
+  bool set = false;
+  std::thread other([&] {
+    std::unique_lock<std::mutex> lock(mutex);
+    ready.wait(lock, [&] { return set; });
+  });
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    set = true;
+  }
+  ready.notify_all();
+  other.join();
+  std::thread([&] { result = std::exp(std::log(std::pow(value, 2.0))) + std::sin(0 * value); }).join();
+  return dlsym(RTLD_DEFAULT, "strlen") != nullptr && __isoc23_strtol("7", nullptr, 10) == 7 ? result : -1;
+}
+
+// What newer compilers and headers make of std::sscanf, noexcept and <iostream>.
+extern "C" int __isoc23_sscanf(const char *, const char *, ...);
+extern "C" int __isoc23_fscanf(void *, const char *, ...);
+extern "C" void __cxa_call_terminate(void *);
+namespace std { void ios_base_library_init(); }
+extern void (*kci_at_an_end)(void *);
+void (*kci_at_an_end)(void *) = __cxa_call_terminate;
+
+extern "C" int kci_scanned(const char *text) {
+  std::ios_base_library_init();
+  int first = 0, second = 0;
+  if (__isoc23_sscanf(text, "%d %d", &first, &second) != 2) return -1;
+  if (FILE *file = fmemopen(const_cast<char *>(text), 1, "r")) {
+    int again = 0;
+    if (__isoc23_fscanf(file, "%d", &again) != 1) return -2;
+    fclose(file);
+  }
+  std::string words = "one two";
+  words.replace(0, 3, words.data() + 4, 3);
+  std::ostringstream said;
+  said << words << first;
+  return said.str() == "two two" + std::to_string(first) ? first + second : -3;
+}
+
+// Whether waiting by a clock that only goes forward ends when it should: 1 for each that does.
+extern "C" int kci_waited(int milliseconds) {
+  const std::chrono::milliseconds time(milliseconds);
+  auto took = [&](auto &&wait) {
+    const auto begun = std::chrono::steady_clock::now();
+    const bool got = wait();
+    return !got && std::chrono::steady_clock::now() - begun >= time;
+  };
+  std::mutex mutex;
+  std::condition_variable ready;
+  std::unique_lock<std::mutex> lock(mutex);
+  int right = took([&] { return ready.wait_for(lock, time, [] { return false; }); });
+  std::timed_mutex timed;
+  std::shared_timed_mutex shared;
+  timed.lock();
+  shared.lock();
+  std::thread([&] {
+    right += took([&] { return timed.try_lock_for(time); });
+    right += took([&] { return shared.try_lock_for(time); });
+    right += took([&] { return shared.try_lock_shared_for(time); });
+  }).join();
+  timed.unlock();
+  shared.unlock();
+  return right;
+}
+
+extern "C" int kci_files(const char *folder) {
+  struct stat found;
+  int count = stat(folder, &found) == 0 && fstatat(-1, folder, &found, 0) == 0 && S_ISDIR(found.st_mode) ? 0 : 100;
+  for (const auto &entry : std::filesystem::recursive_directory_iterator(folder)) count += entry.is_regular_file();
+  return count;
+}
+"""
+
+
+def linked(tmp_path: Path, source: str, *flags: str) -> Path:
+    """A module of one source, made by the commands of a build."""
+    python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
+    cxx = cxx_compiler()
+    parts = find_newer_parts(cxx)
+    ar = program_of(cxx, "ar")
+    chain = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
+    target = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
+    for folder in ("obj", "stub"):
+        (tmp_path / folder).mkdir()
+    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **older_files(chain, target)}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    steps = list(older_steps(chain, target, ()))
+    compiled = [*cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
+    steps.append(Step("uses.o", (), tuple(compiled), ""))
+    for step in steps:
+        subprocess.run(step.command, cwd=tmp_path, check=True)
+    command = [word for word in link_command(chain, target, ["uses.o"]) if not word.endswith("tvm_ffi")]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    return tmp_path / target.module
+
+
+def readelf(option: str, module: Path) -> str:
+    return subprocess.run(["readelf", "-W", option, module], capture_output=True, text=True, check=True).stdout
+
+
+def newest(module: Path, prefix: str) -> tuple[int, ...]:
+    found = re.findall(rf"Name: {prefix}_([0-9.]+) ", readelf("-V", module))
+    return max(tuple(map(int, version.split("."))) for version in found)
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_what_a_newer_system_has_is_not_needed_and_works(tmp_path: Path) -> None:
+    module = linked(tmp_path, USES)
+    assert newest(module, "GLIBC") <= (2, 28)
+    assert newest(module, "GLIBCXX") <= (3, 4, 24)
+    undefined = re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", readelf("--dyn-syms", module))
+    assert undefined
+    assert [name for name in undefined if "@" not in name] == []
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", module)))
+    assert {"libdl.so.2", "libpthread.so.0", "libm.so.6"} <= needed
+    assert "librt.so.1" not in needed, "nothing of it is called"
+    loaded = ctypes.CDLL(str(module))
+    loaded.kci_parsed.restype = loaded.kci_computed.restype = ctypes.c_double
+    assert loaded.kci_parsed(b"2.5", 3) == pytest.approx(2.5)
+    assert loaded.kci_computed(ctypes.c_double(3.0)) == pytest.approx(9.0)
+    assert loaded.kci_scanned(b"3 4") == 7
+    assert [loaded.kci_waited(milliseconds) for milliseconds in (1, 30)] == [4, 4]
+    for name in ("a", "b/c", "b/d"):
+        path = tmp_path / "tree" / PurePosixPath(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    assert loaded.kci_files(str(tmp_path / "tree").encode()) == 3
+
+
+MATH = re.compile(r" (\w+)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE)
+RARE = re.compile(r"u?fromfp|totalorder")
+"""Functions of C23, which no kernel calls."""
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_every_function_of_mathematics_that_has_changed_is_the_older_one(tmp_path: Path) -> None:
+    """Held to this machine's libm, and to the list of a newer one."""
+    libm = subprocess.run(["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True).stdout
+    older: dict[str, tuple[int, ...]] = {}
+    changed = set()
+    for name, default, *numbers in MATH.findall(readelf("--dyn-syms", Path(libm.strip()))):
+        version = tuple(int(number) for number in numbers if number)
+        if version <= (2, 28):
+            older[name] = max(version, older.get(name, (0,)))
+        elif default:
+            changed.add(name)
+    changed = {name for name in changed & set(older) if not RARE.match(name)}
+    ours = set(re.findall(r"^KCI_\w+\((?:float|double), (\w+)", stand_ins()["glibc/math.cpp"], re.MULTILINE))
+    assert len(ours) > 30
+    assert changed - ours == set()
+    # Only the names matter here, and of what is not in this machine's libm nothing can be said.
+    known = sorted(ours & set(older))
+    uses = "".join(f'extern "C" void {name}();\n' for name in known)
+    uses += "void (*kci_all[])() = {" + ", ".join(known) + "};\n"
+    module = linked(tmp_path, uses, "-fno-builtin")
+    linked_to = {
+        name: tuple(map(int, version.split(".")))
+        for name, version in re.findall(r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module))
+    }
+    assert {name: linked_to.get(name) for name in known} == {name: older[name] for name in known}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "seen"), [("", True), ("12 9", False), ("13 0", False), ("13 1", False), ("13 2", True)]
+)
+def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(cuda: str, seen: bool, tmp_path: Path) -> None:
+    """As glibc's headers since 2.41 ask whether to declare sinpi, rsqrt and the like."""
+    texts = {
+        **stand_ins(),
+        "system/bits/libc-header-start.h": "#define __GLIBC_USE_IEC_60559_FUNCS_EXT_C23 1\n",
+        "uses.cpp": "#include <bits/libc-header-start.h>\nseen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    names = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__")
+    nvcc = [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)] if cuda else []
+    command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
+    command += [*nvcc, "-D__CUDACC__"] if cuda else []
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == str(int(seen))
+
+
+ENDS = """
+#include <stdexcept>
+#include <vector>
+
+extern "C" void __cxa_call_terminate(void *);
+
+extern "C" int kci_element(unsigned long index) {
+  std::vector<int> numbers(3);
+  return numbers[index];
+}
+
+extern "C" void kci_left() { __cxa_call_terminate(nullptr); }
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_what_must_not_happen_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    module = linked(tmp_path, ENDS, "-D_GLIBCXX_ASSERTIONS")
+    assert newest(module, "GLIBCXX") <= (3, 4, 24)
+    for call, said in (("kci_element(7)", "Assertion '__n < this->size()' failed"), ("kci_left()", "terminate called")):
+        code = f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\nlibrary.{call}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGABRT
+        assert said in done.stderr
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_what_is_not_used_is_not_in_the_binary(tmp_path: Path) -> None:
+    module = linked(tmp_path, 'extern "C" int kci_one() { return 1; }\n')
+    symbols = readelf("--dyn-syms", module)
+    assert "kci_one" in symbols
+    assert not re.search("xstat|pow|strtol", symbols)
+    assert module.stat().st_size < 50_000
+
+
+def test_a_compiler_without_a_static_library_has_no_parts(tmp_path: Path) -> None:
+    program = tmp_path / "cxx"
+    program.write_text("#!/bin/sh\necho libstdc++.a\n")
+    program.chmod(0o755)
+    assert find_newer_parts((str(program),)) is None

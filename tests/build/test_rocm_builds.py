@@ -1,0 +1,311 @@
+"""A ROCm variant for the stable ABI, really translated, compiled and linked, on a machine that needs no ROCm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from buildkit import built_once, copy_kernel, quiet, request, warm_cache, with_changes, write_tree
+from conftest import ROOT
+from kci.build import Built, build_variant
+from kci.build.native import builder, hipify
+from kci.build.native.hipify import hip_path
+from kci.build.native.recipe import Recipe
+from kci.build.request import Request
+from kci.build.toolchains.environment import isolated
+from kci.build.visible_files import VisibleFiles
+from kci.errors import BuildFailedError, MissingToolError
+from kci.tree.metadata import metadata_for, seal
+from kci.tree.verify import verify
+from kci.tree.verify.fatbin import HIP_SECTION, hip_code
+from rocmkit import rocm
+
+pytestmark = pytest.mark.torch
+
+NAME = "torch-stable-abi211-rocm71-x86_64-linux"
+PLAIN = """[general]
+name = "plain"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["rocm"]
+[torch]
+src = ["binding.cpp"]
+[kernel.plain]
+backend = "rocm"
+depends = ["torch"]
+src = ["csrc/cuda/a.cu"]
+rocm-archs = ["gfx90a"]
+"""
+"""The build.toml of kernels whose sources include nothing of torch."""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    monkeypatch.setenv("ROCM_PATH", str(rocm()))
+    return request(copy_kernel("halve", tmp_path), NAME, tmp_path, cache=warm_cache(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def halve(shared_by_workers: Path) -> Request:
+    """The variant as it was built."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("ROCM_PATH", str(rocm()))
+        return built_once(shared_by_workers, "halve", NAME)
+
+
+def built(what: Request, said: list[str] | None = None) -> Built:
+    log = said.append if said is not None else quiet
+    return build_variant(what, log)
+
+
+def module(what: Request) -> Path:
+    return what.output / f"{what.kernel_id}.abi3.so"
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def looked_at(library: Path) -> tuple[set[str], set[str], frozenset[str]]:
+    """The libraries that a library needs, the symbols that it leaves open, and the GPUs that it has code for."""
+    with library.open("rb") as handle:
+        elf = ELFFile(handle)
+        device = elf.get_section_by_name(HIP_SECTION)
+        dynamic, symbols = elf.get_section_by_name(".dynamic"), elf.get_section_by_name(".dynsym")
+        assert device is not None
+        assert isinstance(dynamic, DynamicSection)
+        assert isinstance(symbols, SymbolTableSection)
+        needed = {tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
+        undefined = {item.name for item in symbols.iter_symbols() if item.entry.st_shndx == "SHN_UNDEF"}
+        return needed, undefined, hip_code(device.data()).binary
+
+
+def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(halve: Request, tmp_path: Path) -> None:
+    assert files(halve.kernel_dir) == files(copy_kernel("halve", tmp_path)), "nothing is written there"
+    needed, undefined, device = looked_at(module(halve))
+    assert device == {"gfx1100", "gfx90a", "gfx942"}  # gfx940 is none that kernels are built for
+    assert {"libtorch_hip.so", "libamdhip64.so.7"} <= needed
+    assert not any("cuda" in name for name in needed)
+    assert "aoti_torch_get_current_cuda_stream" in undefined  # so it is called in torch's libraries for ROCm, too
+    assert "hipLaunchKernel" in undefined
+    assert not any(name.startswith("cuda") for name in undefined)
+
+    variant = Path(shutil.copytree(halve.output, tmp_path / NAME))
+    seal(variant, metadata_for(halve.build, "rocm", "1a2b3c4", archs=tuple(sorted(device))))
+    assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716", "KCI750"])] == []
+
+
+def test_nothing_in_the_cache_names_a_place_that_may_go() -> None:
+    """Other checkouts use the same cache, after this one and its environment have been deleted."""
+    small = [path for path in rocm().rglob("*") if path.is_file() and path.stat().st_size < 2**20]
+    goes = [str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])]
+    for path in small:
+        assert not [place for place in goes if place.encode() in path.read_bytes()], path
+
+
+def test_a_rebuild_has_what_changed_in_the_sources_and_in_their_translation(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+    kernel = write_tree(
+        tmp_path / "plain",
+        {
+            "build.toml": PLAIN.replace('a.cu"', 'a.cu", "csrc/cuda/b.cu", "csrc/cuda/launch_cuda.cuh"'),
+            "torch-ext/plain/__init__.py": "",
+            "binding.cpp": "void launch(float* data);\nvoid call(float* data) { launch(data); }\n",
+            "csrc/cuda/b.cu": "__global__ void other(float* data) { data[threadIdx.x] = 2; }\n",
+            "csrc/cuda/a.cu": """
+                #include "launch_cuda.cuh"
+                __global__ void kernel(float* data) { data[threadIdx.x] = 1; }
+                void launch(float* data) { kernel<<<1, 32, 0, stream()>>>(data); }
+            """,
+            "csrc/cuda/launch_cuda.cuh": """
+                #pragma once
+                #include <cuda_runtime.h>
+                inline cudaStream_t stream() { return nullptr; }
+            """,
+        },
+    )
+    what = request(kernel, NAME, tmp_path, cache=asked.options.cache)
+
+    def compiled() -> int:
+        use = built(what).objects
+        assert use is not None
+        return use.made
+
+    every = compiled()
+    assert every > 2
+    first = module(what).read_bytes()
+    launch = kernel / "csrc/cuda/launch_cuda.cuh"
+    launch.write_text(launch.read_text().replace("return nullptr", "return (cudaStream_t)1"))
+    assert compiled() == every, "a translated header counts"
+    assert module(what).read_bytes() != first
+    launch.write_text(launch.read_text().replace("return (cudaStream_t)1", "return nullptr"))
+    (kernel / "notes.txt").write_text("no source\n")
+    compiled()
+    assert module(what).read_bytes() == first
+
+
+def test_the_same_sources_give_the_same_bytes_elsewhere(halve: Request, asked: Request, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "some where" / "else"
+    shutil.copytree(halve.kernel_dir, elsewhere)
+    other = request(elsewhere, NAME, tmp_path, cache=asked.options.cache, output=tmp_path / "other" / NAME)
+    made = built(other)
+    assert made.archs == ("gfx1100", "gfx90a", "gfx942")
+    binary = module(other).read_bytes()
+    assert binary == module(halve).read_bytes()
+    for folder in (tmp_path, halve.kernel_dir.parent):
+        assert str(folder).encode() not in binary
+
+
+def test_an_error_names_the_source_and_the_command(asked: Request) -> None:
+    source = asked.kernel_dir / "csrc/cuda/halve.cu"
+    source.write_text(source.read_text().replace("HALVE_FACTOR", "NO_FACTOR"))
+    with pytest.raises(BuildFailedError, match="NO_FACTOR") as caught:
+        built(asked)
+    message = str(caught.value)
+    assert "csrc/cuda/halve.cu" in message
+    assert "--offload-arch=gfx90a" in message
+    assert not asked.output.exists()
+
+
+def test_a_source_that_hipify_cannot_read_is_a_plain_error(asked: Request) -> None:
+    source = asked.kernel_dir / "csrc/cuda/halve.cu"
+    source.write_bytes(source.read_bytes() + "// caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(BuildFailedError, match="UnicodeDecodeError") as caught:
+        built(asked)
+    assert "Traceback" not in caught.value.message
+    assert "UTF-8" in caught.value.hint
+
+
+def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = request(
+        asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache, isolation=False
+    )
+    cpu = msgspec.structs.replace(isolated(asked.options.cache, "2.13", "cpu"), root=None)
+    monkeypatch.setattr(builder, "own", lambda: cpu)
+    with pytest.raises(MissingToolError, match=r"needs a torch for ROCm 7\.1, and .* is for the CPU"):
+        build_variant(with_changes(full, isolation=False), quiet)
+
+
+def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a torch that has all that is looked at: the hipify of the real one, its version, and libraries to link."""
+    monkeypatch.setenv("ROCM_PATH", str(rocm()))
+    environment = isolated(warm_cache(tmp_path), "2.13", "cpu")
+    version = "__version__ = '2.13.0+rocm7.1'\ncuda = None\nhip = '7.1.25424-4179531dcd'\n"
+    stand_in = write_tree(tmp_path / "site/torch", {"__init__.py": "", "version.py": version})
+    for part in ("utils", "include"):
+        (stand_in / part).symlink_to(environment.torch / part)
+    (stand_in / "lib").mkdir()
+    source = tmp_path / "empty.c"
+    source.write_text("void torch_hip_is_here(void) {}\nvoid c10_hip_is_here(void) {}\n")
+    libraries = {name: f"lib{name}.so" for name in ("torch", "torch_cpu", "c10", "torch_hip", "c10_hip")}
+    for file in libraries.values():
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{file}", source, "-o", stand_in / "lib" / file], check=True
+        )
+    # The wheel's own HIP runtime, with a name that tells it from the toolkit's.
+    shared = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so.7w"]
+    subprocess.run([*shared, rocm() / "runtime.c", "-o", stand_in / "lib/libamdhip64.so"], check=True)
+    own = msgspec.structs.replace(environment, torch=stand_in, root=None)
+    monkeypatch.setattr(builder, "own", lambda: own)
+    binding = """
+        #include "registration.h"
+        extern "C" void torch_hip_is_here(void);
+        void launch(float* data);
+        void (*used[])(void) = {torch_hip_is_here};
+        REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
+    """
+    device = """
+        #include <cuda_runtime.h>
+        #if defined(TORCH_TARGET_VERSION) || !defined(USE_ROCM)
+        #error "a full build for ROCm"
+        #endif
+        __global__ void kernel(float* data) { data[threadIdx.x] = 1; }
+        void launch(float* data) { kernel<<<1, 32>>>(data); }
+    """
+    kernel = write_tree(
+        tmp_path / "plain",
+        {"build.toml": PLAIN, "binding.cpp": binding, "csrc/cuda/a.cu": device, "torch-ext/plain/__init__.py": ""},
+    )
+    full = request(kernel, "torch213-cxx11-rocm71-x86_64-linux", tmp_path)
+    build_variant(with_changes(full, isolation=False), quiet)
+    needed, undefined, device_code = looked_at(module(full))
+    assert {"libtorch_hip.so", "libamdhip64.so.7w"} <= needed
+    assert "libamdhip64.so.7" not in needed
+    assert "torch_hip_is_here" in undefined
+    assert device_code == {"gfx90a"}
+
+
+def test_the_name_of_a_translation_is_the_one_that_hipify_gives(asked: Request) -> None:
+    program = (
+        "import runpy, sys; from pathlib import Path\n"
+        "hipify = runpy.run_path(sys.argv[1])['load'](Path(sys.argv[2]))\n"
+        "print(*(hipify.get_hip_file_path(name, True) for name in sys.argv[3:]), sep='\\n')\n"
+        "assert 'torch' not in sys.modules"
+    )
+    environment = isolated(asked.options.cache, "2.13", "cpu")
+    names = ["a.cu", "csrc/cuda/a.cu", "cuda/deep/CUDA_a_cuda.cu", "a.b.cu", "THC/THC.cu", "torch/x.cu", "x/gpu/y.cu"]
+    done = subprocess.run(
+        [environment.python, "-c", program, hipify._SCRIPT, environment.torch / "utils/hipify", *names],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [hip_path(name) for name in names]
+
+
+def translated_only(what: Request) -> Recipe:
+    """How a variant is built, with its sources translated and nothing compiled."""
+    recipe = builder.plan(what, quiet)
+    assert recipe.translation is not None
+    recipe.work.mkdir(parents=True)
+    plan = msgspec.structs.replace(recipe.translation, environment=isolated(what.options.cache, "2.13", "cpu"))
+    VisibleFiles(what).link(recipe.work)
+    hipify.translate(plan, quiet)
+    return recipe
+
+
+def test_the_example_that_shares_its_source_with_cuda_is_translated_whole(asked: Request, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "relu"
+    recipe = translated_only(
+        request(example, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache)
+    )
+    text = (recipe.work / "hip/csrc/relu.hip").read_text()
+    assert "hipLaunchKernelGGL" in text
+    assert "<<<" not in text
+    code = re.sub(r"//.*", "", text)
+    assert not re.search(r"\bcuda[A-Z]\w*", code)
+    assert '#include "../torch-ext/torch_binding.h"' in code
+    compiled = [step.inputs for step in recipe.steps if step.what == "hipcc csrc/relu.cu"]
+    assert compiled == [("hip/csrc/relu.hip",)]
+    assert not list(example.rglob("*.hip"))
+
+
+def test_what_lies_about_in_the_kernel_is_not_copied(asked: Request, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.h"
+    outside.write_text("// a secret\n")
+    kernel = asked.kernel_dir
+    (kernel / "out.h").symlink_to(outside)
+    (kernel / "loop").symlink_to(kernel)
+    (kernel / "in.h").symlink_to("csrc/common/halve.h")
+    os.mkfifo(kernel / "pipe.h")
+    for folder in (".git", "build", "csrc/__pycache__"):
+        (kernel / folder).mkdir()
+        (kernel / folder / "x.h").touch()
+    copied = files(translated_only(asked).work / "hip")
+    assert {"csrc/common/halve.h", "csrc/hip/halve.hip", "csrc/hip/launch_hip.cuh"} <= set(copied)
+    assert not {"in.h", "build.toml", "out.h", "pipe.h", ".git/x.h", "build/x.h", "csrc/__pycache__/x.h"} & set(copied)
+    assert not any(name.startswith("loop") for name in copied)
+    assert b"hipStream_t" in copied["csrc/hip/launch_hip.cuh"]

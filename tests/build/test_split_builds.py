@@ -1,0 +1,189 @@
+"""A variant that is compiled in parts, on machines with other places and dates, has the bytes of a whole build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from buildkit import (
+    CPU,
+    DATA,
+    STABLE_CPU,
+    STABLE_CUDA,
+    build_of,
+    quiet,
+    request,
+    warm_cache,
+    with_changes,
+)
+from cli.runner import kci
+from conftest import ROOT
+from kci.build import Built, build_variant
+from kci.build.request import Request
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
+]
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+MORE = 3
+
+
+@pytest.fixture(autouse=True)
+def _by_ccache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+
+
+def checkout(kernel: Path, place: Path, seconds: int) -> Path:
+    """A copy of a kernel with some more sources, at another place and of another date."""
+    copy = Path(shutil.copytree(kernel, place / kernel.name, ignore=shutil.ignore_patterns("build")))
+    for source in sorted(copy.rglob("*.c*")):
+        if source.suffix in (".cpp", ".cu") and "binding" not in source.name:
+            name = source.relative_to(copy).as_posix()
+            more = [f"{name.removesuffix(source.suffix)}_{number}{source.suffix}" for number in range(MORE)]
+            for number, path in enumerate(more):
+                include = "" if source.suffix == ".cpp" else "#include <cuda_fp16.h>\n"
+                use = (
+                    ""
+                    if source.suffix == ".cpp"
+                    else f"__global__ void more_{number}(half* to) {{ *to = {number}; }}\n"
+                )
+                (copy / path).write_text(
+                    f"{include}{use}namespace {{ int unused = {number}; }}\nint more_{number}_ = unused;\n"
+                )
+            text = (copy / "build.toml").read_text()
+            listed = ", ".join(f'"{path}"' for path in (name, *more))
+            (copy / "build.toml").write_text(text.replace(f'"{name}"', listed))
+    for path in copy.rglob("*"):
+        os.utime(path, (10**9 + seconds, 10**9 + seconds))
+    return copy
+
+
+class Machines:
+    """Machines with nothing in common but what compiles."""
+
+    def __init__(self, kernel: Path, name: str, tmp_path: Path) -> None:
+        self.kernel, self.name, self.tmp_path, self.number = kernel, name, tmp_path, 0
+
+    def build(self, **options: object) -> tuple[Built, bytes]:
+        """Build on one; what it made, and the bytes of the module."""
+        self.number += 1
+        place = self.tmp_path / "/".join(["deep"] * self.number) / f"machine-{self.number}"
+        place.mkdir(parents=True)
+        what = request(checkout(self.kernel, place, self.number), self.name, place, cache=warm_cache(place))
+        what = with_changes(what, **options)
+        built = build_variant(what, quiet)
+        return built, b"" if what.options.part else module(what)
+
+
+def module(what: Request) -> bytes:
+    (made,) = what.output.glob("*.so")
+    return made.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        (DATA / "bare", STABLE_CPU),
+        (DATA / "plus-one", CPU),
+        (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
+        pytest.param(DATA / "bare", STABLE_CUDA, marks=NVCC),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_the_bytes_of_parts_are_those_of_a_whole_build(kernel: Path, name: str, tmp_path: Path) -> None:
+    machines = Machines(kernel, name, tmp_path)
+    whole, expected = machines.build()
+    assert whole.objects is not None
+    count = whole.objects.made
+    assert (whole.objects.found, count) == (0, count)
+    many = name == STABLE_CPU or bool(os.environ.get("KCI_MANY"))
+    if many or name == STABLE_CUDA:
+        assert machines.build()[1] == expected, "a second whole build"
+    for parts in (2, 5, count) if many else (2,):
+        packs = tmp_path / f"packs-{parts}"
+        made = [
+            machines.build(part=f"{number}/{parts}", objects_to=packs / f"{number}.tar.zst")[0].objects
+            for number in range(1, parts + 1)
+        ]
+        assert sum(use.made for use in made if use is not None) == count, "each object once"
+        for _ in range(2 if parts == 2 else 1):
+            linked, binary = machines.build(link=True, objects_from=(packs,))
+            assert linked.objects is not None
+            assert (linked.objects.found, linked.objects.made) == (count, 0)
+            assert binary == expected
+
+
+def test_a_link_compiles_what_is_missing_and_says_so(tmp_path: Path) -> None:
+    machines = Machines(DATA / "bare", STABLE_CPU, tmp_path)
+    _, expected = machines.build()
+    machines.build(part="2/3", objects_to=tmp_path / "2.tar")
+    built, binary = machines.build(link=True, objects_from=(tmp_path / "2.tar",))
+    assert built.objects is not None
+    assert (built.objects.found, built.objects.made, binary) == (2, 3, expected)
+
+
+def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of `kci build --help`, each on a machine of its own."""
+    for place in ("whole", "1", "2", "link"):
+        machine = tmp_path / place
+        machine.mkdir()
+        monkeypatch.setenv("KCI_CACHE", str(warm_cache(machine)))
+        kernel = checkout(DATA / "bare", machine, len(place))
+        words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4"]
+        if place in "12":
+            done = kci(*words, "--part", f"{place}/2", "--pack", tmp_path)
+            assert done.stdout.strip() == str(tmp_path / f"objects.bare.{STABLE_CPU}.part{place}of2.tar.zst")
+            assert not (kernel / "build").exists()
+        elif place == "link":
+            done = kci(*words, "--link", "--objects-from", tmp_path, "--objects-to", tmp_path / "all.tar")
+            assert "5 of 5 objects are as they were" in done.stderr
+            assert (tmp_path / "all.tar").is_file()
+            assert not list(machine.glob("cache/work/*/*/ccache"))
+        else:
+            done = kci(*words)
+        assert done.code == 0, done.stderr
+    whole, linked = (next((tmp_path / place).glob("*/build/*/*.so")) for place in ("whole", "link"))
+    assert whole.read_bytes() == linked.read_bytes()
+
+
+def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(warm_cache(tmp_path)))
+    kernel = checkout(DATA / "bare", tmp_path, 0)
+    source = kernel / "csrc" / "bare_2.cpp"
+    good = source.read_text()
+    source.write_text("#error not yet\n")
+    words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4", "--jobs=1"]
+    failed = kci(*words, "--objects-to", tmp_path / "some.tar")
+    assert (failed.code, "not yet" in failed.stderr) == (4, True)
+    source.write_text(good)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("KCI_CACHE", str(warm_cache(tmp_path / "other")))
+    done = kci(*words, "--objects-from", tmp_path / "some.tar")
+    assert done.code == 0, done.stderr
+    assert " of 5 objects are as they were" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--part", "3/2", "--pack", "x.tar"], "is not a part"),
+        (["--part", "1/2"], "where to put the objects"),
+        (["--link"], "--link makes a variant of objects"),
+        (["--link", "--objects-from", "missing.tar"], "no such file"),
+        (["--part", "1/2", "--pack", "x.zip"], "another name"),
+    ],
+)
+def test_what_the_command_line_refuses(tmp_path: Path, words: list[str], said: str) -> None:
+    kernel = checkout(DATA / "bare", tmp_path, 0)
+    done = kci("build", kernel, "--variant", STABLE_CPU, "--cache", warm_cache(tmp_path), *words)
+    assert (done.code, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_variant_of_python_has_no_parts(tmp_path: Path) -> None:
+    done = kci("build", ROOT / "examples" / "swiglu", "--variant=torch-cpu", "--part=1/2", "--pack", tmp_path)
+    assert (done.code, "has no objects to share out" in done.stderr) == (2, True), done.stderr
+    assert build_of(DATA / "bare").name == "bare"

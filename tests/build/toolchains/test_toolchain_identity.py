@@ -1,0 +1,113 @@
+"""What stands for the compilers of this machine in a fingerprint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from buildkit import CPU, STABLE_CUDA, only_these, program, variant
+from kci.build.toolchains import compilers as module
+from kci.build.toolchains.compilers import environment_flags, toolchain_identity
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.torch_version import TorchVersion
+from kci.config.values import Version
+from kci.errors import MissingToolError
+
+NOARCH = "torch-cpu"
+
+
+@pytest.fixture(autouse=True)
+def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._first_line.cache_clear()
+    for name in (*toolchains().environment["variables"], "CXX"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_it_is_the_compilers_version_and_not_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for folder, version in (("one", "12.2.0"), ("two", "12.2.0"), ("three", "13.1.0")):
+        (tmp_path / folder).mkdir()
+        program(only_these(monkeypatch, tmp_path / folder), "g++", f"echo 'g++ (some) {version}'\n")
+        found.append(toolchain_identity(variant(CPU), tmp_path))
+    assert found[0] == found[1] != found[2]
+    assert "12.2.0" in found[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["CPATH", "CPLUS_INCLUDE_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "SOURCE_DATE_EPOCH"]
+)
+def test_variables_that_compilers_read_are_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
+    usual = toolchain_identity(variant(CPU), tmp_path)
+    monkeypatch.setenv(name, "/some/thing")
+    assert toolchain_identity(variant(CPU), tmp_path) != usual
+    assert environment_flags() == [f"{name}=/some/thing"]
+
+
+def test_a_variable_that_no_compiler_reads_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
+    usual = toolchain_identity(variant(CPU), tmp_path)
+    monkeypatch.setenv("CXXFLAGS", "-O0")
+    monkeypatch.setenv("EDITOR", "vi")
+    assert toolchain_identity(variant(CPU), tmp_path) == usual
+
+
+def test_flags_of_the_compiler_itself_count_and_a_launcher_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "g++", "echo 'g++ 12'\n")
+    program(folder, "ccache", 'shift\nexec "$@" --version\n')
+    usual = toolchain_identity(variant(CPU), tmp_path)
+    monkeypatch.setenv("CXX", "g++ -m32")
+    assert toolchain_identity(variant(CPU), tmp_path) != usual
+
+
+def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "g++", "echo 'g++ 12'\n")
+    program(folder, "ld", "echo 'GNU ld 2.40'\n")
+    usual = toolchain_identity(variant(CPU), tmp_path)
+    monkeypatch.setattr(module, "glibc_of", lambda _cxx: Version.parse("2.17"))
+    older = toolchain_identity(variant(CPU), tmp_path)
+    module._first_line.cache_clear()
+    program(folder, "ld", "echo 'GNU ld 2.41'\n")
+    assert len({usual, older, toolchain_identity(variant(CPU), tmp_path)}) == 3
+
+
+def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
+    monkeypatch.setattr(module, "find_toolkit", lambda *_: SimpleNamespace(version="13.0"))
+    found = set()
+    for release in ("13.0.48", "13.0.88"):
+        monkeypatch.setattr(module, "nvcc_name", lambda _toolkit, said=release: f"nvcc {said}")
+        found.add(toolchain_identity(variant(STABLE_CUDA), tmp_path))
+    assert len(found) == 2
+
+
+def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
+    isolated = toolchain_identity(variant(CPU), tmp_path)
+    assert "torch 2.13.0" in isolated
+    monkeypatch.setattr(module, "own", lambda: SimpleNamespace(torch=None))
+    for release in ("2.13.0", "2.13.1"):
+        monkeypatch.setattr(module, "read_torch_version", lambda _, release=release: torch_of(release))
+        own = toolchain_identity(variant(CPU), tmp_path, isolation=False)
+        assert own != isolated
+        assert release in own
+
+
+def torch_of(release: str) -> TorchVersion:
+    return TorchVersion(release, None, None)
+
+
+def test_nothing_compiles_a_variant_of_python_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    assert toolchain_identity(variant(NOARCH), tmp_path) == ""
+    assert toolchain_identity(variant(NOARCH), tmp_path, builder="nix").startswith("nix")
+    with pytest.raises(MissingToolError):
+        toolchain_identity(variant(CPU), tmp_path)

@@ -1,0 +1,272 @@
+"""Overlays: what they change about an edition, and that each change keeps its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import many, torch_kernel
+from kci.config.discovery import FoundSettings
+from kci.config.document import parse_document
+from kci.config.reader import read_as
+from kci.config.settings import Settings
+from kci.config.values import Tier
+from kci.errors import FindingsError
+from kci.matrix.catalog.loading import (
+    apply,
+    interpret_overlay,
+    is_overlay,
+    load_catalog,
+    outside_range,
+    overlays_of,
+    read_overlay,
+)
+from kci.matrix.catalog.rows import Catalog, Overlay
+from kci.matrix.selection import compute_matrix, select
+
+
+def overlay(text: str) -> Overlay:
+    return read_overlay(parse_document(dedent(text).encode(), "mine.toml"))
+
+
+def table(catalog: Catalog) -> list[tuple[str, str, str | None, str]]:
+    return [
+        (row.torch.text, str(row.backend), row.compute.text if row.compute else None, row.system)
+        for row in catalog.rows
+    ]
+
+
+def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
+    narrowed = apply(
+        catalog,
+        overlay("""\
+            keep = ["torch == newest or backend != cuda"]
+            drop = [
+                "cuda == 13.2",
+                "rocm < 7.2",
+            ]
+        """),
+    )
+    assert {row.compute.text for row in narrowed.rows if row.backend == "cuda" and row.compute} == {"12.6", "13.0"}
+    assert {row.torch.text for row in narrowed.rows if row.backend == "cuda"} == {"2.13"}
+    assert len(narrowed.rows) + len(narrowed.removed) == len(catalog.rows)
+    assert [row for row in catalog.rows if row in narrowed.rows] == list(narrowed.rows), "the order stays"
+    lines = {(item.row.compute.text, item.line()) for item in narrowed.removed if item.row.compute}
+    assert ("13.2", ("mine.toml", 3)) in lines
+    assert ("7.1", ("mine.toml", 4)) in lines
+    assert ("12.6", ("mine.toml", 1)) in lines
+    assert narrowed.name == "2026-08-20+mine.toml"
+
+
+def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catalog: Catalog) -> None:
+    changed = apply(
+        catalog,
+        overlay("""
+            edition = "2026-08-20"
+            [[row]]
+            torch = "2.13.0"
+            backend = "metal"
+            systems = ["aarch64-darwin"]
+            bundled = false
+            [[row]]
+            torch = "2.14"
+            backend = "cuda"
+            compute = ["13.4"]
+            systems = ["x86_64-windows"]
+        """),
+    )
+    assert table(changed)[:-1] == [
+        ("2.13.0", *row[1:]) if row[:2] == ("2.13", "metal") else row for row in table(catalog)
+    ]
+    assert table(changed)[-1] == ("2.14", "cuda", "13.4", "x86_64-windows")
+    assert changed.rows[-1].line() == ("mine.toml", 8)
+    (metal,) = [row for row in changed.rows if row.torch.text == "2.13.0"]
+    assert (metal.bundled, metal.line()) == (False, ("mine.toml", 3))
+    assert changed.removed == ()
+
+
+def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
+    changed = apply(
+        catalog,
+        overlay("""
+            [[change]]
+            where = "torch == 2.13 and rocm == 7.1"
+            bundled = false
+            [[change]]
+            where = "torch == newest and cuda == oldest"
+            tvm-ffi = "0.2"
+        """),
+    )
+    assert table(changed) == table(catalog)
+    (broken,) = [row for row in changed.rows if row.torch.text == "2.13" and row.compute and row.compute.text == "7.1"]
+    assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
+    tvm = {row.compute.text for row in changed.rows if row.tvm_ffi and row.tvm_ffi.text == "0.2" and row.compute}
+    assert tvm == {"12.6"}
+
+
+def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
+    replaced = apply(
+        catalog,
+        overlay("""
+            replace = true
+            [[row]]
+            torch = "2.13"
+            backend = "cpu"
+            systems = ["x86_64-linux"]
+        """),
+    )
+    assert table(replaced) == [("2.13", "cpu", None, "x86_64-linux")]
+    assert len(replaced.removed) == len(catalog.rows) - 1, "the row that came back is not removed"
+    assert {row.torch.text for row in outside_range(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
+
+
+@pytest.mark.rule("KCI213", triggers=True)
+def test_what_is_removed_does_not_come_back_outside_the_range(catalog: Catalog) -> None:
+    narrowed = apply(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
+    rows, removed = outside_range(narrowed)
+    assert not [row for row in rows if row.compute and row.compute.text in ("13.2", "7.14")]
+    assert {item.row.compute.text for item in removed if item.row.compute} == {"13.2", "7.14"}
+    made = torch_kernel(["cuda", "rocm"])
+    found = select(made, narrowed, Tier.ALL, explain=True)
+    assert not [variant for variant in found.variants if variant.compute in ("13.2", "7.14")]
+    assert {item.path for item in found.dropped if item.rule == "KCI213"} == {"mine.toml"}
+
+
+@pytest.mark.rule("KCI201", triggers=True)
+def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
+    narrowed = apply(catalog, overlay('drop = ["rocm == 7.1"]'))
+    dropped = select(torch_kernel(["cuda"]), narrowed, explain=True).dropped
+    assert {item.rule for item in dropped if item.backend == "rocm"} == {"KCI201"}
+    assert len([item for item in dropped if item.compute == "7.1"]) == 2
+
+
+@pytest.mark.rule("KCI213", triggers=False)
+def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
+    same = apply(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
+    made = torch_kernel(["cuda", "rocm"])
+    assert select(made, same, explain=True) == select(made, catalog, explain=True)
+
+
+def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
+    same = apply(catalog, overlay('edition = "2026-08-20"'))
+    assert (same.rows, same.removed) == (catalog.rows, ())
+
+
+@settings(max_examples=many(50))
+@given(
+    st.lists(
+        st.sampled_from(['keep = ["torch >= 2.13"]', 'drop = ["cuda == newest"]', 'drop = ["system ~ aarch64-*"]'])
+    )
+)
+def test_narrowing_loses_no_row_unsaid(texts: list[str]) -> None:
+    catalog = load_catalog()
+    before = len(catalog.rows)
+    for text in texts:
+        catalog = apply(catalog, overlay(text))
+        assert len(catalog.rows) + len(catalog.removed) == before
+
+
+@pytest.mark.rule("KCI120", triggers=False)
+def test_a_file_is_loaded_over_the_edition_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "older.toml"
+    file.write_text('edition = "2026-03-25"\ndrop = ["torch == 2.10"]\n')
+    loaded = load_catalog(str(file))
+    assert {row.torch.text for row in loaded.rows} == {"2.11"}
+    assert loaded.as_of == "2026-03-25"
+
+
+@pytest.mark.rule("KCI120", triggers=True)
+@pytest.mark.parametrize("base", ["a.toml", "b.toml", "./a.toml"])
+def test_overlays_that_change_each_other_in_a_circle_are_refused(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text(f'edition = "{base}"\n')
+    (tmp_path / "b.toml").write_text('edition = "a.toml"\n')
+    with pytest.raises(FindingsError, match="leads back to") as caught:
+        load_catalog("a.toml")
+    (problem,) = caught.value.diagnostics
+    assert (problem.rule, problem.line) == ("KCI120", 1)
+
+
+@pytest.mark.parametrize("text", ['edition = "2026-08-20"', "replace = true", "keep = []", "drop = []", "change = []"])
+def test_what_makes_a_file_an_overlay(text: str) -> None:
+    assert is_overlay(parse_document(text.encode(), "mine.toml"))
+    assert not is_overlay(parse_document(b'name = "x"\n', "mine.toml"))
+
+
+@pytest.mark.rule("KCI128", triggers=True)
+def test_every_bad_expression_is_told_with_its_place() -> None:
+    with pytest.raises(FindingsError) as caught:
+        overlay("""\
+            keep = ["torch >= 2.12", "torhc == 2.13"]
+            drop = ["cuda > newer"]
+            [[change]]
+            where = "kind == full"
+            bundled = false
+        """)
+    places = [(found.rule, found.line, found.column) for found in caught.value.diagnostics]
+    assert places == [("KCI128", 1, 27), ("KCI128", 2, 17), ("KCI128", 4, 10)]
+    assert caught.value.diagnostics[0].hint == "did you mean `torch`?"
+
+
+@pytest.mark.rule("KCI128", triggers=False)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("edition = 5", "`edition` must be a string"),
+        ('keep = "torch == 2.13"', "`keep` must be an array"),
+        ('drop = []\nname = "x"', "`name` is not a key"),
+        ("[[change]]\nbundled = true", "`change[0]` lacks the key `where`"),
+        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]', "'linux' is not a system"),
+        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []', "a cuda row needs `compute` versions"),
+    ],
+)
+def test_a_bad_overlay_is_refused(text: str, said: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        overlay(text)
+    assert {found.rule for found in caught.value.diagnostics} == {"KCI120"}
+    assert any(said in found.message for found in caught.value.diagnostics)
+
+
+KCI_TOML = """\
+[[overlay]]
+drop = ["rocm == 7.1"]
+
+[[overlay]]
+kernel = "some-kernel"
+drop = [
+    "cuda == 13.2",
+]
+
+[[overlay]]
+kernel = "other-kernel"
+replace = true
+"""
+
+
+@pytest.mark.rule("KCI213", triggers=True)
+def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
+    document = parse_document(KCI_TOML.encode(), "kci.toml")
+    overlays = overlays_of(FoundSettings(read_as(document, Settings), Path(), document))
+    made = torch_kernel(["cuda", "rocm"])
+    (found,) = compute_matrix([made], catalog, overlays=overlays, explain=True).kernels
+    assert {variant.compute for variant in found.variants} == {"12.6", "13.0", "7.2"}
+    removed = [(item.compute, item.path, item.line) for item in found.dropped if item.rule == "KCI213"]
+    assert set(removed) == {("7.1", "kci.toml", 2), ("13.2", "kci.toml", 7)}
+    assert len(found.variants) + len(found.dropped) == len(catalog.rows)
+
+
+def test_no_settings_have_no_overlays() -> None:
+    assert overlays_of(FoundSettings()) == []
+
+
+def test_a_nested_table_is_found_in_its_place() -> None:
+    document = parse_document(KCI_TOML.encode(), "kci.toml")
+    read = read_as(document, Settings).overlay[1]
+    found = interpret_overlay(document, read, ("overlay", 1))
+    assert [place for _, place in found.drop] == [("overlay", 1, "drop", 0)]

@@ -1,0 +1,199 @@
+"""Editions of the catalog: what they hold, and that a bad file is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kci.config.document import parse_document
+from kci.config.values import SYSTEMS, Version
+from kci.errors import FindingsError, UsageError
+from kci.matrix.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, load_catalog, outside_range
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import default_runners
+
+NOVEMBER = "2026-11-23"
+
+
+def test_the_edition_of_november_is_the_references_table_of_september_and_what_wheels_say_of_torch_215() -> None:
+    """The table of docs/format.md#later, row by row and in its order."""
+    catalog = load_catalog(NOVEMBER)
+    assert (catalog.name, catalog.as_of) == (NOVEMBER, "2026-11-23")
+    linux, unix = ("x86_64-linux", "aarch64-linux"), ("aarch64-darwin", "x86_64-linux", "aarch64-linux")
+    table: list[tuple[str, str, str | None, tuple[str, ...], bool, str | None]] = [
+        ("2.11", "cpu", None, linux[:1], False, None),
+        ("2.11", "tpu", None, linux[:1], False, None),
+        ("2.13", "cpu", None, unix, True, None),
+        ("2.13", "cuda", "12.6", linux, True, None),
+        ("2.13", "cuda", "13.0", linux, True, None),
+        ("2.13", "cuda", "13.2", linux, True, "0.1"),
+        ("2.13", "metal", None, unix[:1], True, None),
+        ("2.13", "rocm", "7.1", linux[:1], True, None),
+        ("2.13", "rocm", "7.2", linux[:1], True, None),
+        ("2.13", "xpu", "2026.0.0", linux[:1], True, None),
+        ("2.14", "cpu", None, unix, True, None),
+        ("2.14", "cuda", "12.6", linux, True, None),
+        ("2.14", "cuda", "13.0", linux, True, None),
+        ("2.14", "cuda", "13.2", linux, True, None),
+        ("2.14", "metal", None, unix[:1], True, None),
+        ("2.14", "rocm", "7.2", linux[:1], True, None),
+        ("2.14", "rocm", "7.14", linux[:1], True, None),
+        ("2.14", "xpu", "2026.1.0", linux[:1], True, None),
+        ("2.15", "cpu", None, unix, False, None),
+        ("2.15", "cuda", "13.2", linux, False, None),
+        ("2.15", "metal", None, unix[:1], False, None),
+    ]
+    expected = [
+        (torch, backend, compute, system, bundled, tvm_ffi)
+        for torch, backend, compute, systems, bundled, tvm_ffi in table
+        for system in systems
+    ]
+    assert expected == [
+        (
+            row.torch.text,
+            str(row.backend),
+            row.compute.text if row.compute else None,
+            row.system,
+            row.bundled,
+            row.tvm_ffi.text if row.tvm_ffi else None,
+        )
+        for row in catalog.rows
+    ]
+    assert "Unknown" in catalog.source, "what nobody has seen is not passed off as known"
+
+
+def test_the_default_edition_is_the_newest() -> None:
+    assert editions()[-1] == DEFAULT_EDITION
+
+
+def test_the_arch_lists_are_those_of_the_edition_s_day() -> None:
+    toolkit = Version.parse("13.0")
+    assert "10.3" in load_catalog().archs.cuda_default(toolkit)
+    assert "10.3" not in load_catalog("2026-08-20").archs.cuda_default(toolkit)
+    assert load_catalog("2026-08-20").archs.cuda_default(toolkit)[-1] == "12.1+PTX"
+    assert load_catalog().archs.cuda_default(Version.parse("12.8")) == load_catalog("2026-08-20").archs.cuda_default(
+        Version.parse("12.8")
+    )
+
+
+def test_the_august_edition_is_the_references_table(catalog: Catalog) -> None:
+    # One row per torch, compute and system: the numbered table of the format reference, expanded.
+    assert len(catalog.rows) == 2 + (3 + 6 + 1 + 2 + 1) + (3 + 4 + 2 + 1 + 2 + 1)
+    first = catalog.rows[0]
+    assert (first.torch.text, first.backend, first.bundled) == ("2.11", "cpu", False)
+    assert [row.torch.text for row in catalog.rows] == sorted(row.torch.text for row in catalog.rows)
+    tvm = {(row.torch.text, row.compute.text) for row in catalog.rows if row.tvm_ffi and row.compute}
+    assert tvm == {("2.12", "12.6"), ("2.12", "13.0"), ("2.12", "13.2"), ("2.12", "2025.3.2"), ("2.13", "13.2")}
+
+
+@pytest.mark.rule("KCI120", triggers=False)
+def test_a_date_is_held_in_one_spelling() -> None:
+    """Editions are compared by it."""
+    text = 'name = "x"\nas-of = "20260917"\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = []'
+    assert interpret_edition(parse_document(text.encode(), "x.toml")).as_of == "2026-09-17"
+
+
+@pytest.mark.parametrize("name", editions())
+def test_every_edition_is_sound(name: str) -> None:
+    loaded = load_catalog(name)
+    assert loaded.name == name
+    assert loaded.source
+    assert len({row.key for row in loaded.rows}) == len(loaded.rows), "a row stands twice"
+    assert {row.system for row in loaded.rows} <= set(SYSTEMS)
+    assert all(load_catalog(neighbor) for neighbor in loaded.neighbors)
+    for row in loaded.rows:
+        path, line = row.line()
+        assert loaded.document.line(line) == "[[row]]", path
+
+
+def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> None:
+    rows, removed = outside_range(catalog)
+    found = {(row.torch.text, row.edition) for row in rows}
+    assert found == {("2.11", "2026-08-20"), ("2.11", "2026-03-25"), ("2.14", "2026-09-17")}
+    supported = {row.key for row in catalog.rows if row.bundled}
+    assert not supported & {row.key for row in rows}
+    assert removed == []
+
+
+def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
+    runners = default_runners()
+    for backend, build in runners.build.items():
+        assert set(build.image) <= set(runners.runner), backend
+
+
+@pytest.mark.rule("KCI120", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file lacks the key `as-of`"),
+        ('name = "x"\nas-of = 2026-01-01\nsource = "y"\nrow = 1', "row"),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "gpu"\nsystems = []',
+            "backend",
+        ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',
+            "a cuda row needs `compute` versions",
+        ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
+            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\ncompute = ["1.0"]\nsystems = []',
+            "a cpu row has no `compute` versions",
+        ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
+            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["../x"]',
+            "'../x' is not a system",
+        ),
+        ('name = "x"\nas-of = "lately"\nsource = "y"\nrow = []', "`as-of` must be a date"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(FindingsError) as caught:
+        load_catalog(str(tmp_path / "mine.toml"))
+    assert {found.rule for found in caught.value.diagnostics} == {"KCI120"}
+    assert any(said in found.message for found in caught.value.diagnostics)
+
+
+def test_the_editions_hold_the_facts_that_the_wheels_have() -> None:
+    """The older window has torch 2.11 with CUDA 12.8 and the Windows rows; the newer one torch 2.14 with ROCm 7.14."""
+
+    def computes(edition: str, torch: str, backend: str, system: str = "x86_64-linux") -> list[str]:
+        rows = load_catalog(edition).rows
+        return [
+            row.compute.text
+            for row in rows
+            if (row.torch.text, row.backend, row.system) == (torch, backend, system) and row.compute
+        ]
+
+    assert computes("2026-03-25", "2.11", "cuda") == ["12.6", "12.8", "13.0"]
+    assert computes("2026-03-25", "2.11", "rocm") == ["7.1", "7.2"]
+    assert computes("2026-03-25", "2.10", "rocm") == ["7.0", "7.1"]
+    assert computes("2026-03-25", "2.11", "cuda", "x86_64-windows") == ["12.8"]
+    assert computes("2026-03-25", "2.10", "xpu", "x86_64-windows") == ["2025.3.1"]
+    assert computes("2026-09-02", "2.14", "cuda") == ["12.6", "13.0", "13.2"]
+    assert computes("2026-09-02", "2.14", "cuda", "aarch64-linux") == ["12.6", "13.0", "13.2"]
+    assert computes("2026-09-02", "2.14", "rocm") == ["7.14"]
+    assert computes("2026-09-02", "2.13", "rocm") == ["7.1", "7.2"]
+    assert not [row for row in load_catalog("2026-08-20").rows if row.system.endswith("windows")]
+
+
+def test_an_unknown_edition_is_wrong_usage() -> None:
+    with pytest.raises(UsageError):
+        load_catalog("2020-01-01")
+
+
+def test_outside_of_an_editions_range_are_the_torch_before_it_and_the_one_after() -> None:
+    rows, _ = outside_range(load_catalog(NOVEMBER))
+    assert {(row.torch.text, row.edition) for row in rows} == {
+        ("2.11", NOVEMBER),
+        ("2.12", "2026-08-20"),
+        ("2.15", NOVEMBER),
+    }
+    assert {(row.backend, row.compute and row.compute.text) for row in rows if row.torch.text == "2.15"} == {
+        ("cpu", None),
+        ("cuda", "13.2"),
+        ("metal", None),
+    }

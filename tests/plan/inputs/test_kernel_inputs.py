@@ -1,0 +1,149 @@
+"""What decides a variant: the files that build.toml lists, those of the package, what is declared, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buildkit import CPU, variant
+from conftest import kernel
+from kci.config.model import Build
+from kci.errors import FindingsError
+from kci.plan.inputs.kernel_inputs import BINDING, Effect, KernelInputs
+from kci.plan.inputs.source_tree import SourceTree
+
+CUDA = "torch213-cxx11-cu130-x86_64-linux"
+
+
+def build(components: str = "", torch: str = "") -> Build:
+    return kernel(f"""
+[general]
+name = "some-kernel"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "cuda"]
+[torch]
+src = ["torch-ext/binding.cpp"]
+{torch}
+[kernel.a]
+backend = "cuda"
+depends = []
+src = ["csrc/a.cu"]
+[kernel.b]
+backend = "cpu"
+depends = []
+src = ["csrc/b.cpp", "csrc/b.h"]
+{components}
+""").build
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def labels(root: Path, path: str, made: Build) -> set[str]:
+    return set(KernelInputs(made, root).effect(path).labels)
+
+
+FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.cpp": ""}
+
+
+def paths(root: Path, name: str, made: Build | None = None, extra: tuple[str, ...] = ()) -> set[str]:
+    inputs = KernelInputs(made or build(), root, extra=extra)
+    return {path for path, _ in inputs.of(variant(name))}
+
+
+def test_a_variant_is_made_from_its_own_sources_and_every_header(tmp_path: Path) -> None:
+    write(tmp_path, {**FILES, "csrc/stray.h": "", "torch-ext/some_kernel/__init__.py": ""})
+    shared = {"torch-ext/binding.cpp", "csrc/b.h", "torch-ext/some_kernel/__init__.py"}
+    assert paths(tmp_path, CUDA) == {*shared, "csrc/a.cu"}
+    assert paths(tmp_path, CPU) == {*shared, "csrc/b.cpp"}
+
+
+def test_each_file_decides_what_lists_it(tmp_path: Path) -> None:
+    write(tmp_path, FILES)
+    assert labels(tmp_path, "csrc/a.cu", build()) == {"a"}
+    assert labels(tmp_path, "csrc/b.cpp", build()) == {"b"}
+    assert labels(tmp_path, "csrc/b.h", build()) == {BINDING}, "the reference shows it to every component"
+    assert labels(tmp_path, "torch-ext/binding.cpp", build()) == {BINDING}
+
+
+def test_a_link_and_what_it_leads_to_both_count(tmp_path: Path) -> None:
+    write(tmp_path, {**FILES, "csrc/real.cu": ""})
+    (tmp_path / "csrc/a.cu").unlink()
+    (tmp_path / "csrc/a.cu").symlink_to("real.cu")
+    assert labels(tmp_path, "csrc/real.cu", build()) == labels(tmp_path, "csrc/a.cu", build()) == {"a"}
+    assert ("csrc/a.cu", "csrc/real.cu") in KernelInputs(build(), tmp_path).of(variant(CUDA))
+
+
+def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
+    root = tmp_path / "k"
+    write(root, FILES)
+    write(tmp_path, {"secret.h": ""})
+    (root / "csrc/link.h").symlink_to(tmp_path / "secret.h")
+    made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["../secret.h", "/etc/passwd", "csrc/link.h"]')
+    found = KernelInputs(made, root).of(variant(CPU))
+    assert ("csrc/link.h", "") in found
+    assert not [path for path, _ in found if path.startswith(("/", ".."))]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py", "flake.nix", "flake.lock",
+     "Makefile", "pyproject.toml", "nohup.out", "venv/lib/x.h", "csrc/a.cu~", "csrc/.a.cu.swp", "csrc/stray.h",
+     "setup.py", ".clang-format",
+     "torch-ext/some_kernel/__init__.pyi", "torch-ext/some_kernel/notes.md", "torch-ext/some_kernel/__pycache__/a.pyc"],
+)  # fmt: skip
+def test_what_nothing_reads_decides_nothing(tmp_path: Path, path: str) -> None:
+    write(tmp_path, {"csrc/a.cu": "", "torch-ext/some_kernel/__init__.py": "", path: "x"})
+    found = KernelInputs(build(), tmp_path).effect(path)
+    assert (found.labels, found.noarch and "torch-ext" not in path) == (frozenset(), False)
+    assert found.reason
+
+
+def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:
+    made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["tests/../docs/table.md"]')
+    write(tmp_path, {"docs/table.md": "", "tests/x": ""})
+    assert KernelInputs(made, tmp_path).effect("docs/table.md") == Effect(frozenset({"c"}), False, "source of kernel.c")
+
+
+def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
+    package = "torch-ext/some_kernel"
+    write(
+        tmp_path,
+        {f"{package}/.hidden": "", f"{package}/a.py": "", f"{package}/a.json": "", f"{package}/metadata.json": ""},
+    )
+    plain, data = build(), build(torch='pyext = ["py", "json"]')
+    compiled = {
+        path: labels(tmp_path, f"{package}/{path}", plain) for path in (".hidden", "a.py", "a.json", "metadata.json")
+    }
+    assert compiled == {".hidden": set(), "a.py": {BINDING}, "a.json": set(), "metadata.json": set()}
+    assert labels(tmp_path, f"{package}/a.json", data) == {BINDING}
+    general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    inputs = KernelInputs(kernel(f"{general}[torch-noarch]\n").build, tmp_path)
+    carried = {path: inputs.effect(f"{package}/{path}").noarch for path in compiled}
+    assert carried == {".hidden": True, "a.py": True, "a.json": True, "metadata.json": False}
+
+
+@pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])
+@pytest.mark.rule("KCI333", triggers=False)
+def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
+    write(tmp_path, {"common/deep/a.h": "", **{f"k/{name}": text for name, text in FILES.items()}})
+    inputs = KernelInputs(build(), tmp_path / "k", SourceTree(tmp_path), [declared])
+    assert inputs.effect("common/deep/a.h").labels == {BINDING}
+    assert inputs.shown("common/deep/a.h") == "../common/deep/a.h"
+    assert ("common/deep/a.h",) * 2 in inputs.of(variant(CPU))
+
+
+@pytest.mark.rule("KCI333", triggers=True)
+@pytest.mark.parametrize("declared", ["nowhere", "../elsewhere", "/etc", ""])
+def test_a_declared_input_has_to_be_there(tmp_path: Path, declared: str) -> None:
+    root = tmp_path / "k"
+    write(root, FILES)
+    with pytest.raises(FindingsError) as caught:
+        KernelInputs(build(), root, SourceTree(tmp_path), [declared])
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI333"]

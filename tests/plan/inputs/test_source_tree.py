@@ -1,0 +1,184 @@
+"""Files with links followed in memory, and what is remembered of them from run to run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import many
+from kci.plan.inputs import source_tree
+from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree, StatCache
+
+
+def write(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_h", ".h")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"]), max_size=7)
+
+
+@given(PATHS)
+@settings(max_examples=many(400))
+def test_links_are_followed_as_the_system_does(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    root = tmp_path_factory.getbasetemp() / "links"
+    if not root.exists():
+        write(root, a__b__x_h="1", b__x_h="2", x_h="3")
+        (root / "link").symlink_to("a/b")
+        (root / "a/link").symlink_to("../b")
+        (root / "b/link").symlink_to(root / "a")
+        (root / "out").symlink_to("/etc")
+        (root / "loop").symlink_to("loop")
+        (root / "gone").symlink_to("nowhere")
+    path = "/".join(parts)
+    if path.startswith("/"):
+        return
+    real = os.path.realpath(f"{root}/{path}")
+    there = os.path.exists(f"{root}/{path}") and (real == str(root) or real.startswith(f"{root}/"))  # noqa: PTH110
+    # A path that leaves the root on its way and comes back is left out, though the system would find it.
+    found = SourceTree(root).real(path)
+    if found is not None:
+        assert there
+        assert f"{root}/{found}".rstrip("/") == real
+    elif there:
+        assert ".." in parts or "out" in parts
+
+
+def test_a_path_is_in_the_tree_only_if_it_is_inside(tmp_path: Path) -> None:
+    root = write(tmp_path / "r", a_h="1")
+    (root / "l").symlink_to("../r/a.h")
+    tree = SourceTree(root)
+    assert tree.file("a.h") == "a.h"
+    assert tree.file("l") is None, "it leaves the tree, and comes back"
+    assert tree.file("../r/a.h") is None
+    assert tree.real("") == ""
+
+
+# --- remembered ---
+
+
+def settled(path: Path) -> Path:
+    """A file that was last changed long ago; only its inode's time tells that this was done now."""
+    os.utime(path, (1, 1))
+    return path
+
+
+def looked_at(root: Path, place: Path) -> str:
+    cache = StatCache(root, place)
+    digest = SourceTree(root, cache).digest("a.h")
+    cache.save()
+    return digest
+
+
+def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write(tmp_path / "r", a_h="one")
+    monkeypatch.setattr(source_tree, "_TICK_NS", -(10**18))
+    first = looked_at(root, tmp_path / "c")
+    cache = StatCache(root, tmp_path / "c")
+    known = cache.get("a.h", (root / "a.h").stat())
+    assert known == first
+
+
+@pytest.mark.parametrize("keep_times", [False, True])
+def test_a_file_of_the_same_size_and_time_is_told_by_its_inode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_times: bool
+) -> None:
+    root = write(tmp_path / "r", a_h="one")
+    settled(root / "a.h")
+    monkeypatch.setattr(source_tree, "_TICK_NS", -(10**18))
+    first = looked_at(root, tmp_path / "c")
+    (root / "new").write_text("two")
+    if keep_times:
+        settled(root / "new")
+    (root / "new").replace(root / "a.h")
+    assert looked_at(root, tmp_path / "c") != first
+
+
+def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
+    """It may be written once more within the same tick of the clock, with the same size and time."""
+    root = write(tmp_path / "r", a_h="one")
+    looked_at(root, tmp_path / "c")
+    assert StatCache(root, tmp_path / "c").get("a.h", (root / "a.h").stat()) is None
+
+
+def test_a_cache_of_another_root_or_of_rubbish_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_tree, "_TICK_NS", -(10**18))
+    root = write(tmp_path / "r", a_h="one")
+    first = looked_at(root, tmp_path / "c")
+    (file,) = [path for path in (tmp_path / "c").iterdir() if path.suffix == ".msgpack"]
+    other = write(tmp_path / "other", a_h="two")
+    file.rename(StatCache(other, tmp_path / "c")._path)
+    assert StatCache(other, tmp_path / "c").get("a.h", (root / "a.h").stat()) is None
+    for content in (b"", b"\xc1", b"\x91" * 100_000, b"\x93\x01\xa0\x80"):
+        file.write_bytes(content)
+        assert looked_at(root, tmp_path / "c") == first
+
+
+def test_a_place_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_tree, "_TICK_NS", -(10**18))
+    root = write(tmp_path / "r", a_h="one")
+    (tmp_path / "c").write_text("a file")
+    assert looked_at(root, tmp_path / "c") == looked_at(root, tmp_path / "c")
+
+
+# --- as it was ---
+
+
+def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
+    now = SourceTree(write(tmp_path / "r", a_h="now", same_h="same", new__x_h="new", file_h="f"))
+    then = PatchedTree(
+        now,
+        {
+            "a.h": (EntryKind.FILE, b"then"),
+            "new/x.h": None,
+            "old/y.h": (EntryKind.FILE, b"gone"),
+            "link": (EntryKind.LINK, b"old/y.h"),
+            "file.h": None,
+            "file.h/inside": (EntryKind.FILE, b"it was a folder"),
+        },
+    )
+    assert then.content("a.h") == b"then"
+    assert then.digest("a.h") != now.digest("a.h")
+    assert then.digest("same.h") == now.digest("same.h")
+    assert then.file("new/x.h") is None
+    assert then.file("link") == "old/y.h"
+    assert then.file("file.h/inside") == "file.h/inside"
+    assert now.file("file.h") == "file.h"
+    assert [*then.below("old")] == ["old/y.h"]
+
+
+def test_a_folder_that_was_a_link_or_a_file_hides_what_is_in_it_now(tmp_path: Path) -> None:
+    now = SourceTree(write(tmp_path / "r", d__x_h="1", e__x_h="2"))
+    then = PatchedTree(now, {"d": (EntryKind.LINK, b"e"), "d/x.h": None})
+    assert then.file("d/x.h") == "e/x.h"
+    submodule = PatchedTree(now, {"d": (EntryKind.OTHER, b"0" * 40)})
+    assert submodule.file("d/x.h") is None
+
+
+@pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
+def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path: Path, part: str) -> None:
+    said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}
+    cache = StatCache(tmp_path, tmp_path / "place")
+    status: Any = SimpleNamespace(**said)
+    cache.put("x.h", status, status, "0" * 64)
+    assert cache.get("x.h", status) == "0" * 64
+    other: Any = SimpleNamespace(**said | {part: 9})
+    assert cache.get("x.h", other) is None
+    cache.put("y.h", status, other, "0" * 64)
+    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), "it changed while it was read"
+
+
+def test_a_place_outside_or_one_that_no_system_has_is_nowhere(tmp_path: Path) -> None:
+    tree = SourceTree(write(tmp_path, etc__x_h="1"))
+    assert tree.real(f"{tmp_path}/etc/x.h") is not None
+    assert tree.real("/etc/x.h") is None, "not the one below the root"
+    assert tree.real("etc\0/x.h") is None

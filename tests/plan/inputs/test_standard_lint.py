@@ -1,0 +1,121 @@
+"""A C++ standard in the flags that is older than a torch of the matrix asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buildkit import write_tree
+from conftest import torch_kernel
+from kci.config.reader import parse_kernel
+from kci.matrix.catalog.loading import load_catalog
+from kci.plan.check import check_kernels
+from kci.plan.inputs.source_lints import lint_standards
+
+INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    (tmp_path / "a.cu").write_text(INCLUDES)
+    (tmp_path / "a.cpp").write_text(INCLUDES)
+    return tmp_path
+
+
+def said(
+    sources: Path, flags: str, *, key: str = "cuda-flags", torch: str = "", backend: str = "cuda", src: str = "a.cu"
+) -> list[str]:
+    parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{key} = [{flags}]\n'
+    found = list(lint_standards(torch_kernel([backend], torch=torch, components=parts), load_catalog(), sources))
+    assert {item.rule for item in found} <= {"KCI159"}
+    return [item.message for item in found]
+
+
+@pytest.mark.rule("KCI159", triggers=True)
+@pytest.mark.parametrize(
+    ("backend", "key", "flag", "src"),
+    [
+        ("cuda", "cuda-flags", "-std=c++17", "a.cu"),
+        ("cuda", "cuda-flags", "--std=c++14", "a.cu"),
+        ("cuda", "cxx-flags", "-std=gnu++98", "a.cpp"),
+        ("rocm", "hip-flags", "-std=c++17", "a.cu"),
+        ("xpu", "sycl-flags", "-std=c++17", "a.cpp"),
+        ("cpu", "cxx-flags", "-std=c++17", "a.cpp"),
+    ],
+)
+def test_an_older_standard_is_told_with_the_versions_of_torch(
+    sources: Path, backend: str, key: str, flag: str, src: str
+) -> None:
+    (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend, src=src)
+    assert message.startswith(f"`{flag}` is older than C++")
+    assert message.endswith("2.14 ask for")
+
+
+@pytest.mark.rule("KCI159", triggers=True)
+@pytest.mark.parametrize(
+    "header",
+    [
+        "ATen/ops/empty.h",
+        "ATen/core/Tensor.h",
+        "ATen/cuda/CUDAContext.h",
+        "c10/util/intrusive_ptr.h",
+        "c10/cuda/CUDAGuard.h",
+        "torch/library.h",
+        "torch/csrc/utils/pybind.h",
+        "torch/nn/functional.h",
+    ],
+)
+@pytest.mark.parametrize("through", ["", "own.h"])
+def test_any_header_of_torch_counts(sources: Path, header: str, through: str) -> None:
+    (sources / "own.h").write_text(f"#pragma once\n#include <{header}>\n")
+    (sources / "a.cu").write_text('#include "own.h"\n' if through else f"#include <{header}>\n")
+    assert len(said(sources, '"-std=c++17"')) == 1
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+def test_a_header_of_the_kernel_may_be_called_like_one_of_torch(sources: Path) -> None:
+    write_tree(sources, {"torch/mha.h": "int a;\n", "a.cu": '#include "torch/mha.h"\n'})
+    assert said(sources, '"-std=c++17"') == []
+
+
+BINDINGS = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'
+    '[kernel.part]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = []\n'
+)
+
+
+@pytest.mark.rule("KCI159", triggers=True)
+def test_the_bindings_have_flags_too_and_a_check_finds_them(sources: Path) -> None:
+    (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), sources)
+    assert found.message == "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for"
+    assert (found.line, found.column) == (9, 14)
+    (sources / "build.toml").write_text(BINDINGS)
+    checked = check_kernels([str(sources)]).diagnostics
+    assert [item.line for item in checked if item.rule == "KCI159"] == [9]
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+@pytest.mark.parametrize(
+    ("flags", "torch"),
+    [
+        ('"-O3"', ""),
+        ('"-std=c++20"', ""),
+        ('"-std=gnu++23"', ""),
+        ('"-std=c++2b"', ""),
+        ('"-std=c++17"', 'stable-abi = "2.11"'),
+        ('"-std=c++17"', 'maxver = "2.13"'),
+        ('"-DX=-std=c++17"', ""),
+    ],
+)
+def test_what_is_no_older_standard(sources: Path, flags: str, torch: str) -> None:
+    assert said(sources, flags, torch=torch) == []
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+@pytest.mark.parametrize("src", ["plain.cu", "gone.cu", "../a.cu", "folder", "a.cpp"])
+def test_sources_that_include_no_such_header_may_have_an_older_one(sources: Path, src: str) -> None:
+    (sources / "plain.cu").write_text("#include <cuda_runtime.h>\n#include <torch/headeronly/macros/Macros.h>\n")
+    (sources / "folder").mkdir()
+    assert said(sources, '"-std=c++17"', src=src) == []

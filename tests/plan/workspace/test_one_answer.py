@@ -1,0 +1,217 @@
+"""Whoever asks what exists gets one answer: matrix, plan, a build of one variant, and a run."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import many
+from kci.build.request import BuildOptions
+from kci.config.values import Tier
+from kci.errors import MissingToolError
+from kci.plan.plan import promised
+from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.workspace import Choice, Workspace, open_workspace
+from kci.run.build_leg import LegRequest, leg_commands
+from kci.run.local import outcomes_of
+
+KERNEL = """\
+[general]
+name = "some-kernel"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "cuda", "rocm"]
+[torch]
+src = ["torch-ext/binding.cpp"]
+[kernel.some_cpu]
+backend = "cpu"
+depends = ["torch"]
+src = ["csrc/cpu.cpp"]
+[kernel.some_cuda]
+backend = "cuda"
+depends = ["torch"]
+src = ["csrc/gpu.cu"]
+[kernel.some_rocm]
+backend = "rocm"
+depends = ["torch"]
+src = ["csrc/gpu.cu"]
+"""
+SOURCES = ("torch-ext/binding.cpp", "csrc/cpu.cpp", "csrc/gpu.cu", "torch-ext/some_kernel/__init__.py")
+
+
+@pytest.fixture
+def kernel_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "some"
+    for name in SOURCES:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("")
+    (directory / "build.toml").write_text(KERNEL)
+    return directory
+
+
+def require_one_answer(workspace: Workspace, tier: str, *, some: random.Random | None = None) -> set[str]:
+    """Ask everybody, and give the answer.
+
+    Args:
+        workspace: who answers.
+        tier: of which tier.
+        some: chooses a few variants to ask for by name, instead of all, and whether to ask for commands, which starts
+            every compiler of this machine.
+    """
+    choice = Choice(tier=tier)
+    listed = {variant.name for variant in workspace.matrix(choice).kernels[0].variants}
+    request = PlanRequest(choice=choice, allow_empty=True)
+    plan = plan_run(workspace, request).plan
+    (planned,) = plan.kernels
+    assert {*planned.planned, *(item.variant for item in plan.left_out)} == listed
+    assert {name for leg in plan.legs for name in leg.variants} == set(planned.planned)
+    if plan.legs:
+        assert set(promised(plan)["kernels"][0]["planned"]) == set(planned.planned)
+    variants = workspace.matrix(choice).kernels[0].variants
+    for name in some.sample(sorted(listed), min(4, len(listed))) if some else listed:
+        assert workspace.variant(name, tier=tier) in variants
+        assert workspace.variant(name).name == name, "without a tier it is found as well"
+    if listed:
+        assert {outcome.variant.name for outcome in outcomes_of(workspace, choice)} == listed
+        if some is None or some.random() < 0.2:
+            require_commands(workspace, sorted(listed)[0], tier)
+    return listed
+
+
+def require_commands(workspace: Workspace, name: str, tier: str) -> None:
+    """`kci build --dry-run` knows the variant; at most this machine lacks something to build it with."""
+    request = LegRequest(
+        kernel=workspace.only_kernel(),
+        variant=workspace.variant(name, tier=tier),
+        output=Path("out"),
+        options=BuildOptions(Path("cache"), unique_id="abc"),
+    )
+    with suppress(MissingToolError):
+        assert leg_commands(workspace, request)
+
+
+ADDED = """
+[[overlay.row]]
+torch = "2.13"
+backend = "cuda"
+compute = ["13.4"]
+systems = ["x86_64-linux"]
+"""
+
+OVERLAYS = {
+    "nothing": "",
+    "a row is dropped": '[[overlay]]\ndrop = ["cuda >= 13.0"]\n',
+    "a row is added": f"[[overlay]]\n{ADDED}",
+    "for this kernel only": f'[[overlay]]\nkernel = "some-kernel"\ndrop = ["torch == 2.12"]\n{ADDED}',
+    "for another kernel": '[[overlay]]\nkernel = "another"\ndrop = ["cuda >= 12.0"]\n',
+    "everything is replaced": f"[[overlay]]\nreplace = true\n{ADDED}",
+    "an edition": 'catalog = "2026-08-20"\n[[overlay]]\nkeep = ["backend == cpu"]\n',
+    "a tier": '[tiers.small]\nbase = "release"\nbackends = ["cpu"]\n[tiers.pairs]\nbase = "all"\npairwise = true\n',
+}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_overlay_has_one_answer(kernel_dir: Path, name: str) -> None:
+    (kernel_dir / "kci.toml").write_text(OVERLAYS[name])
+    workspace = open_workspace([kernel_dir])
+    tiers = [*map(str, Tier), *workspace.settings.settings.tiers]
+    answers = {tier: require_one_answer(workspace, tier) for tier in tiers}
+    assert answers["release"], "the test would prove nothing"
+    plain = {item.name for item in open_workspace([kernel_dir], catalog="2026-08-20").matrix().kernels[0].variants}
+    if name in ("a row is dropped", "a row is added", "everything is replaced"):
+        (kernel_dir / "kci.toml").unlink()
+        assert {item.name for item in open_workspace([kernel_dir]).matrix().kernels[0].variants} != answers["release"]
+    assert plain
+
+
+FIELDS = {"torch": ["2.11", "2.12", "2.13", "newest", "oldest"], "cuda": ["12.6", "13.0", "13.2"], "rocm": ["7.1"]}
+
+
+def random_settings(seed: int) -> str:
+    """A kci.toml with overlays and tiers that nobody thought of."""
+    chance = random.Random(seed)
+
+    def expression() -> str:
+        field = chance.choice([*FIELDS, "backend", "system"])
+        if field in FIELDS:
+            return f"{field} {chance.choice(['==', '!=', '>=', '<'])} {chance.choice(FIELDS[field])}"
+        value = chance.choice(["cpu", "cuda", "rocm"] if field == "backend" else ["x86_64-linux", "aarch64-linux"])
+        return f"{field} {chance.choice(['==', '!='])} {value}"
+
+    text = f'catalog = "{chance.choice(["2026-08-20", "2026-08-20"])}"\n' if chance.random() < 0.3 else ""
+    for _ in range(chance.randrange(3)):
+        text += "[[overlay]]\n"
+        if chance.random() < 0.3:
+            text += f'kernel = "{chance.choice(["some-kernel", "another"])}"\n'
+        for key in ("keep", "drop"):
+            if chance.random() < 0.4:
+                text += f'{key} = ["{expression()}"]\n'
+        if chance.random() < 0.5:
+            text += ADDED
+    for number in range(chance.randrange(3)):
+        text += f'[tiers.tier-{number}]\nbase = "{chance.choice(["pr", "release", "compat", "all"])}"\n'
+        text += f'where = "{expression()}"\npairwise = {chance.choice(["true", "false"])}\n'
+    return text
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_random_overlays_and_tiers_have_one_answer(kernel_dir: Path, block: int) -> None:
+    answers = set()
+    for seed in range(block * 20, block * 20 + many(20)):
+        (kernel_dir / "kci.toml").write_text(random_settings(seed))
+        workspace = open_workspace([kernel_dir])
+        tier = random.Random(seed).choice([*map(str, Tier), *workspace.settings.settings.tiers])
+        answers.add(frozenset(require_one_answer(workspace, tier, some=random.Random(seed))))
+    assert len(answers) > many(5), "the settings make a difference"
+
+
+@pytest.mark.usefixtures("november")
+def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_dir: Path, tmp_path: Path) -> None:
+    """The command line, where build and plan once went different ways."""
+    (kernel_dir / "kci.toml").write_text(OVERLAYS["for this kernel only"])
+    names = kci("matrix", kernel_dir, "--format", "names").stdout.split()
+    (added,) = [name for name in names if "cu134" in name]
+    again = kci("build", kernel_dir, "--variant", added, "--dry-run", "--cache", tmp_path)
+    assert "is no variant" not in again.stderr
+    gone = "torch212-cxx11-cpu-x86_64-linux"
+    assert gone not in names
+    refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", "--cache", tmp_path)
+    assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("system", ["aarch64-linux", "x86_64-linux"])
+def test_a_name_that_stands_for_several_systems_means_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr("kci.plan.workspace.this_system", lambda: system)
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+    )
+    assert open_workspace([str(tmp_path)]).variant("torch-cpu").system == system
+
+
+def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:
+    """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to be made."""
+    package = tmp_path / "torch-ext" / "py_only"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cuda", "cann", "neuron", "tpu"]\n[torch-noarch]\n'
+    )
+    workspace = open_workspace([str(tmp_path)])
+    assert {item.name for item in workspace.matrix().kernels[0].variants} == {"torch-cuda"}
+    for backend in ("cann", "neuron", "tpu"):
+        made = kci("build", tmp_path, "--variant", f"torch-{backend}", "--output", tmp_path / "out")
+        assert made.code == 0, made.stderr
+        data = json.loads((tmp_path / "out" / f"torch-{backend}" / "metadata.json").read_text())
+        assert data["backend"] == {"type": backend}
+        assert not workspace.variant(f"torch-{backend}").bundled, "no release has it"
+    refused = kci("build", tmp_path, "--variant", "torch-xpu", "--output", tmp_path / "out")
+    assert refused.code == 2, "a backend that is not declared"

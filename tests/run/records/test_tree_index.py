@@ -1,0 +1,293 @@
+"""Where the newest tree of each kernel is, from run to run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conftest import ROOT
+from kci.errors import FindingsError
+from kci.plan.hardware_tests import TestPass, tree_under_test
+from kci.plan.plan import Skipped, TestLeg
+from kci.run.records import (
+    OBJECTS_FILE,
+    PLAN_FILE,
+    RECORD_FILE,
+    TEST_FILE,
+    KernelRecord,
+    LegObjects,
+    RunPlan,
+    TestRecord,
+    read_objects,
+    write_record,
+)
+from kci.run.tree_index import (
+    INDEX_FILE,
+    KEPT_DAYS,
+    OBJECTS_DAYS,
+    ObjectsPlace,
+    RunUploads,
+    TreeIndex,
+    TreePlace,
+    index_after,
+    next_index,
+    read_index,
+    read_uploads,
+    today,
+)
+from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
+from kci.utils.atomic import write_atomic
+from kci.utils.bounded_json import decode_json
+from planning import leg
+
+
+def manifest(kernel: str, version: int = 1) -> Manifest:
+    return Manifest(kernel, version, (), (), (), complete=True)
+
+
+def hand_over(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
+    """What a run leaves for the next one."""
+    write_record(folder / "run-plan.1" / INDEX_FILE, index)
+    for record in records:
+        write_record(folder / f"run-record.{record.kernel}.1" / RECORD_FILE, record)
+    return folder
+
+
+def good(kernel: str, version: int = 1) -> KernelRecord:
+    return KernelRecord(kernel, 1, complete=True, manifest=manifest(kernel, version))
+
+
+def places(index: TreeIndex) -> dict[str, tuple[str, int]]:
+    return {kernel: (place.run, place.manifest.version) for kernel, place in index.trees.items()}
+
+
+def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
+    assert next_index(None, "", 5) == TreeIndex(day=5)
+    assert next_index(tmp_path / "gone", "41", 5) == TreeIndex(day=5)
+
+
+def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    first = next_index(None, "", 5)
+    second = next_index(hand_over(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
+    assert places(second) == {"aa": ("41", 1), "bb": ("41", 1)}
+    third = next_index(hand_over(tmp_path / "2", second, good("aa", 2)), "42", 7)
+    assert places(third) == {"aa": ("42", 2), "bb": ("41", 1)}
+
+
+def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
+    failed = KernelRecord("aa", 1, complete=False, error="no")
+    assert places(next_index(hand_over(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
+    partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
+    assert places(next_index(hand_over(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
+
+
+def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
+    again = hand_over(tmp_path / "2", known)
+    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
+    assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
+    assert KEPT_DAYS < 90
+
+
+CUDA = "torch-cuda"
+TEST = TestLeg("aa", "aa", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60, "1" * 64)
+ROCM = msgspec.structs.replace(TEST, name="rocm-x86_64-linux")
+
+
+def of_digest(digest: str) -> Manifest:
+    present = (Present(CUDA, digest, "cuda", Origin("")),)
+    return msgspec.structs.replace(manifest("aa"), present=present)
+
+
+def left(
+    folder: Path, index: TreeIndex, legs: tuple[TestLeg, ...], digest: str, *tests: TestRecord, attempt: int = 1
+) -> Path:
+    """What a run leaves that has tests; one that merges the kernel if its tests are not of an earlier run's tree."""
+    merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
+    hand_over(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
+    plan = RunPlan(1, "release", (), (), (), tests=legs, attempt=attempt)
+    (folder / "run-plan.1" / PLAN_FILE).write_bytes(msgspec.json.encode(plan))
+    for number, record in enumerate(tests):
+        write_record(folder / f"run-test.{number}" / TEST_FILE, record)
+    return folder
+
+
+def passed_on(digest: str, leg: TestLeg = TEST, attempt: int = 1, *, good: bool = True) -> TestRecord:
+    return TestRecord("aa", leg.name, attempt, good, tree=tree_under_test({CUDA: digest}, leg.variants))
+
+
+def known(index: TreeIndex) -> dict[str, TestPass]:
+    return index.trees["aa"].passed
+
+
+def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_path: Path) -> None:
+    run = left(tmp_path / "1", TreeIndex(), (TEST,), "d1", passed_on("d1"))
+    first = next_index(run, "41", 6)
+    assert known(first) == {TEST.name: TestPass(tree_under_test({CUDA: "d1"}, (CUDA,)), "1" * 64)}
+    assert first.carried()["aa"].passed == known(first)
+    # A run in which nothing is merged and another machine tests the tree.
+    carried = msgspec.structs.replace(ROCM, run="41")
+    second = next_index(left(tmp_path / "2", first, (carried,), "", passed_on("d1", ROCM)), "42", 6)
+    assert (set(known(second)), places(second)) == ({TEST.name, ROCM.name}, {"aa": ("41", 1)})
+    # One in which it fails, and one in which nothing is heard of it.
+    failed = left(tmp_path / "3", second, (carried,), "", passed_on("d1", ROCM, good=False))
+    assert set(known(next_index(failed, "43", 6))) == {TEST.name}
+    silent = left(tmp_path / "4", second, (carried,), "")
+    assert set(known(next_index(silent, "43", 6))) == {TEST.name}
+    # One that does not find the tree.
+    gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
+    assert places(next_index(gone, "43", 6)) == {}
+    # One that merges another tree, and does not come to testing.
+    assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (),
+        (passed_on("d1", good=False),),
+        (passed_on("d2"),),
+        (passed_on("d1"), passed_on("d1", attempt=2, good=False)),
+        (TestRecord("aa", TEST.name, 1, True),),
+    ],
+    ids=["silence", "failed", "another tree", "failed again", "of no tree"],
+)
+def test_what_did_not_pass_on_the_very_tree_is_not_known_as_passed(
+    tmp_path: Path, records: tuple[TestRecord, ...]
+) -> None:
+    assert known(next_index(left(tmp_path, TreeIndex(), (TEST,), "d1", *records), "41", 6)) == {}
+
+
+def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(tmp_path: Path) -> None:
+    run = left(tmp_path, TreeIndex(), (TEST,), "d1", passed_on("d1"), attempt=2)
+    assert known(next_index(run, "41", 6)) == {}
+
+
+def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
+    good_place = TreeIndex({"aa": TreePlace("41", 1, manifest("aa"))}, 9)
+    write_record(tmp_path / "run-plan.1" / INDEX_FILE, good_place)
+    write_record(tmp_path / "run-plan.2" / INDEX_FILE, TreeIndex({}, 9, attempt=2))
+    assert read_uploads(tmp_path).index.trees == {}
+
+
+def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None:
+    told = Present(CUDA, "0" * 64, "cuda", Origin(""), fingerprint="1" * 64)
+    untold = Present("torch-rocm", "0" * 64, "rocm", Origin(""))
+    tree = msgspec.structs.replace(manifest("aa"), present=(told, untold))
+    write_atomic(tmp_path / FILE_NAME, encode(tree))
+    known = TreeIndex({"aa": TreePlace("41", 1, tree)})
+    assert known.published().keys() == {("aa", CUDA)}
+    assert known.published() == read_published([tmp_path / FILE_NAME])[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])
+def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX_FILE).write_text(text)
+    with pytest.raises(FindingsError, match="is not an index of trees"):
+        next_index(tmp_path, "41", 6)
+
+
+def test_a_day_is_a_number_that_grows() -> None:
+    assert today() > 20_000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of", "run"),
+    [("../../aa", "../../aa", "41"), ("/tmp/aa", "/tmp/aa", "41"), ("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
+)
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: str, run: str) -> None:
+    place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
+    file = tmp_path / "run-plan.1" / INDEX_FILE
+    file.parent.mkdir()
+    file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
+    with pytest.raises(FindingsError, match="is not an index of trees"):
+        next_index(tmp_path, "41", 2)
+
+
+def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
+    hand_over(tmp_path, TreeIndex(), good("aa"))
+    file = tmp_path / "run-record.aa.1" / RECORD_FILE
+    file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
+    with pytest.raises(FindingsError, match="is not a record of a run"):
+        next_index(tmp_path, "41", 2)
+
+
+def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
+    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+
+
+def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
+    failed = KernelRecord("aa", 1, complete=False, error="no", objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")))
+    first = next_index(hand_over(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
+    assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
+    again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
+    second = next_index(hand_over(tmp_path / "2", first, again, good("bb")), "42", 7)
+    found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
+    assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
+
+
+def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
+    record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
+    run = hand_over(tmp_path, TreeIndex(day=100), record)
+    assert next_index(run, "41", 99 + OBJECTS_DAYS).kept_objects()
+    assert not next_index(run, "41", 100 + OBJECTS_DAYS).kept_objects()
+    assert f'retention-days: "{OBJECTS_DAYS}"' in (ROOT / "action.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("artifact", "kernel"), [("kci-aa.cpu-1", "aa"), ("objects.bb.cpu-1", "aa"), ("objects.aa.cpu 1", "aa")]
+)
+def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str, kernel: str) -> None:
+    text = {"kernel": kernel, "leg": "cpu", "attempt": 1, "artifact": artifact}
+    (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
+    with pytest.raises(FindingsError):
+        read_objects([tmp_path], kernel)
+
+
+def after(plan: RunPlan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
+    return places(index_after(RunUploads(plan, {record.kernel: record}, index=index), "42", 7))
+
+
+def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
+    """Its legs did what they could, so only what was to be carried over can be at fault: the next run builds it all."""
+    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
+    plan = RunPlan(1, "release", (), (leg(CUDA, "aa"),), (), skipped=(Skipped("aa", "torch-cpu", "the same"),))
+    failed = KernelRecord("aa", 1, complete=False)
+    assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
+    assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
+    alone = msgspec.structs.replace(plan, legs=())
+    assert after(alone, failed, index) == {}
+    assert (
+        after(msgspec.structs.replace(plan, skipped=()), msgspec.structs.replace(failed, present=(CUDA,)), index) != {}
+    )
+
+
+def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
+    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
+    plan = RunPlan(1, "release", (), (), (), skipped=(Skipped("aa", CUDA, "the same"),))
+    assert after(plan, good("aa"), index) == {"aa": ("41", 1)}
+    assert after(msgspec.structs.replace(plan, skipped=()), good("aa"), index) == {"aa": ("42", 1)}
+
+
+def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert read_index(tmp_path / "none", said.append) == TreeIndex()
+    (tmp_path / "bad").write_text("[")
+    assert read_index(tmp_path / "bad", said.append) == TreeIndex()
+    (tmp_path / "old").write_text('{"schema": 99}')
+    assert read_index(tmp_path / "old", said.append) == TreeIndex()
+    assert ["everything is built" in line for line in said] == [True] * 3
+    write_record(tmp_path / "good", TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6))
+    assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}
+
+
+@pytest.mark.parametrize("lie", [{"run": "41 --repo a/b"}, {"run": ""}, {"run": "\u0661"}, {"artifact": "tree.aa.1"}])
+def test_an_index_can_name_objects_of_a_run_only(lie: dict[str, str]) -> None:
+    good = {"run": "41", "artifact": "objects.aa.cpu-1", "day": 5}
+    assert decode_json(json.dumps(good).encode(), ObjectsPlace).run == "41"
+    with pytest.raises(ValueError, match="no objects"):
+        decode_json(json.dumps(good | lie).encode(), ObjectsPlace)

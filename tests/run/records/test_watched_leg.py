@@ -1,0 +1,142 @@
+"""A leg of a scheduled run: what becomes of building and loading is a result, and nothing is told as what it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conftest import ROOT
+from kci.build.request import BuildOptions
+from kci.errors import BuildFailedError, MissingToolError
+from kci.matrix.variants import Kind
+from kci.plan.workspace import open_workspace
+from kci.run.build_leg import BuiltLeg, LegRequest
+from kci.run.kernel_tests import TestReport, TestState
+from kci.watch import scheduled_leg
+from kci.watch.history import LegOutcome, LegResult, gather, read_results
+from kci.watch.scheduled_leg import WatchedRun, watch_leg, write_results
+
+STABLE = "torch-stable-abi211-cpu-x86_64-linux"
+RUN = WatchedRun(number=7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
+Answers = dict[str, TestState | MissingToolError]
+
+
+def watched(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[..., object] | None = None,
+    answers: Answers | None = None,
+    output: str = "",
+    variant: str = STABLE,
+) -> list[LegResult]:
+    """The results of rms-norm's stable ABI, with a build and a loader that answer what they are told to."""
+    workspace = open_workspace([ROOT / "examples" / "rms-norm"], catalog="2026-09-17")
+    planned = workspace.variant(variant, tier="compat")
+
+    def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
+        return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
+
+    def tested(_directory: Path, _sources: Path, _log: object, *, cache: Path, torch: str) -> TestReport:
+        answer = (answers or {}).get(torch, TestState.PASSED)
+        if isinstance(answer, MissingToolError):
+            raise answer
+        return TestReport("rms-norm", variant, answer, output=output)
+
+    monkeypatch.setattr(scheduled_leg, "build_leg", build or built)
+    monkeypatch.setattr(scheduled_leg, "run_kernel_tests", tested)
+    request = LegRequest(
+        kernel=workspace.only_kernel(), variant=planned, output=tmp_path / "out", options=BuildOptions(tmp_path)
+    )
+    return watch_leg(workspace, request, RUN, "kci build", lambda _line: None)
+
+
+def outcomes(results: list[LegResult]) -> dict[str, LegOutcome]:
+    return {result.torch: result.outcome for result in results}
+
+
+def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = watched(tmp_path, monkeypatch)
+    assert outcomes(results) == dict.fromkeys(["2.11", "2.12", "2.13", "2.14"], LegOutcome.PASSED)
+    first = results[0]
+    assert (first.run, first.attempt, first.catalog, first.commit) == (7, 2, "one", "c0ffee")
+    assert first.replay.startswith("kci build && kci test ")
+    assert first.replay.endswith("--torch=2.11")
+
+
+def test_each_torch_has_a_result_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: Answers = {
+        "2.12": TestState.NOT_LOADED,
+        "2.13": MissingToolError("no torch"),
+        "2.14": TestState.NOTHING_RAN,
+    }
+    output = "Traceback\n  File x\nImportError: undefined symbol: gone"
+    results = watched(tmp_path, monkeypatch, answers=answers, output=output)
+    assert outcomes(results) == {
+        "2.11": LegOutcome.PASSED,
+        "2.12": LegOutcome.FAILED,
+        "2.13": LegOutcome.SKIPPED,
+        "2.14": LegOutcome.PASSED,
+    }
+    (run,), _ = gather(results)
+    (failure,) = run.failed
+    assert failure.error == "error: not loaded: ImportError: undefined symbol: gone"
+    assert "File x" in failure.excerpt
+
+
+def test_what_a_test_says_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = "tests/t.py:3\nE       assert 1 == 2\nFAILED tests/t.py::test_x\n1 failed"
+    (failed, *_) = watched(tmp_path, monkeypatch, answers={"2.11": TestState.FAILED}, output=output)
+    assert failed.error.splitlines()[0] == "error: failed: assert 1 == 2"
+
+
+def test_a_build_that_fails_leaves_the_other_torches_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object) -> BuiltLeg:
+        raise BuildFailedError("the compiler refused:\nin a.cpp\na.cpp:3: error: no member named 'x'")
+
+    results = watched(tmp_path, monkeypatch, build)
+    assert outcomes(results) == {
+        "2.14": LegOutcome.FAILED,
+        "2.11": LegOutcome.SKIPPED,
+        "2.12": LegOutcome.SKIPPED,
+        "2.13": LegOutcome.SKIPPED,
+    }
+    (run,), _ = gather(results)
+    assert run.failed[0].error == "a.cpp:3: error: no member named 'x'"
+    assert len(run.unknown) == 3
+
+
+def test_a_machine_that_lacks_something_says_nothing_about_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> BuiltLeg:
+        raise MissingToolError("nvcc is not installed")
+
+    assert set(outcomes(watched(tmp_path, monkeypatch, build)).values()) == {LegOutcome.SKIPPED}
+
+
+def test_what_cannot_be_loaded_here_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = watched(tmp_path, monkeypatch, variant="torch-stable-abi211-cu130-x86_64-linux")
+    assert [(result.outcome, result.torch) for result in results] == [(LegOutcome.PASSED, "2.14")]
+    assert results[0].compute.startswith("13.0")
+
+
+def test_results_are_files_that_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = watched(tmp_path, monkeypatch)
+    paths = write_results(tmp_path / "results", results)
+    assert len(paths) == len(set(paths)) == 4
+    read, problems = read_results([tmp_path / "results"])
+    assert problems == []
+    assert sorted(read, key=lambda item: item.torch) == results
+
+
+def test_the_compat_tier_builds_a_stable_abi_as_the_release_does() -> None:
+    workspace = open_workspace([ROOT / "examples" / "rms-norm"], catalog="2026-09-17")
+    released, watched_one = workspace.variant(STABLE), workspace.variant(STABLE, tier="compat")
+    assert watched_one.kind is Kind.STABLE_ABI
+    assert watched_one.loads == ("2.11", "2.12", "2.13", "2.14")
+    assert msgspec.structs.replace(watched_one, loads=()) == released

@@ -1,0 +1,281 @@
+"""`kci init`: every kind is right from the start, nothing is overwritten, and it is all there or nothing is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci, kci_process
+from kci.errors import UsageError
+from kci.scaffold.new_kernel import BACKENDS, FRAMEWORKS, NewKernel, built_backends, choose, files_of
+from planning import parse_settings
+
+KINDS = {
+    "torch": ("--framework", "torch"),
+    "torch-rocm": ("--backend", "cuda", "--backend", "rocm"),
+    "torch-cpu": ("--backend", "cpu"),
+    "stable": ("--stable-abi", "2.11", "--backend", "cpu", "--backend", "cuda", "--backend", "rocm"),
+    "noarch": ("--framework", "torch-noarch"),
+    "tvm-ffi": ("--framework", "tvm-ffi"),
+    "tvm-ffi-cuda": ("--framework", "tvm-ffi", "--backend", "cuda"),
+    "tvm-ffi-both": ("--framework", "tvm-ffi", "--backend", "cpu", "--backend", "cuda"),
+}
+"""Every kind that `kci init` offers."""
+
+pytestmark = pytest.mark.usefixtures("no_git_environment")
+
+
+@pytest.fixture(autouse=True)
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place outside of every repository, whose path is the current directory."""
+    place = tmp_path / "outside"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Path) -> None:
+    made = kci("init", "my-kernel", "-y", *KINDS[kind])
+    assert made.code == 0, made.stderr
+    checked = kci("check", "my-kernel", "-v")
+    assert checked.stdout.startswith("2 files checked: 0 errors, 0 warnings"), checked.stderr
+    assert kci("matrix", "my-kernel").code == 0
+    assert kci("verify", "my-kernel").code == 0
+    assert kci("render", "--output", "my-kernel", "--check").code == 0
+    listed = {str(file.relative_to(outside)) for file in (outside / "my-kernel").rglob("*") if file.is_file()}
+    assert set(made.stdout.split()) == listed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_python_file_parses_and_nothing_of_the_template_is_left(kind: str, outside: Path) -> None:
+    assert kci("init", "k1", "-y", *KINDS[kind]).code == 0
+    for file in (outside / "k1").rglob("*.*"):
+        if not file.is_file() or ".github" in file.parts:
+            continue
+        text = file.read_text()
+        assert not re.search(r"\[%|%\]|\[\[ | \]\]|\[#", text.replace("[[limits]]", "")), file
+        assert text.endswith("\n"), file
+        assert not text.endswith("\n\n"), file
+        if file.suffix == ".py":
+            compile(text, str(file), "exec")
+
+
+def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
+    for framework in FRAMEWORKS:
+        text = files_of(choose("some-kernel", framework=framework), standalone=True)["kci.toml"]
+        lines = [
+            line.removeprefix("# ") if re.match(r"# (\[|[a-z-]+ = )", line) else line for line in text.splitlines()
+        ]
+        assert lines != text.splitlines()
+        settings = parse_settings("\n".join(lines).encode())
+        assert settings.limits
+        assert settings.tiers
+        assert settings.catalog
+
+
+def test_what_was_chosen_is_in_the_files(outside: Path) -> None:
+    chosen = ("--license", "MIT", "--repo-id", "acme/fast", "--backend", "cuda", "--stable-abi", "2.12")
+    assert kci("init", "fast-kernel", "-y", *chosen).code == 0
+    data = tomllib.loads((outside / "fast-kernel" / "build.toml").read_text())
+    assert data["general"]["license"] == "MIT"
+    assert data["general"]["hub"]["repo-id"] == "acme/fast"
+    assert data["general"]["backends"] == ["cuda"]
+    assert data["torch"]["stable-abi"] == {"cuda": "2.12"}
+    assert "acme/fast" in (outside / "fast-kernel" / "tests" / "test_fast_kernel.py").read_text()
+    assert "your-name" not in "".join(
+        file.read_text() for file in (outside / "fast-kernel").rglob("*") if file.is_file()
+    )
+    assert not (outside / "fast-kernel" / "csrc" / "fast_kernel_cpu.cpp").exists()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_function_is_called_after_the_kernel(framework: str) -> None:
+    made = files_of(choose("rms-norm", framework=framework), standalone=False)
+    assert "rms_norm" in made["CARD.md"]
+    assert "kernel.rms_norm(" in made["tests/test_rms_norm.py"]
+    assert "silu(" not in "".join(made.values()).replace("torch.nn.functional.silu(", "")
+    taken = files_of(choose("layers", framework=framework), standalone=False)
+    assert "kernel.layers_op(" in taken["tests/test_layers.py"]
+
+
+def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=outside, check=True)
+    made = kci("init", "kernels/one", "-y")
+    assert made.code == 0, made.stderr
+    assert kci("init", "kernels/two", "-y", "--framework", "torch-noarch").code == 0
+    assert not (outside / "kernels" / "one" / "kci.toml").exists()
+    assert not (outside / "kernels" / "one" / ".github").exists()
+    assert "kci render" in made.stderr
+    assert len({line.index("#") for line in made.stderr.splitlines() if "  # " in line}) == 1, made.stderr
+    assert kci("render").code == 0
+    assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
+
+
+def test_nothing_is_overwritten(outside: Path) -> None:
+    (outside / "taken").mkdir()
+    (outside / "taken" / "notes.txt").write_text("mine")
+    (outside / "file").write_text("mine")
+    (outside / "link").symlink_to(outside / "elsewhere")
+    for name in ("taken", "file", "link"):
+        refused = kci("init", name, "-y")
+        assert (refused.code, refused.stdout) == (2, "")
+        assert "nothing was written" in refused.stderr
+    assert sorted(path.name for path in outside.rglob("*")) == ["file", "link", "notes.txt", "taken"]
+    assert (outside / "taken" / "notes.txt").read_text() == "mine"
+
+
+def test_what_gets_there_first_stays(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kci.scaffold import new_kernel
+
+    real = new_kernel.check_kernels
+
+    def meanwhile(arguments: list[str]) -> object:
+        (outside / "raced").mkdir()
+        (outside / "raced" / "theirs").touch()
+        return real(arguments)
+
+    monkeypatch.setattr(new_kernel, "check_kernels", meanwhile)
+    lost = kci("init", "raced", "-y")
+    assert lost.code == 1
+    assert "nothing was written" in lost.stderr
+    assert [path.name for path in (outside / "raced").iterdir()] == ["theirs"]
+    assert [path.name for path in outside.iterdir() if path.name != "raced"] == []
+
+
+def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kci.scaffold import new_kernel
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (outside / "empty").mkdir()
+    monkeypatch.setattr(new_kernel, "render_workflows", fails)
+    assert kci("init", "empty", "-y").code == 130
+    assert [path.name for path in outside.rglob("*")] == ["empty"]
+    monkeypatch.undo()
+    monkeypatch.chdir(outside)
+    assert kci("init", "empty", "-y").code == 0
+    assert (outside / "empty" / "build.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("silu_and_mul",), "such as silu-and-mul"),
+        (("MyKernel",), "such as my-kernel"),
+        (("x",), "such as my-kernel"),
+        (("import",), "a keyword of Python"),
+        (("k1", "--framework", "tvm-ffi", "--backend", "rocm"), "for tvm-ffi: cpu, cuda"),
+        (("k1", "--framework", "torch", "--backend", "metal"), "for torch: cpu, cuda, rocm"),
+        (("k1", "--framework", "tvm-ffi", "--stable-abi", "2.11"), "no stable ABI"),
+        (("k1", "--stable-abi", "2.9"), "from 2.11 to"),
+        (("k1", "--stable-abi", "99.0"), "from 2.11 to"),
+        (("k1", "--stable-abi", "new"), "such as 2.11"),
+        (("k1", "--repo-id", "acme"), "it has no owner"),
+        (("k1", "--license", "a\nb"), "one line"),
+        (("k1", "--from", "nowhere"), "no such directory"),
+        (("k1", "--from", "."), "neither a build.toml nor a setup.py"),
+    ],
+)
+def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
+    arguments: tuple[str, ...], said: str, outside: Path
+) -> None:
+    refused = kci("init", "-y", *arguments)
+    assert refused.code == 2, refused.stderr
+    assert said in refused.stderr
+    assert list(outside.iterdir()) == []
+
+
+def test_every_backend_that_is_offered_has_files() -> None:
+    for framework, backends in BACKENDS.items():
+        for backend in backends:
+            files = files_of(choose("some-kernel", framework=framework, backends=[backend]), standalone=False)
+            assert f'backends = ["{backend}"]' in files["build.toml"]
+
+
+def test_a_library_user_is_told_of_a_framework_that_there_is_not() -> None:
+    with pytest.raises(UsageError) as caught:
+        choose("some-kernel", framework="tensorflow")
+    assert "torch" in caught.value.hint
+    assert NewKernel(name="a1", repo_id="your-name/a1").placeholder
+
+
+def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) -> None:
+    result = kci("init", "k1", "-y", "--license", "my own")
+    assert result.code == 0
+    assert "k1/build.toml:" in result.stderr
+    assert "warning[KCI141]" in result.stderr
+    assert ".kci-" not in result.stderr
+
+
+def test_from_the_installed_package_the_templates_are_there(tmp_path: Path) -> None:
+    """A wheel has `templates` inside of the package; see pyproject.toml."""
+    assert kci_process("init", "k1", "-y", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    made = kci("init", "kernels/k1", "-y", *KINDS[kind])
+    assert made.code == 0, made.stderr
+    assert kci("matrix", "kernels/k1", "--format", "names").stdout
+    assert kci("check", "kernels/k1").stdout.endswith(": 0 errors, 0 warnings, 0 infos\n")
+    written = {
+        str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
+    }
+    assert set(made.stdout.split()) == written
+    assert ("kci.toml" in written) == (kind in ("tvm-ffi", "tvm-ffi-both"))
+    declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"]["backends"]
+    assert built_backends(outside / "kernels" / "k1") == set(declared)
+
+
+def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
+    (outside / "kci.toml").write_text("# mine\n")
+    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
+    assert made.code == 1, "nothing would be built"
+    assert (outside / "kci.toml").read_text() == "# mine\n"
+    before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
+    assert "k1 is written. First " in before
+    assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
+    with (outside / "kci.toml").open("a") as stream:
+        stream.write(lines)
+    assert "tvm-ffi01-cpu-x86_64-linux" in kci("matrix", "k1", "--format", "names").stdout
+
+
+def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
+    (outside / "kci.toml").symlink_to("nowhere/kci.toml")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
+    assert made.code == 1
+    assert "kci.toml: error[" in made.stderr
+    assert "is ready" not in made.stderr
+    assert not (outside / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--backend", "rocm", "--stable-abi", "2.14"), 1, "First fix what `kci check` reports. Then:"),
+        (("--framework", "torch-noarch", "--backend", "neuron"), 1, "Nothing is built for neuron yet"),
+        (("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"), 1, "for cann, tpu yet"),
+        (
+            ("--framework", "torch-noarch", "--backend", "cpu", "--backend", "cann"),
+            0,
+            "--variant torch-cann` builds it",
+        ),
+        (("--backend", "cpu"), 0, "k1 is ready. Next:"),
+    ],
+)
+def test_only_what_is_ready_is_said_to_be(options: tuple[str, ...], code: int, said: str, outside: Path) -> None:
+    made = kci("init", "k1", "-y", *options)
+    assert (made.code, said in made.stderr) == (code, True), made.stderr
+    assert ("is ready" in made.stderr) == (code == 0)
+    assert kci("plan", "k1").code == code, "what comes next works, or was not said to"

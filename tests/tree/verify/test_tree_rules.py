@@ -1,0 +1,170 @@
+"""What lies at a tree's top, and what no digest covers: each is accounted for, or said to be what it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kci.tree.merge import merge
+from kci.tree.signing import tree_statement
+from kci.tree.sigstore import SigningContext
+from kci.tree.top_level import decode_sums
+from kci.tree.verify import verify
+from variants import make_artifact, make_variant
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    parts = [make_variant(tmp_path / "parts", name) for name in ("torch-cpu", "torch-cuda")]
+    (tmp_path / "tree" / "benchmarks").mkdir(parents=True)
+    (tmp_path / "tree" / "benchmarks" / "benchmark.py").write_text("pass\n")
+    merge([make_artifact(tmp_path / "artifacts" / part.name, part) for part in parts], tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def found(tree: Path) -> list[tuple[str, str]]:
+    return [(item.rule, item.path.removeprefix(f"{tree}/")) for item in verify(tree)]
+
+
+def signature(signed: bytes, **changes: object) -> str:
+    """A Sigstore bundle of the right shape, with a certificate of nobody."""
+    digest = {"algorithm": "SHA2_256", "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode()}
+    bundle = {
+        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}},
+        "messageSignature": {"messageDigest": digest, "signature": "MEQ="},
+    }
+    return json.dumps(bundle | changes)
+
+
+def attestation(tree: Path) -> str:
+    statement = tree_statement(tree, SigningContext())
+    payload = {"_type": statement.type_, "predicateType": statement.predicate_type, "predicate": statement.predicate}
+    payload["subject"] = [{"name": item.name, "digest": item.digest} for item in statement.subject]
+    return json.dumps({"dsseEnvelope": {"payload": base64.b64encode(json.dumps(payload).encode()).decode()}})
+
+
+@pytest.mark.rule("KCI726", "KCI727", "KCI728", "KCI729", "KCI791", "KCI792", triggers=False)
+@pytest.mark.parametrize("card", ["", "# relu\n", "---\n---\n", "---\nlicense: mit\ntags: [a]\n---\n# é\n", "---\nx"])
+def test_what_belongs_there_is_accounted_for(tree: Path, card: str) -> None:
+    (tree / "CARD.md").write_text(card)
+    metadata = tree / "torch-cpu" / "metadata.json"
+    (tree / "torch-cpu" / "metadata.json.sigstore").write_text(signature(metadata.read_bytes()))
+    (tree / "torch-cpu" / "_ops.py").chmod(0o755)
+    (tree / "kci-attestation.sigstore.json").write_text(attestation(tree))
+    assert found(tree) == []
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tree, check=True)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda tree: (tree / name).unlink()
+
+
+def edited(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(tree: Path) -> None:
+        text = (tree / name).read_text()
+        assert old in text
+        (tree / name).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def written(name: str, text: str | bytes) -> Callable[[Path], None]:
+    def change(tree: Path) -> None:
+        (tree / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return change
+
+
+def stranger(tree: Path) -> None:
+    line = f"{'0' * 64}  ../../etc/passwd\n"
+    (tree / "SHA256SUMS").write_text(line + (tree / "SHA256SUMS").read_text())
+
+
+@pytest.mark.rule("KCI726", triggers=True)
+@pytest.mark.parametrize(
+    ("change", "places"),
+    [
+        (stranger, ["SHA256SUMS"]),
+        (edited("SHA256SUMS", "torch-cpu/_ops.py", "torch-cpu/_pos.py"), ["SHA256SUMS"]),
+        (edited("SHA256SUMS", "\n", "\n# a note\n"), ["SHA256SUMS"]),
+        (edited("SHA256SUMS", "  ", " *"), ["SHA256SUMS"]),
+        (written("SHA256SUMS", ""), ["SHA256SUMS"]),
+        (written("SHA256SUMS", b"\xff"), ["SHA256SUMS"]),
+        (written("SHA256SUMS", b"0" * 1_000_000), ["SHA256SUMS"]),
+        (without("SHA256SUMS"), [""]),
+        (written("benchmarks/evil.py", "import os\n"), ["SHA256SUMS"]),
+        (written("benchmarks/benchmark.py", "import os\n"), ["SHA256SUMS"]),
+        (without("benchmarks/benchmark.py"), ["SHA256SUMS"]),
+    ],
+)
+def test_checksums_that_lie(tree: Path, change: Callable[[Path], None], places: list[str]) -> None:
+    change(tree)
+    assert found(tree) == [("KCI726", place or str(tree)) for place in places]
+
+
+def test_what_the_manifest_says_already_is_not_said_again(tree: Path) -> None:
+    (tree / "torch-cpu" / "_ops.py").write_text("ops = 1\n")
+    assert [rule for rule, _ in found(tree)] == ["KCI718", "KCI731"]
+
+
+def test_checksums_are_what_sha256sum_prints(tree: Path) -> None:
+    named = sorted(decode_sums((tree / "SHA256SUMS").read_bytes()))
+    printed = subprocess.run(["sha256sum", "--", *named], cwd=tree, check=True, capture_output=True).stdout
+    assert printed == (tree / "SHA256SUMS").read_bytes()
+
+
+@pytest.mark.rule("KCI727", triggers=True)
+@pytest.mark.parametrize("name", ["torch-cpu/_ops.py", "kci-manifest.json", "benchmarks/benchmark.py"])
+@pytest.mark.parametrize("bit", [0o4000, 0o2000, 0o1000])
+def test_special_bits(tree: Path, name: str, bit: int) -> None:
+    (tree / name).chmod(0o755 | bit)
+    assert found(tree) == [("KCI727", name)]
+
+
+@pytest.mark.rule("KCI728", triggers=True)
+@pytest.mark.parametrize(
+    ("card", "says"),
+    [
+        (b"# caf\xe9\n", "not UTF-8 (byte 5)"),
+        (b"---\nlicense: [mit\n---\n", "no YAML"),
+        (b"---\n- a\n---\n", "no table"),
+        (b"---\nx: " + b"[" * 100_000 + b"\n---\n", "no YAML"),
+        (b"---\nx: !!python/object/apply:os.getcwd []\n---\n", "no YAML"),
+        (b"x" * (1024 * 1024 + 1), "larger than 1024 KiB"),
+    ],
+)
+def test_a_card_that_is_no_page(tree: Path, card: bytes, says: str) -> None:
+    (tree / "CARD.md").write_bytes(card)
+    (item,) = verify(tree)
+    assert (item.rule, says in item.message) == ("KCI728", True), item.message
+
+
+@pytest.mark.rule("KCI729", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{}", "junk", "[" * 100_000, signature(b"other metadata"), signature(b"", messageSignature=None),
+        signature(b"", verificationMaterial={}),
+    ],
+)  # fmt: skip
+def test_a_signature_of_something_else(tree: Path, text: str) -> None:
+    (tree / "torch-cpu" / "metadata.json.sigstore").write_text(text)
+    assert found(tree) == [("KCI729", "torch-cpu/metadata.json.sigstore")]
+
+
+@pytest.mark.rule("KCI791", "KCI792", triggers=True)
+def test_an_attestation_of_something_else(tree: Path) -> None:
+    name = "kci-attestation.sigstore.json"
+    (tree / name).write_text(attestation(tree))
+    assert found(tree) == []
+    (tree / "CARD.md").write_text("new\n")
+    assert found(tree) == [("KCI792", name)]
+    (tree / name).write_text("{}")
+    assert found(tree) == [("KCI791", name)]

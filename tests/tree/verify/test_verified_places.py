@@ -1,0 +1,136 @@
+"""What `kci verify` looks at for a path, and says that it has looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from kci.tree.merge import merge
+from kci.tree.verify import verify
+from variants import make_artifact, make_variant
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A kernel of which nothing was built."""
+    root = tmp_path / "gated-norm"
+    (root / "torch-ext" / "gated_norm").mkdir(parents=True)
+    (root / "torch-ext" / "gated_norm" / "__init__.py").write_text("")
+    (root / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+        'hub.repo-id = "a/b"\n[torch-noarch]\n'
+    )
+    return root
+
+
+def built(place: Path, into: Path) -> Path:
+    merge([make_artifact(place / "artifacts", make_variant(place / "parts", "torch-cpu"))], into)
+    return into
+
+
+def corrupt(tree: Path) -> None:
+    (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
+
+
+def test_sources_without_binaries_are_said_to_be_that(sources: Path) -> None:
+    done = kci("verify", sources)
+    assert (done.code, done.stdout) == (
+        0, f"{sources}: sources, no build/ or result/\n1 verified: 0 errors, 0 warnings, 0 infos\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["build", "result"])
+def test_the_binaries_of_a_kernel_are_looked_at(sources: Path, tmp_path: Path, name: str) -> None:
+    tree = built(tmp_path, sources / name)
+    assert kci("verify", sources).stdout.startswith(f"{sources}: sources, {name} (1 variant)\n1 verified: 0 errors")
+    corrupt(tree)
+    done = kci("verify", sources, "--format", "json")
+    assert done.code == 1
+    answer = json.loads(done.stdout)
+    assert {item["rule"] for item in answer["diagnostics"]} >= {"KCI718", "KCI731"}
+    assert answer["looked_at"] == [
+        {"kind": "sources", "path": str(sources)},
+        {"kind": "tree", "path": f"{sources}/{name}", "variants": ["torch-cpu"]},
+    ]
+    assert json.loads(kci("verify", sources, "--format", "shields").stdout)["color"] == "red"
+
+
+def test_nix_s_link_beside_a_tree_of_kci_s(sources: Path, tmp_path: Path) -> None:
+    built(tmp_path / "1", sources / "build")
+    (sources / "result").symlink_to(built(tmp_path / "2", tmp_path / "store"))
+    assert kci("verify", sources).code == 0
+    corrupt(tmp_path / "store")
+    done = kci("verify", sources)
+    assert done.code == 1
+    assert done.stdout.startswith(f"{sources}: sources, build (1 variant), result (1 variant)\n")
+    assert f"{sources}/result/torch-cpu/_ops.py: error[KCI731]" in done.stderr
+    assert f"{sources}/build" not in done.stderr
+
+
+def test_another_program_s_build_folder_is_no_tree(sources: Path) -> None:
+    (sources / "build" / "lib.linux-x86_64-cpython-311").mkdir(parents=True)
+    done = kci("verify", sources)
+    assert (done.code, done.stdout.splitlines()[0]) == (0, f"{sources}: sources, build (no variants)")
+
+
+def test_findings_of_sources_and_of_binaries_are_both_there(sources: Path, tmp_path: Path) -> None:
+    corrupt(built(tmp_path, sources / "build"))
+    (sources / "torch-ext" / "gated_norm" / "__init__.py").write_text("import numpy\n")
+    assert {item.rule for item in verify(sources)} >= {"KCI771", "KCI731"}
+
+
+def test_comments_in_sources_are_not_about_binaries(sources: Path, tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "import numpy  # kci: ignore[KCI771] trust me\n"}
+    make_variant(sources / "build", "torch-cpu", files=files)
+    text = (sources / "build.toml").read_text()
+    (sources / "build.toml").write_text(f"# kci: ignore[KCI771] our users have numpy\n{text}")
+    assert [item.path for item in verify(sources, select=["KCI771"])] == [f"{sources}/build/torch-cpu/__init__.py"]
+
+
+def without_manifest(tree: Path) -> None:
+    (tree / "kci-manifest.json").unlink()
+
+
+@pytest.mark.parametrize("also", [lambda _tree: None, without_manifest])
+def test_a_build_toml_in_a_tree_turns_nothing_off(sources: Path, tmp_path: Path, also: Callable[[Path], None]) -> None:
+    tree = built(tmp_path, tmp_path / "tree")
+    also(tree)
+    text = (sources / "build.toml").read_text()
+    for place in (tree, tree / "torch-cpu"):
+        (place / "build.toml").write_text(f"# kci: ignore[KCI731] trust me\n{text}")
+    corrupt(tree)
+    assert {item.rule for item in verify(tree)} >= {"KCI707", "KCI731"}
+    done = kci("verify", tree / "torch-cpu")
+    assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}/torch-cpu: variant")
+
+
+def test_neither_does_one_in_a_tree_of_variants_without_metadata(sources: Path, tmp_path: Path) -> None:
+    tree = sources.rename(tmp_path / "tree")
+    for name in ("torch-cpu", "torch213-cxx11-cpu-x86_64-linux"):
+        (tree / name).mkdir()
+        (tree / name / "_some.abi3.so").write_bytes(b"\x7fELF and no more")
+    done = kci("verify", tree)
+    assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}: tree (2 variants)")
+    assert "error[KCI710]" in done.stderr
+    assert f"{tree}/build.toml: warning[KCI707]" in done.stderr
+
+
+def test_a_kernel_may_be_called_like_a_variant(sources: Path) -> None:
+    place = sources.rename(sources.with_name("torch-cpu"))
+    assert kci("verify", place).stdout.startswith(f"{place}: sources, ")
+
+
+def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(sources: Path, tmp_path: Path) -> None:
+    built(tmp_path, sources / "build").rename(sources / ".kci-build.old")
+    done = kci("verify", sources)
+    assert (done.code, "a kci that died had moved it" in done.stderr) == (2, True)
+
+
+def test_signatures_of_a_kernel_are_those_of_its_trees(sources: Path, tmp_path: Path) -> None:
+    built(tmp_path, sources / "result")
+    done = kci("verify", sources, "--signatures", "--repository", "acme/norm")
+    assert f"{sources}/result: error[KCI790]" in done.stderr

@@ -1,0 +1,672 @@
+"""The rules about native libraries, each on a real library that a compiler made for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cli.runner import kci
+from conftest import load_script, many
+from kci.diagnostics import Diagnostic
+from kci.tree.elf import ElfError, read_elf
+from kci.tree.verify import verify
+from kci.tree.verify.abi import (
+    above_cap,
+    cpp_scope,
+    cuda_exports,
+    library_allowed,
+    native_table,
+    old_string,
+    python_symbols,
+    torch_exports,
+    torch_shims,
+)
+from variants import CPU, CUDA, STABLE, make_variant
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+ID = "_gated_norm_cpu_1a2b3c4"
+INIT = f'extern "C" void* PyInit_{ID}() {{ return 0; }}\n'
+
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Compile C++ to a shared library; equal input is compiled once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def run(source: str, *flags: str) -> Path:
+        key = (source, *flags)
+        if key not in made:
+            root = tmp_path_factory.mktemp("native")
+            (root / "a.cpp").write_text(source)
+            command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o", str(root / "a.so"), str(root / "a.cpp")]
+            subprocess.run([*command, *flags], check=True)
+            made[key] = root / "a.so"
+        return made[key]
+
+    return run
+
+
+def native(
+    root: Path, library: Path | bytes, variant: str = CPU, name: str = f"{ID}.abi3.so", ignore: Sequence[str] = ()
+) -> list[Diagnostic]:
+    """What verification says about a variant with this library."""
+    content = library if isinstance(library, bytes) else library.read_bytes()
+    directory = make_variant(root, variant, files={"__init__.py": "", name: content})
+    return verify(directory, ignore=["KCI716", *ignore])
+
+
+def ids(found: list[Diagnostic]) -> list[str]:
+    return [item.rule for item in found]
+
+
+@pytest.mark.rule(
+    "KCI740", "KCI741", "KCI742", "KCI743", "KCI744", "KCI745", "KCI746", "KCI749", "KCI750", triggers=False
+)
+def test_a_clean_library_passes(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return strcmp(a, a); }'
+    assert native(tmp_path, compile(source, "-lc")) == []
+
+
+@pytest.mark.rule("KCI742", triggers=True)
+def test_versions_beyond_manylinux_are_named_with_their_symbols(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    (found,) = native(tmp_path, compile(source, "-lc"))
+    assert found.rule == "KCI742"
+    assert "GLIBC_2.32 (for __libc_single_threaded)" in found.message
+    assert "GLIBC_2.28" in found.message
+    assert found.path.endswith(f"{CPU}/{ID}.abi3.so")
+
+
+@pytest.mark.rule("KCI742", triggers=True)
+def test_a_stripped_library_is_judged_the_same(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    assert ids(native(tmp_path, compile(source, "-lc", "-s"))) == ["KCI742"]
+
+
+@pytest.mark.parametrize(
+    ("version", "cap"),
+    [
+        ("GLIBC_2.28", None),
+        ("GLIBC_2.2.5", None),
+        ("GLIBC_2.28.1", "GLIBC_2.28"),
+        ("GLIBC_2.100", "GLIBC_2.28"),
+        ("GLIBC_PRIVATE", "GLIBC_2.28"),
+        ("GLIBC_ABI_DT_RELR", "GLIBC_2.28"),
+        ("GLIBCXX_3.4.24", None),
+        ("GLIBCXX_3.4.25", "GLIBCXX_3.4.24"),
+        ("CXXABI_1.3.11", None),
+        ("CXXABI_1.3.13", "CXXABI_1.3.11"),
+        ("CXXABI_TM_1", None),
+        ("GCC_7.0.0", None),
+        ("GCC_4.3.0", None),
+        ("GCC_14.0.0", "GCC_7.0.0"),
+        ("GOMP_9.0", None),
+        ("libcudart.so.13", None),
+    ],
+)
+def test_versions_are_compared_by_size(version: str, cap: str | None) -> None:
+    assert above_cap(version, "x86_64") == cap
+
+
+def test_a_named_version_of_one_machine_is_not_there_on_another() -> None:
+    assert above_cap("CXXABI_FLOAT128", "x86_64") is None
+    assert above_cap("CXXABI_FLOAT128", "aarch64") == "CXXABI_1.3.11"
+
+
+@pytest.mark.rule("KCI741", triggers=True)
+def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) -> None:
+    (found,) = native(tmp_path, compile(INIT), "torch213-cxx11-cpu-aarch64-linux")
+    assert found.rule == "KCI741"
+    assert found.message == "it is for x86_64-linux, the name says aarch64-linux"
+    (found,) = native(tmp_path, compile(INIT), "torch213-cpu-aarch64-darwin")
+    assert found.rule == "KCI741"
+
+
+@pytest.mark.rule("KCI743", triggers=True)
+def test_python_beyond_the_limited_api(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void PyErr_SetString(); void PyErr_GetRaisedException(); void _PyObject_Secret(); '
+        "void PyUnicode_AsUTF8AndSize(); }\n"
+        "void f() { PyErr_SetString(); PyErr_GetRaisedException(); _PyObject_Secret(); PyUnicode_AsUTF8AndSize(); }"
+    )
+    (found,) = native(tmp_path, compile(source))
+    assert found.rule == "KCI743"
+    assert found.message == (
+        "not in the stable ABI of Python 3.9: PyErr_GetRaisedException (3.12), PyUnicode_AsUTF8AndSize (3.10), "
+        "_PyObject_Secret"
+    )
+
+
+@pytest.mark.rule("KCI744", triggers=True)
+@pytest.mark.parametrize("flags", [(), ("-Wl,--disable-new-dtags",)])
+def test_a_search_path(tmp_path: Path, compile: Compile, flags: tuple[str, ...]) -> None:
+    (found,) = native(tmp_path, compile(INIT, "-Wl,-rpath,/build/machine", *flags))
+    assert found.rule == "KCI744"
+    assert "/build/machine" in found.message
+
+
+@pytest.mark.rule("KCI745", "KCI746", triggers=True)
+def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> None:
+    other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
+    source = INIT + 'extern "C" void other(); void f() { other(); }'
+    found = native(tmp_path, compile(source, str(other)))
+    assert [(item.rule, "libother.so.1" in item.message) for item in found] == [("KCI745", True), ("KCI746", False)]
+    assert found[1].hint == "they may be those of libother.so.1, which users do not have"
+
+
+@pytest.mark.parametrize(
+    ("library", "backend", "major", "allowed"),
+    [
+        ("libc.so.6", "cpu", "", True),
+        ("libtorch_cpu.so", "cpu", "", True),
+        ("libcudart.so.13", "cuda", "13", True),
+        ("libcudart.so.12", "cuda", "13", False),
+        ("libcudart.so.13", "cpu", "", False),
+        ("libtorch_cuda.so", "cpu", "", False),
+        ("libamdhip64.so.7", "rocm", "7", True),
+        ("libamdhip64.so.6", "rocm", "7", False),
+        ("libgomp.so.1", "cpu", "", True),
+        ("libgomp.so.2", "cpu", "", False),
+        ("libpython3.11.so.1.0", "cpu", "", False),
+    ],
+)
+def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
+    assert library_allowed(library, ("system", "torch", backend), major) is allowed
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() __attribute__((weak)); '
+        'void bad_alloc() asm("_ZSt28__throw_bad_array_new_lengthv"); void PyErr_Clear(); }\n'
+        "namespace c10 { void ok(); } namespace torch { struct Library { void ok(); }; }\n"
+        "void f() { arc4random_like(); aoti_torch_ok(); if (weak) weak(); bad_alloc(); c10::ok(); PyErr_Clear();"
+        " torch::Library().ok(); }"
+    )
+    (found,) = native(tmp_path, compile(source), ignore=["KCI751"])
+    assert found.rule == "KCI746"
+    assert found.message == "undefined symbols without a version: _ZSt28__throw_bad_array_new_lengthv, arc4random_like"
+
+
+def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
+    source = INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
+    library = compile(source)
+    cuda = "torch213-cxx11-cu130-x86_64-linux"
+    assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
+    assert "KCI746" in ids(native(tmp_path, library))
+
+
+CUDA_ID = ID.replace("cpu", "cuda")
+
+
+UNBUILT = ["KCI712", "KCI749", "KCI761"]
+"""What is wrong with a variant for GPUs whose only library is compiled from a line of C++."""
+
+
+def asking(tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = "") -> list[Diagnostic]:
+    """What is said of a library that asks for these symbols, and needs a library."""
+    names = "".join(f'void f{number}() asm("{symbol}"); ' for number, symbol in enumerate(symbols))
+    calls = "".join(f"f{number}(); " for number, _ in enumerate(symbols))
+    source = f'{INIT.replace("cpu", "cuda")}{INIT}extern "C" {{ {names} void all() {{ {calls} }} }}'
+    linked = ["-Wl,--no-as-needed", str(compile("int x;", f"-Wl,-soname,{needs}"))] if needs else []
+    return native(
+        tmp_path, compile(source, *linked), variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT
+    )
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+@pytest.mark.parametrize(
+    ("symbol", "needs"),
+    [
+        ("cudaFooBar", "libcudart.so.13"),
+        ("cuNoSuch", "libcuda.so.1"),
+        ("__cudaNoSuch", "libcudart.so.13"),
+        ("__cudaRegisterLinkedBinary_6cc0e1ad_8_extra_cu_dbdd4847", ""),
+        ("cublasNoSuch", "libcublas.so.13"),
+        ("cublasLtNoSuch", "libcublasLt.so.13"),
+        ("cudnnNoSuch", "libcudnn.so.9"),
+        ("cufftNoSuch", "libcufft.so.12"),
+        ("curandNoSuch", "libcurand.so.10"),
+        ("cusolverNoSuch", "libcusolver.so.12"),
+        ("cusparseNoSuch", "libcusparse.so.12"),
+        ("ncclNoSuch", "libnccl.so.2"),
+        ("nvrtcNoSuch", "libnvrtc.so.13"),
+    ],
+)
+def test_a_name_like_one_of_cuda_s_is_none_of_them(tmp_path: Path, compile: Compile, symbol: str, needs: str) -> None:
+    (found,) = asking(tmp_path, compile, CUDA, symbol, needs=needs)
+    assert (found.rule, found.message) == ("KCI746", f"CUDA 13.0 does not export {symbol}")
+    assert ("-rdc=true" in found.hint) is ("LinkedBinary" in symbol)
+
+
+@pytest.mark.rule("KCI746", "KCI750", triggers=False)
+def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
+    names = (
+        "cudaMalloc", "cudaLaunchKernelExC", "__cudaRegisterFatBinary", "__cudaPushCallConfiguration",
+        "cudaProfilerStart",
+        "cuTensorMapEncodeTiled", "cuLaunchKernel", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cublasCreate_v2",
+        "cublasGemmEx", "cublasLtMatmul", "cudnnCreate", "cufftPlan1d", "curandCreateGenerator", "cusolverDnCreate",
+        "cusparseSpMM", "ncclAllReduce", "nvrtcCompileProgram",
+    )  # fmt: skip
+    assert asking(tmp_path, compile, CUDA, *names) == []
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(tmp_path: Path, compile: Compile) -> None:
+    newer = "cudaDeviceGetExecutionCtx"
+    (found,) = asking(tmp_path, compile, CUDA, newer)
+    assert (found.rule, newer in found.message, "CUDA 13.1" in found.hint) == ("KCI746", True, True)
+    assert asking(tmp_path / "2", compile, CUDA.replace("cu130", "cu131"), newer) == []
+
+
+@pytest.mark.rule("KCI750", triggers=True)
+@pytest.mark.parametrize(
+    ("variant", "symbol"),
+    [
+        ("torch213-cxx11-rocm72-x86_64-linux", "hipNoSuch"),
+        ("torch213-cxx11-xpu20253-x86_64-linux", "__sycl_no_such"),
+        (CUDA.replace("cu130", "cu118"), "cudaFooBar"),
+    ],
+)
+def test_where_there_is_no_list_it_is_said(tmp_path: Path, compile: Compile, variant: str, symbol: str) -> None:
+    (found,) = asking(tmp_path, compile, variant, symbol)
+    assert (found.rule, found.severity, symbol in found.message) == ("KCI750", "info", True)
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_device_code_of_hip_that_no_device_link_registered(tmp_path: Path, compile: Compile) -> None:
+    found = asking(tmp_path, compile, "torch213-cxx11-rocm72-x86_64-linux", "__hip_fatbin_0a1b2c", "hipMalloc")
+    assert ids(found) == ["KCI746", "KCI750"]
+
+
+TVM_FFI = "tvm-ffi01-cpu-x86_64-linux"
+
+
+@pytest.mark.rule("KCI746", "KCI748", triggers=True)
+def test_what_tvm_ffi_does_not_export_or_not_everywhere(tmp_path: Path, compile: Compile) -> None:
+    cases = [
+        ("TVMFFINoSuch", "KCI746", "apache-tvm-ffi does not export TVMFFINoSuch"),
+        ("_ZN3tvm3ffi6NoSuchEv", "KCI746", "_ZN3tvm3ffi6NoSuchEv"),
+        ("TVMFFIGetCustomAllocator", "KCI748", "TVMFFIGetCustomAllocator (0.1.13)"),
+        ("TVMFFIBigIntFromByteArray", "KCI748", "(0.1.15)"),
+    ]
+    for number, (symbol, rule, told) in enumerate(cases):
+        (found,) = asking(tmp_path / str(number), compile, TVM_FFI, symbol, needs="libtvm_ffi.so")
+        assert (found.rule, told in found.message) == (rule, True), found
+
+
+@pytest.mark.rule("KCI746", "KCI748", triggers=False)
+def test_what_every_tvm_ffi_exports(tmp_path: Path, compile: Compile) -> None:
+    names = ("TVMFFIFunctionCall", "TVMFFIErrorCreateWithCauseAndExtraContext", "_ZN3tvm3ffi8DeepCopyERKNS0_3AnyE")
+    assert asking(tmp_path, compile, TVM_FFI, *names, needs="libtvm_ffi.so") == []
+
+
+@pytest.mark.rule("KCI751", triggers=True)
+def test_a_function_of_no_torch_in_a_stable_variant(tmp_path: Path, compile: Compile) -> None:
+    (found,) = asking(tmp_path, compile, STABLE, "aoti_torch_no_such")
+    assert (found.rule, found.message) == ("KCI751", "torch 2.11 does not export aoti_torch_no_such")
+
+
+STABLE_SOURCE = INIT + (
+    'extern "C" { void torch_library_def_with_tags(); void torch_from_blob(); void aoti_torch_get_dim(); }\n'
+    "namespace at { struct Tensor { void data(); }; } namespace torch { namespace stable { void fine(); } }\n"
+    "void f() { torch_library_def_with_tags(); torch_from_blob(); aoti_torch_get_dim(); at::Tensor().data();"
+    " torch::stable::fine(); }"
+)
+
+
+@pytest.mark.rule("KCI747", "KCI748", triggers=True)
+def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path, compile: Compile) -> None:
+    found = native(tmp_path, compile(STABLE_SOURCE), STABLE)
+    assert ids(found) == ["KCI747", "KCI748"]
+    assert found[0].message == "it uses torch's C++ interface: _ZN2at6Tensor4dataEv"
+    assert found[1].message == "the name says 2.11, it uses newer functions: torch_library_def_with_tags (2.12)"
+    later = STABLE.replace("abi211", "abi212")
+    assert ids(native(tmp_path, compile(STABLE_SOURCE), later)) == ["KCI747"]
+    assert native(tmp_path, compile(STABLE_SOURCE), CPU, ignore=["KCI751"]) == []
+
+
+@pytest.mark.rule("KCI747", "KCI748", triggers=False)
+def test_a_stable_variant_may_use_what_its_version_has(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void torch_call_dispatcher(); void aoti_torch_get_dim(); }\n'
+        "namespace torch { namespace stable { void fine(); } }\n"
+        "void f() { torch_call_dispatcher(); aoti_torch_get_dim(); torch::stable::fine(); }"
+    )
+    assert native(tmp_path, compile(source), STABLE) == []
+
+
+@pytest.mark.rule("KCI749", triggers=True)
+def test_the_module_must_define_its_init_function(tmp_path: Path, compile: Compile) -> None:
+    (found,) = native(tmp_path, compile('extern "C" void* PyInit_other() { return 0; }'))
+    assert found.rule == "KCI749"
+    assert f"PyInit_{ID}" in found.message
+
+
+@pytest.mark.rule("KCI744", triggers=True)
+def test_every_library_of_a_variant_is_looked_at(tmp_path: Path, compile: Compile) -> None:
+    bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
+    files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "lib/libx.so.1": bad}
+    found = verify(make_variant(tmp_path, files=files))
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", "libx.so.1")]
+
+
+MACOS = "torch213-cpu-aarch64-darwin"
+WINDOWS = "torch213-cpu-x86_64-windows"
+MACHO = struct.pack("<8I", 0xFEEDFACF, 0x0100000C, 0, 6, 0, 0, 0, 0)
+PE = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0"
+
+
+@pytest.mark.rule("KCI750", triggers=True)
+@pytest.mark.parametrize(
+    ("variant", "name", "content", "said"),
+    [(MACOS, f"{ID}.abi3.so", MACHO, "for macOS"), (WINDOWS, f"{ID}.pyd", PE, "for Windows")],
+)
+def test_libraries_of_other_systems_are_not_checked_and_the_summary_says_so(
+    tmp_path: Path, variant: str, name: str, content: bytes, said: str
+) -> None:
+    (found,) = native(tmp_path, content, variant, name)
+    assert (found.rule, found.severity) == ("KCI750", "info")
+    told = kci("verify", tmp_path / variant, "--ignore", "KCI716")
+    assert (told.code, f"libraries {said} not checked" in told.stdout) == (0, True)
+
+
+@pytest.mark.rule("KCI740", "KCI741", triggers=True)
+def test_a_file_of_another_system_than_the_name_says(tmp_path: Path) -> None:
+    cases = [
+        (MACOS, "x.so", b"garbage", "KCI740"),
+        (WINDOWS, "x.pyd", b"garbage", "KCI740"),
+        (MACOS, "x.so", PE, "KCI741"),
+        (CPU, "x.so", MACHO, "KCI741"),
+        (CPU, "x.so", PE, "KCI741"),
+    ]
+    for number, (variant, name, content, rule) in enumerate(cases):
+        assert ids(native(tmp_path / str(number), content, variant, name)) == [rule]
+
+
+SINCE_213 = "_ZN3c109TypeErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+
+
+@pytest.mark.rule("KCI751", triggers=True)
+def test_symbols_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + "namespace at { int nothing_of_the_kind(); } int f() { return at::nothing_of_the_kind(); }"
+    (found,) = native(tmp_path / "1", compile(source))
+    assert found.rule == "KCI751"
+    assert "torch 2.13 does not export _ZN2at19nothing_of_the_kindEv" in found.message
+    newer = INIT + f'extern "C" void n() asm("{SINCE_213}"); void f() {{ n(); }}'
+    assert native(tmp_path / "2", compile(newer)) == []
+    (found,) = native(tmp_path / "3", compile(newer), CPU.replace("213", "212"))
+    assert (found.rule, found.hint) == ("KCI751", "it fits torch 2.13, 2.14, 2.15")
+    assert native(tmp_path / "4", compile(newer), CPU.replace("213", "209")) == []
+
+
+@pytest.mark.rule("KCI752", triggers=True)
+def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
+    source = "#include <string>\nnamespace c10 { void take(const std::string&); }\n" + INIT
+    source += "void f(const std::string& s) { c10::take(s); }"
+    flags = ("-D_GLIBCXX_USE_CXX11_ABI=0", "-lstdc++", "-lc")
+    (found,) = native(tmp_path / "1", compile(source, *flags))
+    assert found.rule == "KCI752"
+    assert "_ZN3c104takeERKSs" in found.message
+    assert "KCI752" not in ids(native(tmp_path / "2", compile(source, *flags[1:])))
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("_ZN3c104takeERKSs", True),
+        ("_ZN5torch7LibraryC1ENS0_4KindESsN3c108optionalINS2_11DispatchKeyEEEPKcj", True),
+        ("_ZN3c107ClassSsEv", False),
+        ("_ZN3c104takeERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", False),
+        ("takeSs", False),
+    ],
+)
+def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
+    assert old_string(name) is old
+
+
+@pytest.mark.rule("KCI740", triggers=True)
+def test_a_library_whose_code_cannot_be_found_is_refused(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT).read_bytes())
+    struct.pack_into("<Q", data, 40, 0)
+    struct.pack_into("<3H", data, 58, 0, 0, 0)
+    (found,) = native(tmp_path, bytes(data))
+    assert (found.rule, "no section headers" in found.message) == ("KCI740", True)
+
+
+HYGIENE = {
+    "KCI753": ("-Wl,-z,notext",),
+    "KCI754": ("-Wl,-z,execstack",),
+    "KCI755": ("-Wl,-z,x86-64-v3",),
+}
+
+
+@pytest.mark.rule("KCI753", "KCI754", "KCI755", triggers=True)
+def test_what_a_library_must_not_ask_for(tmp_path: Path, compile: Compile) -> None:
+    for rule, flags in HYGIENE.items():
+        extra = 'asm(".text\\n.globl moved\\nmoved: .quad moved\\n");' if rule == "KCI753" else ""
+        assert ids(native(tmp_path / rule, compile(INIT + extra, *flags))) == [rule]
+    (found,) = native(tmp_path / "4", compile(INIT, "-Wl,-z,x86-64-v4"))
+    assert "x86-64-v4" in found.message
+
+
+@pytest.mark.rule("KCI754", triggers=True)
+def test_a_library_that_does_not_speak_of_the_stack_has_an_executable_one(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT).read_bytes())
+    (first,), (size, number) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<HH", data, 54)
+    (stack,) = (
+        place for place in range(first, first + size * number, size) if data[place : place + 4] == b"\x51\xe5\x74\x64"
+    )
+    data[stack : stack + 4] = bytes(4)  # PT_GNU_STACK becomes PT_NULL
+    assert ids(native(tmp_path, bytes(data))) == ["KCI754"]
+
+
+@pytest.mark.rule("KCI751", "KCI752", "KCI753", "KCI754", "KCI755", "KCI757", triggers=False)
+def test_a_library_of_a_common_level_passes(tmp_path: Path, compile: Compile) -> None:
+    assert native(tmp_path, compile(INIT, "-Wl,-z,x86-64-v2", "-Wl,-z,noexecstack")) == []
+
+
+@pytest.mark.rule("KCI745", "KCI746", triggers=False)
+def test_openmp_and_what_torch_itself_exports(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void Sleef_expf8_u10(); void omp_get_num_threads(); void GOMP_parallel(); '
+        'void add() asm("_ZNSt15__exception_ptr13exception_ptr9_M_addrefEv"); '
+        'void drop() asm("_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"); }\n'
+        "void f() { Sleef_expf8_u10(); omp_get_num_threads(); GOMP_parallel(); add(); drop(); }"
+    )
+    gomp = compile("int x;", "-Wl,-soname,libgomp.so.1")
+    assert native(tmp_path, compile(source, "-Wl,--no-as-needed", str(gomp))) == []
+
+
+INIT_LIBRARY = "_ZSt21ios_base_library_initv"
+OF_NO_TORCH = "_ZSt11not_in_any_v"
+ONLY_OLD = "_ZNSt6chrono8get_tzdbEv"
+STD = 'extern "C" { void a() asm("%s"); }\nvoid f() { a(); }'
+
+
+@pytest.mark.rule("KCI746", triggers=False)
+@pytest.mark.parametrize("variant", [CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE])
+def test_newer_functions_of_std_that_torch_exports(tmp_path: Path, compile: Compile, variant: str) -> None:
+    torch = compile(f'extern "C" void a() asm("{INIT_LIBRARY}"); void a() {{}}', "-Wl,-soname,libc10.so")
+    assert native(tmp_path, compile(INIT + STD % INIT_LIBRARY, str(torch)), variant) == []
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
+    torch = compile("int x;", "-Wl,-soname,libtorch_cpu.so")
+    linked = ("-Wl,--no-as-needed", str(torch))
+    (found,) = native(tmp_path / "1", compile(INIT + STD % OF_NO_TORCH, *linked))
+    assert (found.rule, found.hint) == (
+        "KCI746", "torch 2.13 would have to export them, as its own compiler's libstdc++ has them"
+    )  # fmt: skip
+    (found,) = native(tmp_path / "2", compile(INIT + STD % ONLY_OLD, *linked))
+    assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in found.hint
+    assert native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *linked), CPU.replace("213", "211")) == []
+    # Not linked with torch, it does not find torch's functions.
+    assert ids(native(tmp_path / "4", compile(INIT + STD % INIT_LIBRARY))) == ["KCI746"]
+
+
+@pytest.mark.rule("KCI717", "KCI744", "KCI757", triggers=True)
+def test_libraries_are_known_by_their_content(tmp_path: Path, compile: Compile) -> None:
+    bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
+    for name in ("blob.bin", "plugin.SO", "data"):
+        files: dict[str, str | bytes] = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), name: bad}
+        found = verify(make_variant(tmp_path / name, files=files))
+        assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", name)]
+        files = {"__init__.py": "", name: bad}
+        found = verify(make_variant(tmp_path / name / "noarch", "torch-cpu", files=files))
+        assert ids(found) == ["KCI717"]
+    program = Path(sys.executable).resolve().read_bytes()
+    files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "tool": program}
+    assert "KCI757" in ids(verify(make_variant(tmp_path / "tool", files=files)))
+    files = {"__init__.py": "", "tool": program}
+    assert ids(verify(make_variant(tmp_path / "tool-noarch", "torch-cpu", files=files))) == ["KCI717"]
+
+
+@pytest.mark.rule("KCI757", triggers=True)
+def test_a_static_library_is_none_that_can_be_loaded(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "lib/parts.so": b"!<arch>\nparts.o/         0           0     0     644     1\n",
+    }
+    found = [item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith("parts.so")]
+    assert [item.rule for item in found] == ["KCI757"]
+
+
+@pytest.mark.rule("KCI757", triggers=True)
+def test_a_program_that_needs_no_loader_is_no_library(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT).read_bytes())
+    data[16:18] = struct.pack("<H", 2)  # ET_EXEC, without an interpreter
+    files: dict[str, str | bytes] = {"__init__.py": "", "bin/tool.so": bytes(data)}
+    found = [item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith("tool.so")]
+    assert [(item.rule, item.message) for item in found] == [("KCI757", "it is a program")]
+
+
+@pytest.mark.rule("KCI717", triggers=False)
+def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
+    cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
+    files: dict[str, str | bytes] = {"__init__.py": "", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
+    assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
+
+
+def test_the_record_of_torch_s_exports_is_whole() -> None:
+    table = torch_exports()
+    assert table.versions == ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+    assert list(table.hashes) == sorted(set(table.hashes))
+    assert table.missing(["_ZN3c104warnERKNS_7WarningE", "aoti_torch_get_dim"], "2.13") == []
+    assert table.versions_with([SINCE_213]) == ["2.13", "2.14", "2.15"]
+    cuda = cuda_exports()
+    assert cuda.versions == ("12.6", "12.8", "12.9", "13.0", "13.1", "13.2", "13.3", "13.5")
+    assert list(cuda.hashes) == sorted(set(cuda.hashes))
+    assert load_script("update_torch_exports").encode({5: 1, 70000: 2, 2**32 - 1: 3})[:4] == b"\x03\0\0\0"
+
+
+@pytest.mark.rule("KCI740", triggers=True)
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"not a library", b"\x7fELF" + b"\xff" * 200])
+def test_what_is_no_library_is_a_finding(tmp_path: Path, content: bytes) -> None:
+    assert ids(native(tmp_path, content)) == ["KCI740"]
+
+
+def test_an_executable_or_object_is_no_library(tmp_path: Path, compile: Compile) -> None:
+    (tmp_path / "a.cpp").write_text(INIT)
+    subprocess.run(["g++", "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.cpp")], check=True)
+    with pytest.raises(ElfError, match="not a 64-bit"):
+        read_elf(tmp_path / "a.o")
+    library = compile(INIT)
+    stripped = tmp_path / "no-sections.so"
+    data = bytearray(library.read_bytes())
+    data[40:48] = bytes(8)  # e_shoff
+    data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+    stripped.write_bytes(data)
+    with pytest.raises(ElfError, match="no section"):
+        read_elf(stripped)
+
+
+def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
+    whole = compile(STABLE_SOURCE, "-lc").read_bytes()
+    target = tmp_path / "cut.so"
+    for length in range(0, len(whole) - 1, len(whole) // 150):
+        target.write_bytes(whole[:length])
+        with pytest.raises(ElfError):
+            read_elf(target)
+
+
+def test_an_empty_dynamic_table_gives_no_traceback(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
+    struct.pack_into("<Q", data, table["sh_offset"], 0)
+    (tmp_path / "empty.so").write_bytes(data)
+    with pytest.raises(ElfError, match="it has no string table"):
+        read_elf(tmp_path / "empty.so")
+
+
+@settings(max_examples=many(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:
+    whole = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    target = tmp_path / "flip.so"
+    target.write_bytes(whole)
+    with contextlib.suppress(ElfError):
+        read_elf(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("_ZN2at6Tensor4dataEv", ("at", "Tensor", "data")),
+        ("_ZNK3c106Device3strEv", ("c10", "Device", "str")),
+        ("_ZTIN3c105ErrorE", ("c10", "Error")),
+        ("_ZGVZN5torch1fEvE1x", ("torch", "f")),
+        ("_ZThn16_N5torch1A1fEv", ("torch", "A", "f")),
+        ("_ZNKR5torch1A1fEv", ("torch", "A", "f")),
+        ("_ZNSt6vectorIN3c106SymIntEE4sizeEv", ()),
+        ("_ZSt4moveIRN2at6TensorEEv", ()),
+        ("_ZlsRSoRKN2at6TensorE", ()),
+        ("_Znwm", ()),
+        ("aoti_torch_x", None),
+    ],
+)
+def test_only_a_name_s_own_scope_counts(name: str, scope: tuple[str, ...] | None) -> None:
+    assert cpp_scope(name) == scope
+
+
+def test_objdump_sees_the_same_symbols_and_versions(tmp_path: Path, compile: Compile) -> None:
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("needs objdump")
+    source = INIT + "#include <cstdio>\n#include <string>\nstd::string f(FILE* x) { std::fgetc(x); return {}; }\n"
+    library = compile(source, "-lstdc++", "-lc")
+    listed = subprocess.run([objdump, "-T", str(library)], check=True, capture_output=True, text=True).stdout
+    undefined = {tuple(line.split()[-2:]) for line in listed.splitlines() if "*UND*" in line}
+    theirs = {(name, version.strip("()")) for version, name in undefined if "0000" not in version}
+    elf = read_elf(library)
+    ours = {(symbol.name, symbol.version) for symbol in elf.undefined if symbol.version}
+    assert ours == theirs
+    assert elf.machine == "x86_64"
+    assert "libc.so.6" in elf.needed
+
+
+def test_the_tables_are_dated_and_say_what_they_should() -> None:
+    assert native_table().source
+    known = python_symbols()
+    assert known["PyModule_Create2"] == (3, 2)
+    assert known["PyErr_GetRaisedException"] == (3, 12)
+    assert len(known) > 900
+    assert torch_shims()["torch_call_dispatcher"] == (2, 10)
+    assert "aoti_torch_get_dim" not in torch_shims()

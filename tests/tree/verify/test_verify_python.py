@@ -1,0 +1,532 @@
+"""The rules about Python files, in variants and in sources."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from kci.diagnostics import Diagnostic
+from kci.tree.verify import verify
+from variants import CPU, make_variant
+
+
+def variant(
+    root: Path, text: str, name: str = "torch-cpu", file: str = "__init__.py", **others: str
+) -> list[Diagnostic]:
+    """The findings about a variant whose `file` has this text; `a__b="..."` adds the file `a/b.py`."""
+    files: dict[str, str | bytes] = {"__init__.py": "", "_ops.py": OPS}
+    files |= {f"{key if '/' in key else key.replace('__', '/')}.py": dedent(other) for key, other in others.items()}
+    return verify(make_variant(root, name, files=files | {file: dedent(text)}), select=["KCI77", "KCI78", "KCI724"])
+
+
+OPS = "ops = None\ndef add_op_namespace_prefix(name): return name\n"
+
+
+GOOD = '''\
+    """Docs with an odd \\\\d escape."""
+    from __future__ import annotations
+    import math, os.path
+    from typing import TYPE_CHECKING
+    import torch.nn as nn
+    from . import layers
+    from ._ops import add_op_namespace_prefix, ops
+    from .sub.thing import *
+    if TYPE_CHECKING:
+        import numpy
+    try:
+        import triton
+    except ImportError:
+        triton = None
+
+    @torch.library.register_fake(add_op_namespace_prefix("fwd"))
+    def _(x): ...
+
+    @torch.library.custom_op(_ops.add_op_namespace_prefix("fwd"), mutates_args=())
+    def other(x): ...
+
+    @property
+    def no_registration(self): ...
+
+    @torch.library.register_fake
+    def no_call(x): ...
+
+'''
+OTHERS = {"layers": "", "sub__thing": ""}
+
+
+@pytest.mark.rule(
+    "KCI724", "KCI770", "KCI771", "KCI772", "KCI773", "KCI775", "KCI776", "KCI777", "KCI778", "KCI779", "KCI780",
+    "KCI781", triggers=False,
+)  # fmt: skip
+def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
+    assert variant(tmp_path, GOOD, **OTHERS) == []
+
+
+@pytest.mark.rule("KCI770", triggers=True)
+def test_a_file_that_does_not_parse_is_a_finding_with_its_line(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "x = 1\ndef f(:\n", file="sub/a.py")
+    assert (found.rule, found.line) == ("KCI770", 2)
+    assert found.path.endswith("torch-cpu/sub/a.py")
+
+
+@pytest.mark.rule("KCI770", triggers=True)
+@pytest.mark.parametrize("text", [
+        "x = 1\0", "(" * 500, "-" * 100_000 + "1", "try: ...\nexcept* ValueError: ...", "a[*b]", "a[b, *c,]",
+        "a[(b), *c]", "def f(*a: *B): ...",
+    ],
+)  # fmt: skip
+def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert found.rule == "KCI770"
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "module"),
+    [
+        ("import numpy", "numpy"),
+        ("import os, einops.layers", "einops.layers"),
+        ("from cutlass import cute", "cutlass"),
+        ("class A:\n    import numpy", "numpy"),
+        ("if True:\n    from numpy import array", "numpy"),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import numpy", "numpy"),
+    ],
+)
+def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert (found.rule, found.severity) == ("KCI771", "error")
+    assert "`python-depends` can name" in found.hint
+    assert f"imports {module}," in found.message
+    assert found.line > 0
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+@pytest.mark.parametrize("text", ["import gated_norm", "from gated_norm.layers import X", "import gated_norm._ops"])
+def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert found.rule == "KCI771"
+    assert "import relatively" in found.hint
+
+
+@pytest.mark.rule("KCI771", triggers=False)
+@pytest.mark.parametrize(
+    "registered",
+    [
+        'sys.modules["gated_norm"] = sys.modules[__name__]',
+        'sys.modules.setdefault("gated_norm", sys.modules[__name__])',
+    ],
+)
+def test_a_kernel_that_registers_a_name_for_itself_can_import_it(tmp_path: Path, registered: str) -> None:
+    assert variant(tmp_path, f"import sys\n{registered}\nimport gated_norm\n") == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_path: Path) -> None:
+    text = "import sys\ndef f():\n    sys.modules['gated_norm'] = sys.modules[__name__]\nimport gated_norm\n"
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI771"]
+
+
+@pytest.mark.rule("KCI773", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    import numpy",
+        "try:\n    import numpy\nexcept ImportError:\n    pass",
+        "async def f():\n    import numpy",
+    ],
+)
+def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(tmp_path: Path, text: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert (found.rule, found.severity) == ("KCI773", "warning")
+    assert found.hint.startswith("say why it may be absent (`# kci: ignore[KCI773] reason`), or do without")
+
+
+DECORATORS = ["custom_op", "triton_op", "register_kernel", "register_fake", "register_vmap", "register_torch_dispatch"]
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("name", DECORATORS)
+@pytest.mark.parametrize("head", ["def f(x):", "async def f(x):", "class F:"])
+def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
+    (found,) = variant(tmp_path, f'import torch\n@torch.library.{name}("gated_norm::fwd")\n{head} ...\n')
+    assert (found.rule, found.line, found.column) == ("KCI772", 2, 2)
+    assert "add_op_namespace_prefix" in found.hint
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize(
+    "argument", ['f"{add_op_namespace_prefix}::x"', 'wrap("x")', "add_op_namespace_prefix", "name"]
+)
+def test_only_a_call_of_the_prefix_function_counts(tmp_path: Path, argument: str) -> None:
+    assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
+
+
+HIDDEN = [
+    'if True:\n    @register_fake("a::b")\n    def f(x): ...\n',
+    'register_fake("a::b")(f)\n',
+    "@register_fake(op='a::b')\ndef g(x): ...\n",
+    'import torch\n@torch.library.custom_op(name="relu::x", mutates_args=())\ndef f(x): ...\n',
+    'from torch.library import custom_op as co\nco("relu::x", f, mutates_args=())\n',
+    'import torch.library as tl\ntl.define("relu::x", "() -> ()")\n',
+    'import torch as t\nlib = t.library\nlib.impl("relu::x", "CPU", f)\n',
+    'from torch.library import Library\nl = Library("relu", "DEF")\n',
+    'import torch\nl = torch.library.Library(ns="relu", kind="FRAGMENT")\n',
+    'def add_op_namespace_prefix(x): return "relu::" + x\n@register_fake(add_op_namespace_prefix("x"))\ndef f(): ...\n',
+    'import torch\ndef outer():\n    @torch.library.register_fake("relu::x")\n    def f(): ...\n',
+    'import torch\ntorch.library.register_autograd(f"relu::{name}", f)\n',
+]
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("text", HIDDEN)
+def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
+
+
+FINE = [
+    'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
+    "from torch.library import Library\nfrom ._ops import ops\nlib = Library(ops.__name__, 'FRAGMENT')\n",
+    "from ._ops import add_op_namespace_prefix as p\nfrom . import _ops\nimport torch\n"
+    "torch.library.define(_ops.add_op_namespace_prefix('x'), '() -> ()')\n",
+    "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
+    'def custom_op(name): ...\ncustom_op("relu")\n',
+    'registry.register_fake("x::y")\n',
+    "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
+]
+
+
+@pytest.mark.rule("KCI772", "KCI780", triggers=False)
+@pytest.mark.parametrize("text", FINE)
+def test_what_only_looks_like_a_fixed_name(tmp_path: Path, text: str) -> None:
+    assert variant(tmp_path, text) == []
+
+
+@pytest.mark.rule("KCI780", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ny = torch.ops.gated_norm.fwd(x)\n",
+        "from torch import ops as o\ny = o.gated_norm.fwd\n",
+        "import torch as t\nns = t.ops\ny = ns.gated_norm.fwd\n",
+    ],
+)
+def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI780"]
+
+
+@pytest.mark.rule("KCI776", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("from .nothing_here import y", "there is no module nothing_here"),
+        ("from . import nothing_here", "the package has no nothing_here"),
+        ("from .. import x", ".. is beyond the package"),
+        ("from .sub import y, x", "sub has no y"),
+        ("from .sub.deep import x", "there is no module sub.deep"),
+        ("if True:\n    from .gone import x", "there is no module gone"),
+        ("class A:\n    from .gone import x", "there is no module gone"),
+        ("from . import inner", "there is no module gone"),
+        ("from .lib import z", "lib has no z"),
+        ("from .lib import __z", "lib has no __z"),
+        ("from .lib import z__", "lib has no z__"),
+    ],
+)
+def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
+    found = variant(tmp_path, text, **files)
+    assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
+    assert reason in "".join(item.message for item in found)
+
+
+@pytest.mark.rule("KCI776", triggers=True)
+def test_a_variant_without_its_generated_module_cannot_load(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "from ._ops import ops\n"})
+    assert [item.rule for item in verify(directory)] == ["KCI776"]
+
+
+@pytest.mark.rule("KCI770", triggers=False)
+def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
+    assert variant(tmp_path, "a = b = {}\na[(*b,)], a[ (1, *b) ], a[1, (*b,)], a[max(*b)]\n") == []
+
+
+@pytest.mark.rule("KCI776", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    from .gone import x",
+        "def f():\n    from .gone import x",
+        "from .dynamic import anything",
+        "from .star import anything",
+        "from . import native_id",
+        "from . import sub as other\nfrom . import again",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
+        "from .sub import __doc__, x",
+        "name = 1\nfrom .__init__ import name",
+        "import sys\nif sys.version_info >= (3, 99):\n    from .gone import x",
+    ],
+)
+def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+    }  # fmt: skip
+    assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
+
+
+@pytest.mark.rule("KCI777", triggers=True)
+def test_a_relative_import_that_fails_later(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "def f():\n    from .gone import x\n")
+    assert (found.rule, found.severity) == ("KCI777", "warning")
+
+
+@pytest.mark.rule("KCI775", triggers=True)
+def test_a_file_that_nothing_imports_may_import_what_it_likes(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "import numpy\n", file="extra/plots.py")
+    assert (found.rule, found.severity) == ("KCI775", "info")
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_what_a_module_imports_counts_when_the_package_loads_it(tmp_path: Path) -> None:
+    found = variant(tmp_path, "from .a import x\n", a="from .b.c import x\n", b__c="import numpy\nx = 1\n")
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI771", "c.py")]
+
+
+@pytest.mark.rule("KCI771", "KCI773", "KCI775", triggers=False)
+def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: Path) -> None:
+    text = "import packaging.version, huggingface_hub, sympy, yaml, triton.language\nfrom cuda.bindings import driver\n"
+    assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n", "torch-cuda") == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("torch-cpu", "triton"),
+        ("torch-metal", "triton.language"),
+        ("torch-neuron", "triton"),
+        ("torch-rocm", "cuda.bindings"),
+        ("torch-cpu", "cuda.pathfinder"),
+    ],
+)
+def test_what_torch_brings_for_some_backends_is_not_there_for_others(tmp_path: Path, name: str, module: str) -> None:
+    (found,) = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
+    assert (found.rule, found.line) == ("KCI771", 1), "the first one, and that once"
+    assert f"imports {module}, which torch for {name.removeprefix('torch-')} does not bring" in found.message
+
+
+@pytest.mark.rule("KCI771", "KCI773", "KCI775", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def late():\n    import triton\n",
+        "try:\n    import triton\nexcept ImportError:\n    triton = None\n",
+        "import torch\nif torch.cuda.is_available():\n    import triton\n",
+    ],
+)
+def test_a_package_may_ask_first(tmp_path: Path, text: str) -> None:
+    assert variant(tmp_path / "variant", text) == []
+    (tmp_path / "kernel").mkdir()
+    assert verify(kernel(tmp_path / "kernel", text)) == []
+    for backend in ("cuda", "rocm", "xpu"):
+        assert variant(tmp_path / backend, "import triton\n", f"torch-{backend}") == []
+
+
+def test_what_neuron_kernels_depend_on_stands_in_no_metadata(tmp_path: Path) -> None:
+    """The reference drops `[general.neuron] python-depends`, and its own example imports nki."""
+    text = "import nki\nimport nki.language as nl\n"
+    assert variant(tmp_path / "neuron", text, "torch-neuron") == []
+    found = variant(tmp_path / "cuda", text, "torch-cuda")
+    assert [(item.rule, "nki" in item.hint) for item in found] == [("KCI771", True)] * 2
+    assert [item.rule for item in variant(tmp_path / "other", "import numpy\n", "torch-neuron")] == ["KCI771"]
+
+
+@pytest.mark.rule("KCI778", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import tomllib", "tomllib, which Python only has from 3.11 on"),
+        ("from cgi import x", "cgi, which Python no longer has from 3.13 on"),
+        ("import compression.zstd", "compression, which Python only has from 3.14 on"),
+    ],
+)
+def test_a_standard_library_module_that_not_every_python_has(tmp_path: Path, text: str, reason: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert found.rule == "KCI778"
+    assert reason in found.message
+    later = variant(tmp_path / "later", f"def f():\n    {text}\n")
+    assert [item.rule for item in later] == ["KCI779"]
+    caught = variant(tmp_path / "caught", f"try:\n    {text}\nexcept ImportError:\n    pass\n")
+    assert caught == []
+
+
+@pytest.mark.rule("KCI779", triggers=True)
+def test_syntax_that_only_the_loader_s_python_takes_is_a_warning(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "def f(x):\n    match x:\n        case 1: ...\n")
+    assert (found.rule, found.severity) == ("KCI779", "warning")
+    assert "3.9" in found.message
+    assert "3.10" in found.hint
+
+
+@pytest.mark.rule("KCI724", triggers=True)
+def test_a_generated_module_about_another_build(tmp_path: Path) -> None:
+    right = "ops = torch.ops._gated_norm_cpu_1a2b3c4\n"
+    assert variant(tmp_path / "a", "import torch\n" + right, file="_ops.py") == []
+    (found,) = variant(tmp_path / "b", "import torch\n" + right.replace("1a2b3c4", "9999999"), file="_ops.py")
+    assert found.rule == "KCI724"
+    assert "_gated_norm_cpu_9999999" in found.message
+
+
+CPP = {
+    "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}": False,
+    "TORCH_LIBRARY_IMPL(aten, CPU, m) {}": False,
+    "TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CPU, m) {}": False,
+    "TORCH_LIBRARY_FRAGMENT(TORCH_EXTENSION_NAME, m) {}": False,
+    "#define TORCH_LIBRARY_EXPAND(NAME, M) \\\n  TORCH_LIBRARY(NAME, M)": False,
+    "// TORCH_LIBRARY(relu, m)": False,
+    'const char* s = "TORCH_LIBRARY(relu, m)";': False,
+    "TORCH_LIBRARY(relu, m) {}": True,
+    "/* x */ TORCH_LIBRARY_FRAGMENT( relu, m) {}": True,
+    "STABLE_TORCH_LIBRARY_IMPL(relu, CPU, m) {}": True,
+    "TORCH_LIBRARY_IMPL_EXPAND(relu, CPU, m) {}": True,
+    "TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}": True,
+}
+
+
+@pytest.mark.rule("KCI781", triggers=True)
+def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
+    for number, (text, wrong) in enumerate(CPP.items()):
+        (tmp_path / str(number)).mkdir()
+        root = kernel(tmp_path / str(number), framework="torch")
+        (root / "build.toml").write_text((root / "build.toml").read_text() + 'src = ["torch-ext/b.cpp"]\n')
+        (root / "torch-ext" / "b.cpp").write_text(f"#include <x>\n{text}\n")
+        found = [item for item in verify(root) if item.rule.startswith("KCI7")]
+        assert [item.rule for item in found] == (["KCI781"] if wrong else []), text
+        if wrong:
+            assert (found[0].path, found[0].line) == (f"{root}/torch-ext/b.cpp", 2)
+
+
+def kernel(
+    root: Path,
+    text: str = "",
+    *,
+    general: str = "",
+    framework: str = "torch-noarch",
+    backends: Sequence[str] = ("cpu", "cuda"),
+) -> Path:
+    """A kernel directory with one Python file."""
+    (root / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = {json.dumps(backends)}\n{general}\n[{framework}]\n"
+        + ("src = []\n" if framework == "tvm-ffi" else "")
+    )
+    package = root / ("tvm-ffi-ext" if framework == "tvm-ffi" else "torch-ext") / "gated_norm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(dedent(text))
+    return root
+
+
+@pytest.mark.rule("KCI771", "KCI772", triggers=True)
+def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    package = kernel(tmp_path / "a", GOOD) / "torch-ext" / "gated_norm"
+    (package / "sub").mkdir()
+    for name in ("layers.py", "sub/thing.py"):
+        (package / name).write_text("")
+    assert verify(tmp_path / "a") == []
+    (tmp_path / "b").mkdir()
+    found = verify(kernel(tmp_path / "b", 'import numpy\n@register_fake("a::b")\ndef f(): ...\n'))
+    assert [item.rule for item in found] == ["KCI771", "KCI772"]
+    assert found[0].path == f"{tmp_path}/b/torch-ext/gated_norm/__init__.py"
+
+
+@pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
+def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
+    general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
+    assert verify(kernel(tmp_path, "import einops\ndef late():\n    import cutlass\n", general=general)) == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_a_package_is_loaded_on_each_of_its_backends(tmp_path: Path) -> None:
+    text = "import triton\nimport triton.language as tl\nimport cutlass\nimport jax\n"
+    general = '[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
+    found = verify(kernel(tmp_path, text, general=general, backends=["cpu", "cuda", "metal", "tpu"]))
+    assert [(item.rule, item.line, item.message.partition(" for ")[2].partition(" does")[0]) for item in found] == [
+        ("KCI771", 1, "cpu, metal, tpu"), ("KCI771", 3, "cpu, metal, tpu"), ("KCI771", 4, "cpu, cuda, metal"),
+    ]  # fmt: skip
+
+
+def test_tvm_ffi_kernels_may_import_it(tmp_path: Path) -> None:
+    for framework, rule in (("tvm-ffi", []), ("torch-noarch", ["KCI771"])):
+        (tmp_path / framework).mkdir()
+        found = verify(kernel(tmp_path / framework, "import tvm_ffi\n", framework=framework))
+        assert [item.rule for item in found] == rule
+
+
+@pytest.mark.rule("KCI703", "KCI774", triggers=True)
+def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None:
+    package = kernel(tmp_path) / "torch-ext" / "gated_norm"
+    (package / "gated_norm.py").write_text("")
+    assert verify(tmp_path) == []
+    (package / "gated_norm").mkdir()
+    assert [item.rule for item in verify(tmp_path)] == ["KCI703"]
+    (package / "__init__.py").unlink()
+    (found,) = verify(tmp_path)
+    assert (found.rule, found.path) == ("KCI774", f"{tmp_path}/build.toml")
+    assert "torch-ext/gated_norm/__init__.py" in found.message
+
+
+def test_a_broken_build_toml_is_reported_as_check_would(tmp_path: Path) -> None:
+    kernel(tmp_path)
+    (tmp_path / "build.toml").write_text("[general\n")
+    (found,) = verify(tmp_path)
+    assert found.rule == "KCI004"
+
+
+@pytest.mark.rule("KCI766", triggers=True)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("_ops.abi3.so", "_ops.py"),
+        ("_ops.so", "_ops.py"),
+        ("_ops.cpython-312-x86_64-linux-gnu.so", "_ops.py"),
+        ("_ops.cpython-312-x86_64-linux-gnu.so", "_ops.abi3.so"),
+        ("_ops.abi3.so", "_ops.so"),
+        ("_ops.cp312-win_amd64.pyd", "_ops.pyd"),
+        ("_ops/__init__.py", "_ops.py"),
+        ("_ops/__init__.py", "_ops.abi3.so"),
+        ("layers/norm.so", "layers/norm.py"),
+        ("__init__.abi3.so", "__init__.py"),
+    ],
+)
+def test_a_file_that_is_imported_in_the_place_of_another(tmp_path: Path, first: str, second: str) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "", first: "", second: ""}
+    (found,) = verify(make_variant(tmp_path, CPU, files=files), select=["KCI766"])
+    assert found.path.endswith(f"/{second}")
+    assert found.message.startswith(f"{first} is imported in its place")
+
+
+@pytest.mark.parametrize("second", [".py", "/__init__.py", ".so"])
+def test_python_itself_takes_that_file(tmp_path: Path, second: str) -> None:
+    extension = tmp_path / "_ops.abi3.so"
+    (tmp_path / "_ops").mkdir()
+    extension.write_bytes(b"no library")
+    (tmp_path / f"_ops{second}").write_text("")
+    code = "import importlib.util; print(importlib.util.find_spec('_ops').origin)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()) == (tmp_path / "_ops/__init__.py" if "init" in second else extension)
+
+
+@pytest.mark.rule("KCI766", triggers=False)
+def test_files_of_other_names_shadow_nothing(tmp_path: Path) -> None:
+    names = ["a.cpython-311-x86_64-linux-gnu.so", "a.cpython-312-x86_64-linux-gnu.so", "b.py", "b.pyi", "b.txt",
+             "c/d.py", "c.py", "libe.so.1", "libe.py"]  # fmt: skip
+    assert (
+        verify(make_variant(tmp_path, CPU, files=dict.fromkeys(["__init__.py", *names], "")), select=["KCI766"]) == []
+    )

@@ -1,0 +1,502 @@
+"""Layout, metadata and digests: each rule on a tree that breaks it and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kci.diagnostics import Diagnostic, rules
+from kci.errors import UnsafeError, UsageError
+from kci.tree import pack as tree_pack
+from kci.tree.kernel_id import GitState
+from kci.tree.manifest import Planned, PlannedKernel
+from kci.tree.merge import merge
+from kci.tree.metadata import decode, seal
+from kci.tree.pack import packable
+from kci.tree.verify import verify
+from kci.utils.archive import ArchiveLimits
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+
+BINARY = ("KCI74", "KCI750", "KCI76")
+"""The libraries of these variants are stand-ins; the native rules have tests of their own."""
+
+
+def ids(found: list[Diagnostic]) -> list[str]:
+    return [item.rule for item in found]
+
+
+def check(path: Path) -> list[Diagnostic]:
+    return verify(path, ignore=[*BINARY, "KCI723"])
+
+
+def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Change the metadata of a variant and seal it again."""
+    data = json.loads((directory / "metadata.json").read_text())
+    change(data)
+    seal(directory, decode(json.dumps(data).encode()))
+    return directory
+
+
+@pytest.mark.rule(
+    "KCI700",
+    "KCI701",
+    "KCI702",
+    "KCI703",
+    "KCI704",
+    "KCI705",
+    "KCI706",
+    "KCI707",
+    "KCI708",
+    "KCI710",
+    "KCI711",
+    "KCI712",
+    "KCI717",
+    "KCI719",
+    "KCI720",
+    "KCI730",
+    "KCI731",
+    triggers=False,
+)
+def test_good_variants_and_trees_pass(tmp_path: Path) -> None:
+    tree = tmp_path / "build"
+    for variant in (CPU, STABLE, "torch-cpu", "torch-cuda"):
+        make_variant(tree, variant)
+    make_variant(tree, CUDA, archs=("8.0",))
+    (tree / "CARD.md").write_text("card")
+    (tree / "benchmarks").mkdir()
+    assert check(tree) == check(tree / CPU) == []
+    assert check(tmp_path) == []
+
+
+def test_what_is_nothing_of_the_kind_is_a_usage_error(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError):
+            verify(path)
+    for wrong in ("KCI999", "", "relu"):
+        with pytest.raises(UsageError, match="no rule"):
+            verify(make_variant(tmp_path / f"x{wrong}"), select=[wrong])
+
+
+def test_select_and_ignore_take_rules_and_beginnings(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path)
+    (directory / "extra.pyc").write_text("x")
+    (directory / "link").symlink_to("_ops.py")
+    assert ids(check(directory)) == ["KCI705", "KCI706", "KCI731"]
+    assert ids(verify(directory, select=["KCI70"])) == ["KCI705", "KCI706"]
+    assert ids(verify(directory, select=["KCI70"], ignore=["KCI706"])) == ["KCI705"]
+
+
+def test_what_cannot_be_read_is_reported_whatever_is_selected(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "gone.so").symlink_to("nowhere")
+    (directory / "metadata.json").write_text("{")
+    assert ids(verify(directory, select=["KCI77"])) == ["KCI700", "KCI710"]
+    assert ids(verify(directory, select=["KCI77"], ignore=["KCI700", "KCI710"])) == []
+
+
+@pytest.mark.rule("KCI701", triggers=True)
+def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path, built_as="torch213-cpu").rename(tmp_path / "torch213-cpu")
+    found = check(renamed)
+    assert ids(found) == ["KCI701"]
+    assert check(tmp_path)[0].rule == "KCI701"
+
+
+@pytest.mark.rule("KCI702", triggers=True)
+def test_a_missing_init(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"a.py": ""})
+    assert ids(check(directory)) == ["KCI702"]
+
+
+@pytest.mark.rule("KCI703", triggers=True)
+@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm"])
+def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", entry: ""})
+    assert ids(check(directory)) == ["KCI703"]
+
+
+@pytest.mark.rule("KCI703", triggers=False)
+def test_a_module_of_the_same_name_is_no_nested_package(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "from .gated_norm import x\n", "gated_norm.py": "x = 1\n"}
+    assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
+
+
+@pytest.mark.rule("KCI704", triggers=True)
+def test_an_extra_level(tmp_path: Path) -> None:
+    make_variant(tmp_path / "build" / "build")
+    found = check(tmp_path / "build")
+    assert [(item.rule, item.path) for item in found] == [("KCI704", f"{tmp_path}/build/build")]
+    make_variant(tmp_path / "build", STABLE)
+    assert ids(check(tmp_path / "build")) == ["KCI704"]
+
+
+@pytest.mark.rule("KCI700", "KCI705", "KCI706", triggers=True)
+def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "__pycache__").mkdir()
+    (directory / "__pycache__" / "a.cpython-311.pyc").write_text("x")
+    assert ids(check(directory)) == ["KCI705"]
+    shutil.rmtree(directory / "__pycache__")
+    os.mkfifo(directory / "fifo")
+    assert ids(check(directory)) == ["KCI706"]
+    (directory / "fifo").unlink()
+    (directory / "gone").symlink_to("nowhere")
+    assert set(ids(check(directory))) == {"KCI700", "KCI706"}
+
+
+@pytest.mark.rule("KCI700", "KCI706", triggers=True)
+@pytest.mark.parametrize("target", ["circle", "x" * 300])
+def test_a_link_that_cannot_be_followed_is_a_link_like_any_other(tmp_path: Path, target: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "circle").symlink_to(target)
+    (directory / "late.pyc").write_text("x")
+    assert set(ids(check(directory))) == {"KCI700", "KCI705", "KCI706"}
+    with pytest.raises(UnsafeError, match="'circle' cannot be packed"):
+        packable(directory)
+
+
+@pytest.mark.rule("KCI706", "KCI707", triggers=True)
+def test_the_tree_s_top(tmp_path: Path) -> None:
+    make_variant(tmp_path / "build", "torch-cpu")
+    (tmp_path / "build" / ".hidden").write_text("")
+    (tmp_path / "build" / "notes.txt").write_text("")
+    (tmp_path / "build" / "torch-cuda").symlink_to("torch-cpu")
+    found = check(tmp_path / "build")
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found if item.path.count("torch-cuda/") == 0] == [
+        ("KCI707", ".hidden"),
+        ("KCI707", "notes.txt"),
+        ("KCI706", "torch-cuda"),
+    ]
+
+
+@pytest.mark.rule("KCI708", triggers=True)
+def test_file_names_that_mislead(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "A.py": "", "a.py": "", "x\u202eyp.": ""})
+    assert ids(check(directory)) == ["KCI708", "KCI708"]
+
+
+@pytest.mark.rule("KCI700", triggers=True)
+def test_a_name_that_is_not_text(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    Path(os.fsdecode(os.fsencode(directory) + b"/\xff")).write_text("")
+    assert "KCI700" in ids(check(directory))
+
+
+@pytest.mark.rule("KCI710", triggers=True)
+def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "metadata.json").write_text("{")
+    (found,) = check(directory)
+    assert found.rule == "KCI710"
+    assert found.path == f"{directory}/metadata.json"
+    (directory / "metadata.json").unlink()
+    assert ids(check(directory)) == ["KCI710"]
+
+
+@pytest.mark.rule("KCI711", triggers=True)
+def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path, "torch-cpu", built_as="torch-cuda").rename(tmp_path / "torch-cuda")
+    assert ids(check(renamed)) == ["KCI711"]
+    for wrong in ("_gated_norm_cuda_1a2b3c4", "_other_cpu_1a2b3c4", "gated_norm_cpu_1a2b3c4"):
+        directory = rewritten(
+            make_variant(tmp_path / wrong, "torch-cpu"), lambda data, wrong=wrong: data.update(id=wrong)
+        )
+        (found,) = check(directory)
+        assert found.rule == "KCI711"
+        assert "_gated_norm_cpu_" in found.hint
+
+
+@pytest.mark.rule("KCI712", triggers=True)
+def test_archs_of_compiled_gpu_variants(tmp_path: Path) -> None:
+    assert ids(check(make_variant(tmp_path, CUDA))) == ["KCI712"]
+    assert check(make_variant(tmp_path, "torch-cuda")) == []
+
+
+@pytest.mark.rule("KCI713", "KCI714", "KCI715", triggers=True)
+def test_mixed_versions_names_ids_and_commits(tmp_path: Path) -> None:
+    make_variant(tmp_path / "a", "torch-cpu")
+    make_variant(tmp_path / "a", "torch-cuda", version=2)
+    assert ids(check(tmp_path / "a")) == ["KCI713"]
+    make_variant(tmp_path / "b", CPU)
+    make_variant(tmp_path / "b", STABLE, unique="0000000")
+    (found,) = check(tmp_path / "b")
+    assert found.rule == "KCI714"
+    assert "_gated_norm_cpu_0000000, _gated_norm_cpu_1a2b3c4" in found.message
+    make_variant(tmp_path / "c", CPU)
+    make_variant(tmp_path / "c", STABLE, source=GitState("f" * 40, dirty=False))
+    assert ids(check(tmp_path / "c")) == ["KCI715"]
+
+
+@pytest.mark.rule("KCI713", "KCI714", "KCI715", "KCI716", triggers=False)
+def test_one_id_for_all_variants_of_a_backend_is_right(tmp_path: Path) -> None:
+    for variant in (CPU, STABLE, "torch-cuda"):
+        make_variant(tmp_path / "build", variant)
+    assert check(tmp_path / "build") == []
+
+
+@pytest.mark.rule("KCI716", triggers=True)
+@pytest.mark.parametrize(
+    ("variant", "module"),
+    [
+        (CPU, "_gated_norm_cpu_1a2b3c4.abi3.so"),
+        ("torch213-cpu-aarch64-darwin", "_gated_norm_cpu_1a2b3c4.abi3.so"),
+        ("torch213-cu130-x86_64-windows", "_gated_norm_cuda_1a2b3c4.pyd"),
+        ("tvm-ffi01-cpu-x86_64-linux", "_gated_norm_cpu_1a2b3c4.so"),
+        ("tvm-ffi01-cpu-aarch64-darwin", "_gated_norm_cpu_1a2b3c4.dylib"),
+        ("tvm-ffi01-cu130-x86_64-windows", "_gated_norm_cuda_1a2b3c4.dll"),
+    ],
+)
+def test_the_native_module_is_called_like_the_id(tmp_path: Path, variant: str, module: str) -> None:
+    good = make_variant(tmp_path / "good", variant, files={"__init__.py": "", module: ""}, archs=("8.0",))
+    assert check(good) == []
+    bad = make_variant(tmp_path / "bad", variant, files={"__init__.py": "", f"x{module}": ""}, archs=("8.0",))
+    (found,) = check(bad)
+    assert found.rule == "KCI716"
+    assert module in found.message
+
+
+@pytest.mark.rule("KCI717", triggers=True)
+def test_native_code_in_a_noarch_variant(tmp_path: Path) -> None:
+    assert ids(check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))) == ["KCI717"]
+
+
+@pytest.mark.rule("KCI725", triggers=True)
+def test_the_oldest_loader_is_the_one_that_follows_from_the_rest(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    depends = [{"repo-id": "a/b", "version": 1}]
+    for change, said in (
+        ({"kernels-minver": "0.17.0"}, ["KCI725"]),
+        ({"kernels-minver": "0.14.0", "kernel-depends": depends}, ["KCI725"]),
+        ({"kernels-minver": "0.17.0", "kernel-depends": depends}, []),
+        ({"upstream": ["https://a.org/a", "https://a.org/b"]}, ["KCI725"]),
+        ({"kernels-minver": "0.18.0", "upstream": ["https://a.org/a", "https://a.org/b"]}, []),
+        ({"kernels-minver": "0.18.0", "upstream": "https://a.org/a"}, ["KCI725"]),
+        ({"kernels-minver": "00.14.0", "upstream": None, "kernel-depends": []}, []),
+    ):
+        rewritten(directory, lambda data, change=change: data.update(change))
+        assert ids(check(directory)) == said, change
+
+
+@pytest.mark.rule("KCI725", triggers=False)
+def test_a_tree_from_before_september_names_no_loader(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    rewritten(directory, lambda data: data.pop("kernels-minver"))
+    assert check(directory) == []
+
+
+@pytest.mark.rule("KCI719", "KCI720", triggers=True)
+def test_a_dirty_source_and_an_unknown_dependency(tmp_path: Path) -> None:
+    (found,) = check(make_variant(tmp_path / "a", "torch-cpu", source=GitState(COMMIT, dirty=True)))
+    assert (found.rule, found.severity) == ("KCI719", "warning")
+    directory = make_variant(tmp_path / "b", "torch-cpu")
+    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl", "numpy"]}))
+    assert ids(check(directory)) == ["KCI720", "KCI720"]
+    directory = make_variant(tmp_path / "c", "torch-cuda")
+    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl"]}))
+    assert check(directory) == []
+
+
+def merged(tmp_path: Path) -> Path:
+    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    merge(files, tmp_path / "build", planned)
+    return tmp_path / "build"
+
+
+@pytest.mark.rule("KCI718", "KCI721", triggers=False)
+def test_a_merged_tree_agrees_with_its_manifest(tmp_path: Path) -> None:
+    assert check(merged(tmp_path)) == []
+
+
+@pytest.mark.rule("KCI718", triggers=True)
+def test_a_tree_that_changed_after_the_merge(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    shutil.rmtree(tree / STABLE)
+    make_variant(tree, "torch-cpu")
+    rewritten(tree / CPU, lambda data: data.update(license="other"))
+    found = check(tree)
+    assert ids(found) == ["KCI718"] * 3
+    assert [item.message for item in found] == [
+        f"the manifest lists {STABLE}, which does not exist",
+        "torch-cpu exists and is not in the manifest",
+        f"{CPU} changed after it was merged",
+    ]
+
+
+@pytest.mark.rule("KCI718", triggers=True)
+def test_a_manifest_of_another_kernel_or_none_at_all(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    path = tree / "kci-manifest.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"version": 9, "missing": ["torch-cuda"]}))
+    assert ids(check(tree)) == ["KCI718"] * 3
+    path.write_text("{")
+    assert ids(check(tree)) == ["KCI718"]
+
+
+LIES: list[Callable[[dict[str, Any]], object]] = [
+    lambda data: data.update(missing=[STABLE]),
+    lambda data: data.update(complete=False),
+    lambda data: data["planned"].append("torch-cuda"),
+    lambda data: data["planned"].append("not-a-variant"),
+    lambda data: data["present"].append(data["present"][0]),
+    lambda data: data["present"].reverse(),
+    lambda data: data["present"][0].update(backend="cuda"),
+    lambda data: data["present"][0].update(stale=True),
+    lambda data: data["present"][0]["origin"].update(commit="f" * 40),
+    lambda data: data.update(planned=None, missing=[CPU]),
+]
+
+
+@pytest.mark.rule("KCI718", triggers=True)
+@pytest.mark.parametrize("lie", range(len(LIES)))
+def test_a_manifest_that_contradicts_itself_or_the_tree(tmp_path: Path, lie: int) -> None:
+    tree = merged(tmp_path)
+    path = tree / "kci-manifest.json"
+    data = json.loads(path.read_text())
+    LIES[lie](data)
+    path.write_text(json.dumps(data))
+    assert "KCI718" in ids(check(tree))
+
+
+@pytest.mark.rule("KCI721", triggers=True)
+def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
+    one = make_artifact(tmp_path / "a", make_variant(tmp_path / "a", CPU))
+    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    merge([one], tmp_path / "build", planned, allow_partial=True)
+    assert ids(check(tmp_path / "build")) == ["KCI721"]
+
+
+def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(tmp_path: Path) -> None:
+    merged(tmp_path).rename(tmp_path / ".kci-build.old")
+    with pytest.raises(UsageError, match="a kci that died had moved it"):
+        check(tmp_path / "build")
+
+
+@pytest.mark.rule("KCI723", triggers=True)
+def test_a_tree_without_a_manifest(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    (tree / "kci-manifest.json").unlink()
+    (found,) = verify(tree, ignore=BINARY)
+    assert (found.rule, found.severity) == ("KCI723", "warning")
+    (tmp_path / "trees").mkdir()
+    tree.rename(tmp_path / "trees" / "one")
+    assert ids(verify(tmp_path / "trees", ignore=BINARY)) == ["KCI723"]
+
+
+@pytest.mark.rule("KCI722", "KCI723", triggers=False)
+def test_a_merged_tree_has_its_names_and_its_manifest(tmp_path: Path) -> None:
+    assert verify(merged(tmp_path), ignore=BINARY) == []
+
+
+WINDOWS = [
+    "NUL.py",
+    "aux/x.py",
+    "com1.txt",
+    "a/LPT9",
+    'a"b.py',
+    "a?.py",
+    "a*b",
+    "a<b",
+    "a|b",
+    "con",
+    "x/CON .txt",
+    "COM¹",
+]
+
+
+@pytest.mark.rule("KCI708", triggers=True)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_names_that_only_windows_refuses(tmp_path: Path, name: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", name: ""})
+    assert "KCI708" in ids(check(directory))
+    with pytest.raises(UnsafeError, match="cannot be packed"):
+        packable(directory)
+
+
+@pytest.mark.rule("KCI708", "KCI709", triggers=False)
+def test_names_that_look_like_devices_and_are_none(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "_ops.py": "",
+        "null.py": "",
+        "com.py": "",
+        "com10.py": "",
+        "auxiliary/x": "",
+    }
+    assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
+
+
+@pytest.mark.rule("KCI708", triggers=True)
+def test_what_cannot_be_packed_does_not_verify(tmp_path: Path) -> None:
+    directory = make_variant(
+        tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", "Layers/a": "", "layers/b": ""}
+    )
+    assert "KCI708" in ids(check(directory))
+    with pytest.raises(UnsafeError, match="in case only"):
+        packable(directory)
+
+
+@pytest.mark.rule("KCI709", triggers=True)
+def test_a_variant_that_no_artifact_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={f"{number}.txt": "" for number in range(5)})
+    monkeypatch.setattr(tree_pack, "LIMITS", ArchiveLimits(members=4))
+    assert "KCI709" in ids(check(directory))
+
+
+@pytest.mark.rule("KCI718", "KCI731", triggers=True)
+def test_a_folder_of_trees(tmp_path: Path) -> None:
+    first = merged(tmp_path / "one")
+    shutil.copytree(first, tmp_path / "trees" / "a")
+    shutil.copytree(first, tmp_path / "trees" / "b")
+    (tmp_path / "trees" / "b" / STABLE / "x").write_text("")
+    found = check(tmp_path / "trees")
+    assert {item.rule for item in found} == {"KCI718", "KCI731"}
+    assert all("/b/" in item.path for item in found)
+
+
+@pytest.mark.rule("KCI730", "KCI731", triggers=True)
+def test_digests(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "_ops.py").write_text("x = 1\n")
+    (directory / "extra.txt").write_text("")
+    (directory / "__init__.py").unlink()
+    found = verify(directory, select=["KCI73"])
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [
+        ("KCI731", "__init__.py"),
+        ("KCI731", "_ops.py"),
+        ("KCI731", "extra.txt"),
+    ]
+    data = json.loads((directory / "metadata.json").read_text())
+    del data["digest"]
+    (directory / "metadata.json").write_text(json.dumps(data))
+    assert ids(verify(directory, select=["KCI73"])) == ["KCI730"]
+
+
+def test_paths_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
+    monkeypatch.chdir(tmp_path)
+    assert check(Path("build"))[0].path == "build/torch-cpu"
+    assert verify("build/torch-cpu/")[0].path.rstrip("/") == "build/torch-cpu"
+    assert check(Path())[0].path == "build/torch-cpu"
+    monkeypatch.chdir(tmp_path / "build" / "torch-cpu")
+    assert ids(verify(".")) == ["KCI702"]
+
+
+def test_every_rule_of_these_families_is_tested() -> None:
+    """A rule that no test names is a rule that nobody would miss."""
+    here = Path(__file__).parent
+    text = "".join(
+        path.read_text()
+        for folder in (here, here.parent, here.parents[1] / "run" / "records", here.parents[1] / "plan" / "workspace")
+        for path in folder.glob("test_*.py")
+    )
+    own = [rule for rule in rules() if rule.startswith(("KCI6", "KCI7"))]
+    assert len(own) > 40
+    assert [rule for rule in own if rule not in text] == []

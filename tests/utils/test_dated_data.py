@@ -1,0 +1,93 @@
+"""Data of one type by several threads at once, which msgspec alone does not survive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+MANY_TYPES = '''
+import sys, threading, types
+from kci.utils.bounded_json import decode_json
+from kci.utils.shipped import to_type
+sys.setswitchinterval(1e-6)
+TEXT = """
+from __future__ import annotations
+import msgspec
+class Outer(msgspec.Struct):
+    one: Inner | None = None
+    by_name: dict[str, Inner] = {}
+    many: tuple[Inner, ...] = ()
+class Inner(msgspec.Struct):
+    number: int = 1
+    deep: Innermost | None = None
+class Innermost(msgspec.Struct):
+    words: tuple[str, ...] = ()
+"""
+DATA = {"one": {"deep": {"words": ["a"]}}, "by_name": {"b": {"number": 2}}}
+for number in range(400):
+    module = types.ModuleType(f"made_{number}")
+    module.__dict__["__name__"] = f"made_{number}"
+    sys.modules[module.__name__] = module
+    exec(TEXT, module.__dict__)
+    together = threading.Barrier(4)
+
+    def read(how):
+        together.wait()
+        assert how().one.deep.words == ("a",)
+
+    text = b'{"one": {"deep": {"words": ["a"]}}, "by_name": {"b": {"number": 2}}}'
+    ways = [lambda: decode_json(text, module.Outer), lambda: to_type(DATA, module.Outer)] * 2
+    threads = [threading.Thread(target=read, args=(way,)) for way in ways]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+'''
+
+
+def test_types_that_several_threads_ask_for_first() -> None:
+    done = subprocess.run([sys.executable, "-c", MANY_TYPES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("place", ["src/kci/run/planted.py", "actions/planted.py"])
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "import json\n\nREAD = json.loads('1')\n",
+        "import json\n\nREAD = json.load\n",
+        "from json import loads\n\nREAD = loads('1')\n",
+        "import json\n\nREAD = json.JSONDecoder\n",
+        "import msgspec\n\nREAD = msgspec.json.decode(b'1')\n",
+        "from msgspec.json import Decoder\n\nREAD = Decoder(int)\n",
+        "import msgspec\n\nREAD = msgspec.convert(1, int)\n",
+    ],
+)
+def test_a_second_reader_of_json_is_refused_by_the_linter(place: str, reading: str) -> None:
+    """Each would have its own idea of what is wrong with a foreign file."""
+    command = [
+        Path(sys.executable).parent / "ruff",
+        "check",
+        "--no-cache",
+        "--stdin-filename",
+        place,
+        "-",
+    ]
+    planted = subprocess.run(command, input=reading, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (planted.returncode, "TID251" in planted.stdout) == (1, True), planted.stdout + planted.stderr
+
+
+def test_where_the_linter_is_told_to_look_away() -> None:
+    """The readers themselves, kci's own rules (diagnostics lie below the files), and a script without kci."""
+    away = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py") if "TID251" in path.read_text()}
+    assert away == {
+        "src/kci/build/native/hipify_script.py",
+        "src/kci/diagnostics.py",
+        "src/kci/utils/bounded_json.py",
+        "src/kci/utils/shipped.py",
+    }

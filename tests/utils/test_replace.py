@@ -1,0 +1,352 @@
+"""A directory or file is replaced whole, in one step, whatever happens to the process that does it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError
+from kci.utils import atomic
+from kci.utils.atomic import replacing, write_atomic
+from kci.utils.locks import beside, locked
+
+
+def fill(directory: Path, **files: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(directory.iterdir())}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(params=["one step", "two renames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of putting a directory in place of another."""
+    if request.param == "two renames":
+        monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+    return str(request.param)
+
+
+def test_this_system_exchanges_directories_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = fill(tmp_path / "one", a="1"), fill(tmp_path / "other", b="2")
+    assert atomic._exchange(one, other)
+    assert (contents(one), contents(other)) == ({"b": "2"}, {"a": "1"})
+    monkeypatch.chdir(tmp_path)
+    assert atomic._exchange(Path("one"), Path("other"))
+    assert (contents(one), contents(other)) == ({"a": "1"}, {"b": "2"})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
+def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
+    one = fill(tmp_path / "one", a="1")
+    with pytest.raises(FileNotFoundError):
+        atomic._exchange(one, tmp_path / "gone")
+    assert contents(one) == {"a": "1"}
+
+
+@pytest.mark.usefixtures("way")
+def test_an_older_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="old", stale="")
+    with replacing(target) as made:
+        fill(made.staging, a="new")
+        assert contents(target) == {"a": "old", "stale": ""}
+        made.commit()
+    assert contents(target) == {"a": "new"}
+    assert names(tmp_path) == ["build"]
+
+
+@pytest.mark.usefixtures("way")
+def test_without_a_commit_everything_stays(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="old")
+    with replacing(target) as made:
+        fill(made.staging, a="half")
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_two_renames_put_the_old_directory_back_when_the_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self.name.endswith(".new"):
+            raise OSError(28, "No space left on device")
+        return real(self, to)
+
+    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    with replacing(target) as made:
+        fill(made.staging, a="new")
+        with pytest.raises(FindingsError, match="No space left"):
+            made.commit()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real, calls = Path.rename, [0]
+
+    def rename(self: Path, to: Path) -> Path:
+        calls[0] += 1
+        if calls[0] in (2, 3, 4):  # putting the new one in place, the old one back, and back again
+            raise OSError(5, "Input/output error")
+        return real(self, to)
+
+    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    said: list[str] = []
+    with replacing(target, said.append) as made:
+        fill(made.staging, a="new")
+        with pytest.raises(FindingsError, match="Input/output"):
+            made.commit()
+    assert not target.exists()
+    assert "cannot clean up" in said[0]
+    with replacing(target, said.append):
+        assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        done = real(self, to)
+        if to.name.endswith(".old"):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+
+    def work() -> None:
+        with replacing(target) as made:
+            fill(made.staging, a="new")
+            made.commit()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = fill(tmp_path / "build", a="old")
+    said: list[str] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, replacing(target, said.append) as made:
+        fill(made.staging, a="new")
+        made.commit()
+        patch.setattr(atomic.shutil, "rmtree", refuse)
+    assert contents(target) == {"a": "new"}
+    assert len(said) == 1
+    with replacing(target):
+        pass
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:
+    target = tmp_path / "artifact.tar"
+    target.write_text("old")
+    with replacing(target) as made:
+        made.staging.write_text("new")
+        made.commit()
+    assert target.read_text() == "new"
+
+
+def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Path) -> None:
+    target = tmp_path / "build"
+    fill(beside(target, "old"), a="old")
+    fill(beside(target, "new"), a="half")
+    said: list[str] = []
+    with replacing(target, said.append):
+        assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+    assert [line.split(":")[0].split(" ")[0] for line in said] == [str(target), "removed"]
+
+
+def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    fill(beside(target, "new"), a="old")
+    said: list[str] = []
+    with replacing(target, said.append):
+        pass
+    assert contents(target) == {"a": "new"}
+    assert names(tmp_path) == ["build"]
+    assert len(said) == 1
+
+
+def test_a_read_only_leftover_does_not_stay(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    inner = fill(beside(target, "new") / "inner", a="old")
+    inner.chmod(0o500)
+    with replacing(target):
+        pass
+    assert names(tmp_path) == ["build"]
+
+
+def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    real_fsync, real_exchange = os.fsync, atomic._exchange
+
+    def fsync(handle: int) -> None:
+        events.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real_fsync(handle)
+
+    def exchange(one: Path, other: Path) -> bool:
+        events.append("exchange")
+        return real_exchange(one, other)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(atomic, "_exchange", exchange)
+    target = fill(tmp_path / "build", a="old")
+    with replacing(target) as made:
+        fill(made.staging / "inner", a="1", b="2")
+        made.commit()
+    swap = events.index("exchange")
+    assert sorted(events[:swap]) == sorted(["a", "b", "inner", made.staging.name])
+    assert events[swap + 1 :] == [tmp_path.name]
+
+
+def test_a_directory_of_many_files_is_flushed_whole_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "many" / "inner", **{f"f{number}": "x" for number in range(100)})
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic.flush(tmp_path / "many")
+    assert sorted(flushed) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
+
+    def fail(_handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        atomic.flush(tmp_path / "many")
+
+
+def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FindingsError, match=r"cannot replace .*plan\.json: No space left"):
+        write_atomic(tmp_path / "plan.json", b"{}")
+    assert names(tmp_path) == []
+
+
+HOLD = """
+import sys, pathlib
+from kci.utils.locks import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+ADD = """
+import sys, pathlib
+from kci.utils.atomic import replacing
+target = pathlib.Path(sys.argv[1])
+for number in range(20):
+    with replacing(target) as made:
+        made.staging.mkdir()
+        for file in target.iterdir():
+            (made.staging / file.name).write_text(file.read_text())
+        (made.staging / f"{sys.argv[2]}-{number}").write_text("x")
+        made.commit()
+"""
+
+
+def run(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_lock_ends_with_the_process_that_holds_it_and_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "build"
+    with run(HOLD, target) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with run(HOLD, target) as waiter:
+            holder.kill()
+            assert waiter.stdout is not None
+            assert waiter.stdout.readline() == "held\n"
+            waiter.communicate("")
+    assert names(tmp_path) == []
+
+
+def test_who_waits_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def let_go(line: str) -> None:
+        said.append(line)
+        holder.communicate("")
+
+    with run(HOLD, tmp_path / "build") as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with locked(tmp_path / "build", let_go):
+            assert names(tmp_path) == [".kci-build.lock"]
+    assert said == [f"waiting for another kci process that uses {tmp_path / 'build'}"]
+
+
+def test_who_waits_for_its_own_run_is_told_that(tmp_path: Path) -> None:
+    waits, said = threading.Event(), list[str]()
+
+    def told(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    def second() -> None:
+        with locked(tmp_path / "envs", told):
+            pass
+
+    with locked(tmp_path / "envs"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+    thread.join(60)
+    assert said == [f"waiting for another build of this run that uses {tmp_path / 'envs'}"]
+
+
+def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build")
+    writers = [run(ADD, target, name) for name in ("a", "b", "c")]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    for writer in writers:
+        writer.communicate()
+    assert len(names(target)) == 60
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    os.mkfifo(tmp_path / "made" / "pipe")
+    line = "import sys; from pathlib import Path; from kci.utils.atomic import flush; flush(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", line, tmp_path / "made"], check=True, timeout=60)

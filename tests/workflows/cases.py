@@ -1,0 +1,149 @@
+"""The option combinations whose rendered files are kept as golden files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from kci.workflows.extensions import NO_PARTS, OwnParts
+from kci.workflows.pins import Pin, shipped_pins
+from kci.workflows.render import Inputs, PublishJobs, render
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VERSION = "1.2.3"
+
+
+class Case(NamedTuple):
+    """Inputs and pins under a name."""
+
+    name: str
+    inputs: Inputs
+    pins: dict[str, Pin]
+    own: OwnParts = NO_PARTS
+
+    def files(self) -> dict[str, str]:
+        """What kci renders."""
+        return render(self.inputs, self.pins, VERSION, self.own)
+
+
+def _pinned() -> dict[str, Pin]:
+    pins = dict(shipped_pins())
+    pins["kci/build"] = Pin("0123456789abcdef0123456789abcdef01234567", "v1.4.0")
+    return pins
+
+
+OWN = OwnParts(
+    steps={
+        "before-build": """\
+# A license server that the sources need.
+- name: Log in
+  shell: bash
+  env:
+    SERVER: ${{ vars.SERVER }}
+  run: |
+    set -euo pipefail
+
+    echo "$SERVER" > "$RUNNER_TEMP/server"
+""",
+        "after-build": '- name: Tell how large it is\n  shell: bash\n  run: du -sh "$RUNNER_TEMP/kci-build"\n',
+        "before-merge": """\
+- name: Check out once more
+  uses: actions/checkout@0000000000000000000000000000000000000000 # v1.0.0
+  with:
+    persist-credentials: false
+""",
+        "after-merge": """\
+- name: Count
+  shell: bash
+  env:
+    TREE: ${{ steps.merge.outputs.tree }}
+  run: find "$TREE" -type f | wc -l
+""",
+    },
+    jobs="""\
+lint:
+  name: lint
+  runs-on: ubuntu-24.04
+  timeout-minutes: 5
+  permissions:
+    contents: read # check out
+  steps:
+    - name: Check out
+      uses: actions/checkout@0000000000000000000000000000000000000000 # v1.0.0
+      with:
+        persist-credentials: false
+
+    - name: Lint
+      shell: bash
+      run: make lint
+""",
+    job_ids=("lint",),
+)
+"""What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
+
+CASES = [
+    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins(), OWN),
+    Case(
+        "several",
+        Inputs(
+            names=("org/relu", "org/rms-norm"),
+            kernels=("kernels/a b", "kernels/c"),
+            branch="dev",
+            callers=1,
+            compiled=True,
+            part_jobs=1,
+            pr_tier="quick",
+            schedule_tier="nightly",
+            schedule="17 4 * * 1",
+            timezone="Europe/Paris",
+            tiers=("nightly", "quick"),
+        ),
+        _pinned(),
+    ),
+    Case(
+        "published",
+        Inputs(
+            names=("relu", "rms-norm"),
+            callers=1,
+            tested=True,
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+        ),
+        shipped_pins(),
+    ),
+    Case(
+        "own-machines",
+        Inputs(
+            names=("relu",),
+            forks="dispatch",
+            comment=True,
+            tested=True,
+            compiled=True,
+            nix=True,
+            install_nix=True,
+            part_jobs=2,
+            installer="uv",
+        ),
+        shipped_pins() | {"kci/build": Pin("", "ci/main", repository="acme/kci-fork")},
+    ),
+]
+"""Those that have golden files."""
+
+OTHERS = [
+    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned(), OWN),
+    Case(
+        "published-alone",
+        Inputs(
+            names=("relu",),
+            comment=True,
+            tested=True,
+            compiled=True,
+            part_jobs=1,
+            installer="pip",
+            publish=PublishJobs("hub", ("v*",), attest=False, sign=False),
+        ),
+        _pinned(),
+    ),
+    Case("compiled", Inputs(names=("relu",), compiled=True, comment=True), _pinned()),
+    Case("of-forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
+]
+"""Those that hold what is left of the templates to the same tests."""

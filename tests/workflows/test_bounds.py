@@ -1,0 +1,54 @@
+"""How large a run gets is counted when the files are rendered: 52, 75 and 300 kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError
+from kci.plan.workspace import open_workspace
+from kci.workflows.render import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE
+from kci.workflows.repository import RenderedFiles, grown, render_workflows
+from many_kernels import make_repository
+
+
+def render(root: Path) -> RenderedFiles:
+    return render_workflows(open_workspace([root]), root, [str(root)])
+
+
+def said(rendered: RenderedFiles) -> list[str]:
+    return [item.rule for item in rendered.diagnostics if item.rule not in ("KCI401",)]
+
+
+@pytest.mark.rule("KCI419", "KCI420", triggers=False)
+def test_the_52_kernels_of_a_real_repository_fit(tmp_path: Path) -> None:
+    rendered = render(make_repository(tmp_path, 52))
+    assert set(rendered.files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
+    assert said(rendered) == []
+    assert 'callers: "1"' in rendered.files[RELEASE_FILE]
+
+
+@pytest.mark.rule("KCI420", triggers=True)
+def test_75_kernels_fit_and_come_near(tmp_path: Path) -> None:
+    rendered = render(make_repository(tmp_path, 75))
+    assert set(said(rendered)) == {"KCI420"}
+    assert 'group = "image"' in rendered.diagnostics[-1].hint
+
+
+@pytest.mark.rule("KCI419", triggers=True)
+def test_300_kernels_need_groups(tmp_path: Path) -> None:
+    root = make_repository(tmp_path, 300)
+    with pytest.raises(FindingsError) as caught:
+        render(root)
+    assert {item.rule for item in caught.value.diagnostics} == {"KCI419"}
+    assert '"backend"' in caught.value.diagnostics[0].hint
+    (root / "kci.toml").write_text('[plan]\ngroup = "backend"\n')
+    rendered = render(root)
+    assert 'callers: "2"' in rendered.files[RELEASE_FILE]
+    assert "kernels-2:" in rendered.files[RELEASE_FILE]
+    assert max(len(text) for text in rendered.files.values()) < 25_000
+
+
+def test_room_for_growth() -> None:
+    assert [grown(number) for number in (0, 1, 4, 52, 160, 161)] == [0, 2, 5, 65, 200, 202]

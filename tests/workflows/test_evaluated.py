@@ -1,0 +1,70 @@
+"""Matrices of many kernels, evaluated with GitHub's own library: every leg is in one matrix, and none is too large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import read_yaml
+from github_library import evaluate
+from kci import PlanRequest, open_workspace, plan_run
+from kci.plan.github_limits import MAX_JOBS
+from many_kernels import make_repository
+from workflows.cases import GOLDEN
+
+pytestmark = [pytest.mark.network, pytest.mark.programs]
+
+RELEASE, KERNEL = ".github/workflows/kci.yml", ".github/workflows/kci-kernel.yml"
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "callers"),
+    [(3, "", 1), (75, '[plan]\ngroup = "backend"\n', 1), (300, '[plan]\ngroup = "backend"\n', 2)],
+)
+def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, settings: str, callers: int) -> None:
+    make_repository(tmp_path, count)
+    (tmp_path / "kci.toml").write_text(settings)
+    rendered = kci("render", "--output", tmp_path, tmp_path)
+    assert rendered.code == 0, rendered.stderr
+    release = read_yaml((tmp_path / RELEASE).read_text())["jobs"]
+    calling = {name: job for name, job in release.items() if "uses" in job}
+    assert len(calling) == callers
+    inner = read_yaml((tmp_path / KERNEL).read_text())["jobs"]["build"]["strategy"]
+
+    request = PlanRequest(callers=callers, fingerprints=False)
+    planned = plan_run(open_workspace([tmp_path]), request)
+    outputs = {"has-work": "true", "callers": planned.github_callers(callers, {})}
+    needs = {"needs": {"plan": {"outputs": outputs}}}
+    assert all(evaluate(*((job["if"], needs) for job in calling.values())))
+    matrices = evaluate(*((job["strategy"]["matrix"], needs) for job in calling.values()))
+    entries = [entry for matrix in matrices for entry in matrix["include"]]
+    assert all(1 <= len(matrix["include"]) <= 256 for matrix in matrices)
+    asked = [(job["with"]["work"], {"matrix": entry}) for job in list(calling.values())[:1] for entry in entries]
+    works = evaluate(*asked)
+    found = evaluate(*((inner["matrix"], {"inputs": {"work": work}}) for work in works))
+    parallel = evaluate(*((inner["max-parallel"], {"inputs": {"work": work}}) for work in works))
+    assert all(1 <= len(matrix["include"]) <= 256 for matrix in found)
+    assert all(isinstance(number, int) and number >= 1 for number in parallel)
+    legs = [(leg["kernel"], leg["name"]) for matrix in found for leg in matrix["include"]]
+    assert sorted(legs) == sorted((leg.kernel, leg.name) for leg in planned.plan.legs)
+    total = len(legs) + len(entries) + 2
+    assert total <= MAX_JOBS
+    print(f"{count} kernels: {callers} callers, {len(legs)} legs, {total} jobs")
+
+
+@pytest.mark.parametrize("case", ["one", "several"])
+def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
+    jobs = read_yaml((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
+    condition = jobs["record"]["if"].replace("!cancelled() && ", "")
+    needs = {"plan": {"outputs": {"has-work": "true"}}}
+    event = {"repository": {"default_branch": "main"}}
+    runs = [
+        {"event_name": "schedule", "ref_name": "main", "event": {"schedule": "5 3 * * 1"}},
+        {"event_name": "workflow_dispatch", "ref_name": "main", "event": event},
+        {"event_name": "workflow_dispatch", "ref_name": "topic", "event": event},
+    ]
+    asked = [(condition, {"github": run, "needs": needs}) for run in runs]
+    assert evaluate(*asked) == [True, True, False]
+    assert "needs.record.result == 'success'" in jobs["issues"]["if"]

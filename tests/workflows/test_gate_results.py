@@ -1,0 +1,138 @@
+"""The gate, where up to two jobs before it end badly: it always runs, and is green only if all did their part.
+
+act runs no job after a called workflow that failed, so here GitHub's own libraries decide which jobs run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from conftest import read_yaml
+from github_library import results_of_runs
+from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import TestLeg
+from kci.run.gate import judge, judge_jobs, read_results
+from kci.run.records import KernelRecord, RunPlan, TestRecord
+from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
+from kci.tree.manifest import Manifest
+from planning import leg
+from workflows.cases import GOLDEN
+
+pytestmark = [pytest.mark.network, pytest.mark.programs]
+
+TEST = TestLeg("merge", "merge", "cpu-x86_64-linux", "cpu", "x86_64-linux", ("torch-cpu",), ("own",), 30)
+ENDINGS = ("success", "failure", "cancelled")
+AT_ONCE = 2
+"""What one job hides another one can. With every combination a workflow of eight jobs takes three minutes."""
+GATES = ("kci", "status")
+"""What the job of the gate is called, by workflow."""
+
+
+def gated() -> Iterator[tuple[Path, str]]:
+    """The golden workflows that have a gate, with an event."""
+    for file in sorted(GOLDEN.glob("*/*.yml")):
+        if "/gate@" in file.read_text(encoding="utf-8"):
+            yield file, "push"
+
+
+def outputs(*, work: bool, tested: bool, releases: bool) -> dict[str, dict[str, str]]:
+    """What jobs say to later ones. What is tested without work is the tree of an earlier run."""
+    one, test = '{"include": [{"name": "x"}]}', f'{{"include": [{{"name": "x", "run": "{"" if work else 41}"}}]}}'
+    plan = {"has-work": str(work).lower(), "callers": f"[{one}, {one}]" if work else "[]", "tree-run": ""}
+    plan |= dict.fromkeys(("has-matrix", "has-parts", "has-links"), str(work).lower())
+    plan |= {"finish": one if work else '{"include": []}', "more-parts": "[]"}
+    plan |= {"kernel": "relu", "tests": test if tested else '{"include": []}'}
+    return {"plan": plan, "ready": {"has-releases": str(releases).lower(), "releases": one}}
+
+
+def every_run(jobs: list[str], event: str) -> list[dict[str, Any]]:
+    """Runs in which up to two jobs end badly, with something and nothing to do, cancelled at each moment or never."""
+    contexts = {"github": {"event_name": event}, "inputs": {}, "vars": {}}
+    return [
+        {
+            "endings": dict(zip(jobs, endings, strict=True)),
+            "outputs": outputs(work=work, tested=tested, releases=releases),
+            "begun": begun,
+            "contexts": contexts,
+        }
+        for endings in itertools.product(ENDINGS, repeat=len(jobs))
+        if len(jobs) - endings.count("success") <= AT_ONCE
+        for work, tested, releases in itertools.product((True, False), repeat=3)
+        for begun in (None, *range(len(jobs) + 1))
+        if work or not tested or "test" in jobs
+    ]
+
+
+def manifest(kernel: str) -> Manifest:
+    return Manifest(kernel, 1, (), (), (), complete=True)
+
+
+def with_results(text: str, results: dict[str, str]) -> str:
+    """What the gate is told."""
+    return re.sub(r"\$\{\{ needs\.([a-z0-9_-]+)\.result \}\}", lambda match: results[match[1]], text)
+
+
+def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
+    """The gate's verdict, with records as good as jobs that ended so can have left them."""
+    read = read_results(said)
+    if read["plan"] != "success":
+        return False
+    plan, ready = run["outputs"]["plan"], run["outputs"]["ready"]
+    merging = [job for job in results if job == "merge" or job.startswith("kernels")]
+    legs = tuple(leg("torch-cpu", job) for job in merging) if plan["has-work"] == "true" else ()
+    carried = msgspec.structs.replace(TEST, run="" if legs else "41")
+    tests = tuple(carried for job in results if job == "test" and "x" in plan["tests"])
+    records = {
+        job: KernelRecord(job, 1, complete=True, present=("torch-cpu",), manifest=manifest(job))
+        for job in merging
+        if results[job] != "skipped"
+    }
+    tested = TestRecord("merge", TEST.name, 1, True, tree=tree_under_test({}, ()))
+    passed = {("merge", TEST.name): tested} if results.get("test") != "skipped" else {}
+    index = TreeIndex({"merge": TreePlace("41", 1, manifest("merge"))})
+    rows = judge(RunUploads(RunPlan(1, "release", (), legs, (), tests=tests), records, passed, index))
+    return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
+
+
+APART = ("again",)
+"""The job of kci-publish.yml that is a run of its own."""
+
+
+@pytest.mark.parametrize(
+    ("file", "event"), [pytest.param(*one, id=f"{one[0].parent.name}/{one[0].stem}-{one[1]}") for one in gated()]
+)
+def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, event: str) -> None:
+    jobs = read_yaml(file.read_text(encoding="utf-8"))["jobs"]
+    (gate,) = [name for name in jobs if name in GATES]
+    (step,) = [step for step in jobs[gate]["steps"] if "/gate@" in step.get("uses", "")]
+    others = [name for name in jobs if name not in (gate, *APART)]
+    assert set(jobs[gate]["needs"]) == set(others), "a job that it does not need can fail unseen"
+    runs = every_run(others, event)
+    found = results_of_runs(file, runs)
+    wanted = {
+        json.dumps(run["outputs"]): results
+        for run, results in zip(runs, found, strict=True)
+        if {*run["endings"].values()} == {"success"} and run["begun"] is None
+    }
+    green = 0
+    for run, results in zip(runs, found, strict=True):
+        # What a part has not compiled the link compiles; how it ended says nothing.
+        due = wanted[json.dumps(run["outputs"])] | ({"parts": results["parts"]} if "parts" in results else {})
+        assert results[gate] == "success", "it was skipped, which GitHub takes for success"
+        verdict = is_green(with_results(step["with"]["results"], results), run, results)
+        left = {name for name in others if results[name] != due[name]}
+        # Whoever cancels a run can leave out a job of the repository's own that waits for others, and looking for what
+        # is ready where nothing is.
+        fine = {"lint"} if run["outputs"]["ready"]["has-releases"] == "true" else {"lint", "ready"}
+        assert verdict is (results == due) or (run["begun"] is not None and left <= fine), (run, results)
+        green += verdict
+    assert 0 < green < len(runs) / 2
+    print(f"{file.parent.name}/{file.name}, {event}: {len(runs)} runs, {green} of them green")

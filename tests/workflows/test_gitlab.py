@@ -1,0 +1,398 @@
+"""GitLab's file, and the child pipeline of a plan: a job for each leg, and for each kernel those that follow."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.runner import kci
+from conftest import read_yaml
+from kci.errors import UnsafeError
+from kci.matrix.variants import Kind
+from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
+from kci.workflows.gitlab import GITLAB_FILE, GitlabInputs, Purpose, child_pipeline, gitlab_data, render_gitlab
+from kci.workflows.render import PublishJobs
+from outside_tools import schema_errors
+from planning import leg
+
+HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
+RELU = '[general]\nname = "relu"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+
+
+@pytest.mark.parametrize(
+    ("variables", "base"),
+    [
+        ({}, None),
+        ({"KCI_BASE": "begun"}, "begun"),
+        ({"KCI_BASE": "begun", "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": "newest"}, "newest"),
+    ],
+)
+def test_a_merge_request_is_compared_with_what_it_is_merged_with(
+    tmp_path: Path, variables: dict[str, str], base: str | None
+) -> None:
+    """GitLab tells the target's newest commit where the pipeline is of the merged result, which has all of it."""
+    (tmp_path / "kci").write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\necho "{}"\n')
+    (tmp_path / "kci").chmod(0o755)
+    script = read_yaml(render_gitlab(GitlabInputs())[GITLAB_FILE])["kci-plan"]["script"][-1]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KCI_TIER": "pr", **variables}
+    subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
+    plan = (tmp_path / "calls").read_text().splitlines()[0].split()
+    assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
+
+
+def document(legs: list[Any], **more: Any) -> PlanDocument:
+    """A plan of some legs, of which every kernel is at a directory of its name."""
+    names = sorted({item.kernel for item in legs})
+    kernels = tuple(
+        KernelPlan(name, name, 1, tuple(variant for item in legs if item.kernel == name for variant in item.variants))
+        for name in names
+    )
+    return PlanDocument(
+        1, "release", CatalogName("c", "2026-08-20"), "0" * 40, bool(legs), kernels, tuple(legs), (), (), (), **more
+    )
+
+
+def jobs(text: str) -> dict[str, Any]:
+    """The jobs of a pipeline; valid by GitLab's schema."""
+    require_valid(text)
+    return named(text)
+
+
+def require_valid(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipeline.json"
+        file.write_text(json.dumps(read_yaml(text)))
+        assert schema_errors("gitlab-ci", [file]) == ""
+
+
+def named(text: str) -> dict[str, Any]:
+    found = read_yaml(text)
+    no_jobs = ("variables", "gate") if "variables" in found else ()
+    return {
+        name: job
+        for name, job in found.items()
+        if isinstance(job, dict) and not name.startswith(".") and name not in no_jobs and not name.endswith(": record")
+    }
+
+
+def gate_of(text: str) -> dict[str, Any]:
+    job: dict[str, Any] = read_yaml(text)["gate"]
+    return job
+
+
+def written(job: dict[str, Any], file: str) -> dict[str, Any]:
+    """The JSON that a job's script writes to a file."""
+    (line,) = (line for line in job["script"] if line.endswith(f"> {file}"))
+    found: dict[str, Any] = json.loads(shlex.split(line)[2])
+    return found
+
+
+def build_of(job: dict[str, Any]) -> str:
+    """The command that builds, without what looks at how it ends."""
+    (line,) = (line for line in job["script"] if "kci build" in line)
+    return str(line).removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
+
+
+def variants(count: int) -> list[str]:
+    return [f"torch2{index // 90}-cxx11-cu1{index % 90:02d}-x86_64-linux" for index in range(count)]
+
+
+def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
+    found = jobs(child_pipeline(document([leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b")])))
+    assert set(found) == {"a: torch-cpu", "a: torch-cuda", "b: torch-cpu", "a: merge", "b: merge"}
+    assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
+    assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
+    plan = written(found["a: merge"], "kci-planned.json")
+    assert plan["kernels"] == [{"name": "a", "path": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
+    assert build_of(found["a: torch-cpu"]) == (
+        "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts --output kci-build "
+        "--failures kci-artifacts --objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar "
+        "--stop-after 57 -- a"
+    )
+
+
+def test_images_limits_and_tags_are_the_plans() -> None:
+    legs = [
+        leg("torch-cpu", image="docker.io/x:1", timeout=77, max_jobs=3, cores=2),
+        leg("torch-cuda", runner=("self-hosted", "big")),
+        leg("torch-rocm", runner=RunnerGroup("amd", ("gpu",))),
+        leg("torch-xpu", runner=RunnerGroup("intel")),
+        leg("torch213-cxx11-cpu-aarch64-linux", system="aarch64-linux", runner=("ubuntu-24.04-arm",)),
+    ]
+    found = jobs(child_pipeline(document(legs)))
+    cpu = found["k: torch-cpu"]
+    assert (cpu["image"], cpu["timeout"], "tags" in cpu) == ("docker.io/x:1", "77 minutes", False)
+    assert build_of(cpu).startswith("NVCC_THREADS=2 kci build ")
+    assert " --jobs 3 " in build_of(cpu)
+    assert found["k: torch-cuda"]["tags"] == ["self-hosted", "big"]
+    assert found["k: torch-rocm"]["tags"] == ["gpu"]
+    assert found["k: torch-xpu"]["tags"] == ["intel"]
+    assert found["k: torch213-cxx11-cpu-aarch64-linux"]["tags"] == ["saas-linux-small-arm64"]
+
+
+def test_a_group_of_variants_is_one_job() -> None:
+    found = jobs(child_pipeline(document([leg("both", variants=("torch-cpu", "torch-cuda"))])))
+    assert "--variant torch-cpu --variant torch-cuda" in build_of(found["k: both"])
+
+
+def split_legs(parts: int) -> list[Leg]:
+    name = "torch213-cxx11-cpu-x86_64-linux"
+    shares = [(f"{name}.part{number}of{parts}", number) for number in range(1, parts + 1)]
+    legs = [leg(share, "a", variant=name, variants=(), part=number, parts=parts) for share, number in shares]
+    return [*legs, leg(name, "a", parts=parts, takes=tuple(share for share, _ in shares))]
+
+
+def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
+    found = jobs(child_pipeline(document([*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH)])))
+    *parts, link = (job for name, job in found.items() if "cpu-x86_64" in name)
+    assert [job["stage"] for job in (*parts, link)] == ["parts", "parts", "build"]
+    names = [f"a: {item.name}" for item in split_legs(2)]
+    assert [link["needs"], found["a: merge"]["needs"]] == [names[:2], [{"job": names[2], "artifacts": True}]]
+    assert link["when"] == "always", "a part that failed is compiled by the link"
+    for job in parts:
+        assert job["artifacts"]["paths"] == job["cache"]["paths"]
+        assert job["artifacts"]["when"] == "always", "a part that ended itself hands its objects on"
+        assert "--pack" not in build_of(job)
+    assert " --part 2/2 " in build_of(parts[1])
+    assert " --link " in build_of(link)
+    assert "cache" not in found["b: torch-cpu"]
+
+
+def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
+    link = list(jobs(child_pipeline(document(split_legs(51)))).values())[-2]
+    assert "--link" in build_of(link)
+    assert "needs" not in link
+
+
+def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB, Purpose.PUBLISH))["a: torch-cpu"]
+    assert job["cache"] == {
+        "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
+        "fallback_keys": ["objects.a.torch-cpu-$CI_DEFAULT_BRANCH"],
+        "paths": ["kci-objects/objects.a.torch-cpu.tar"],
+        "when": "always",
+    }
+    for variables, there in (({}, True), ({"CI_COMMIT_TAG": "v1"}, False)):
+        assert _after_first_line(job, variables) is there
+    assert _after_first_line(job, {"CI_COMMIT_TAG": "v1", "CI_COMMIT_REF_PROTECTED": "true"})
+
+
+def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
+    """Whether the objects of the cache are there when the build begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        pack = Path(folder) / job["cache"]["paths"][0]
+        pack.parent.mkdir()
+        pack.touch()
+        env = {"PATH": "/usr/bin:/bin", "CI_COMMIT_REF_NAME": "x", "CI_DEFAULT_BRANCH": "main", **variables}
+        done = subprocess.run(
+            ["sh", "-eu", "-c", job["script"][0]], cwd=folder, env=env, check=True, capture_output=True
+        )
+        assert (b"taking objects of x or main" in done.stdout) is pack.exists()
+        return pack.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "expected"),
+    [
+        ("all is well", 0, 0),
+        ("warning: this header is not finished: take care", 0, 0),
+        ("error: a compiler failed", 4, 4),
+        ("error: v is not finished: 3 of 9 objects are done", 4, 75),
+    ],
+)
+def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
+    tmp_path: Path, said: str, code: int, expected: int
+) -> None:
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")])))["a: torch-cpu"]
+    assert job["retry"] == {"max": 2, "when": "runner_system_failure", "exit_codes": 75}
+    (tmp_path / "kci").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {code}\n")
+    (tmp_path / "kci").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-e", "-c", "\n".join(job["script"])], cwd=tmp_path, env=env, check=False)
+    assert done.returncode == expected
+
+
+@pytest.mark.parametrize(("count", "listed"), [(50, True), (51, False)])
+def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for(count: int, listed: bool) -> None:
+    found = jobs(child_pipeline(document([leg(name) for name in variants(count)])))
+    assert ("needs" in found["k: merge"]) is listed
+    assert gitlab_data().max_needs == 50
+
+
+def test_300_legs_are_one_pipeline_within_gitlabs_bounds() -> None:
+    legs = [leg(name, f"kernel-{index}") for index in range(10) for name in variants(30)]
+    text = child_pipeline(document(legs))
+    assert len(jobs(text)) == 310
+    assert len(text.encode()) < 5_000_000
+
+
+def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "good")
+    (add_kernel(tmp_path / "bad") / "build.toml").write_text("[general]\nnme = 1\n")
+    done = kci("plan", tmp_path, "--format", "json")
+    assert done.code == 1
+    (tmp_path / "plan.json").write_text(done.stdout)
+    shown = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "plan.json", "--output", tmp_path)
+    assert shown.code == 0, shown.stderr
+    found = jobs(shown.stdout)
+    (bad,) = [name for name in found if name.endswith(": check")]
+    assert found[bad]["script"][-1] == "false"
+    assert "good: merge" in found
+
+
+def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
+    test = TestLeg("k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30)
+    found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
+    tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
+    assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
+    assert "--python" in tested["script"][-1]
+    assert published["script"][-1] == "kci publish kci-tree --kernel k"
+    assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
+    assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))
+    assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
+    assert published["environment"] == "hub"
+    assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
+
+
+def test_where_nothing_is_to_do_the_gate_says_so() -> None:
+    text = child_pipeline(document([]))
+    assert jobs(text) == {}
+    assert gate_of(text)["dependencies"] == []
+
+
+SKIPPED = tuple(Skipped("k", name, "the same") for name in ("torch-cpu", "torch-cuda"))
+
+
+def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
+    def kept(purpose: Purpose | None, *skipped: Skipped) -> dict[str, Any]:
+        plan = msgspec.structs.replace(document([leg("torch-rocm")]), skipped=skipped)
+        text = child_pipeline(plan, HUB, purpose)
+        gate = gate_of(text).get("cache", {}).get("policy")
+        return {"tree": jobs(text)["k: merge"].get("cache", {}).get("policy"), "list": gate}
+
+    assert kept(None) == {"tree": None, "list": None}, "a merge request"
+    assert kept(Purpose.KEEP) == {"tree": "push", "list": "pull-push"}
+    assert kept(Purpose.KEEP, *SKIPPED) == {"tree": "pull-push", "list": "pull-push"}
+    assert kept(Purpose.PUBLISH, *SKIPPED) == {"tree": "pull", "list": "pull"}, "a tag leaves what branches keep"
+
+
+def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_tested() -> None:
+    kernel = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
+    plan = msgspec.structs.replace(document([]), kernels=(kernel,), skipped=SKIPPED)
+    assert jobs(child_pipeline(plan, HUB, Purpose.KEEP)) == {}
+    assert jobs(child_pipeline(plan, HUB, Purpose.PUBLISH)).keys() == {"k: merge", "k: publish"}
+    test = TestLeg("k", "k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30, run="7")
+    tested = jobs(child_pipeline(msgspec.structs.replace(plan, tests=(test,)), HUB, Purpose.KEEP))
+    assert tested.keys() == {"k: merge", "k: test cuda-x86_64-linux"}
+    assert tested["k: merge"]["needs"] == []
+    assert written(tested["k: merge"], "kci-planned.json")["kernels"][0]["planned"] == ["torch-cpu", "torch-cuda"]
+
+
+def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> None:
+    plan = document([leg("torch-cpu", "a"), leg("torch-cpu", "b")])
+    text = child_pipeline(plan, HUB, Purpose.PUBLISH)
+    assert gate_of(text)["dependencies"] == ["a: record", "b: record"]
+    assert gate_of(text)["when"] == "always"
+    assert [item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]] == ["a", "b"]
+    publisher = jobs(text)["b: publish"]
+    assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == ["b"]
+    judged, sent = (
+        next(i for i, line in enumerate(publisher["script"]) if word in line) for word in ("kci gate", "kci publish")
+    )
+    assert judged < sent
+
+
+@pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
+def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
+    found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
+    script = build_of(found["k: torch-cpu"])
+    shown = subprocess.run(
+        ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[-2:] == ["--", path]
+
+
+@pytest.mark.parametrize("value", ["${{ github.token }}", "$[[ inputs.x ]]", "a\nb"])
+def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
+    with pytest.raises(UnsafeError):
+        child_pipeline(document([leg("torch-cpu", path=value)]))
+    with pytest.raises(UnsafeError):
+        child_pipeline(msgspec.structs.replace(document([leg("torch-cpu")]), tier=value))
+    with pytest.raises(UnsafeError):
+        render_gitlab(GitlabInputs(kernels=(value,)))
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    plan = document([leg("torch-cpu", "a"), leg("torch-cuda", "b")])
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=PlanDocument)
+    assert child_pipeline(plan) == child_pipeline(again)
+
+
+# --- the file ---
+
+
+def add_kernel(place: Path) -> Path:
+    package = place / "torch-ext" / place.name.replace("-", "_")
+    package.mkdir(parents=True)
+    general = f'name = "{place.name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+    (place / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
+    (package / "__init__.py").write_text("")
+    return place
+
+
+def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "kernels" / "one")
+    (tmp_path / ".git").mkdir()
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path, tmp_path / "kernels").code == 0
+    text = (tmp_path / GITLAB_FILE).read_text()
+    assert "#   kci render kernels --ci gitlab\n" in text
+    assert jobs(text).keys() == {"kci-plan", "kci"}
+    assert kci("render", "--ci", "gitlab", "--check", "--output", tmp_path).code == 0
+    (tmp_path / "kci.toml").write_text('[pull-request]\ntier = "all"\n')
+    checked = kci("render", "--ci", "gitlab", "--check", "--output", tmp_path)
+    assert (checked.code, "KCI401" in checked.stderr) == (1, True)
+    assert '+      variables: { KCI_TIER: "all"' in checked.stdout
+    (tmp_path / GITLAB_FILE).write_text(text + "# mine\n")
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path).code == 1
+
+
+@pytest.mark.rule("KCI454", triggers=True)
+def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "one")
+    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n")
+    done = kci("render", "--ci", "gitlab", "--output", tmp_path)
+    assert done.code == 0
+    assert "GitLab's file has nothing for `pull-request.comment` of kci.toml" in done.stderr
+
+
+@pytest.mark.rule("KCI454", triggers=False)
+def test_what_gitlab_has_jobs_for_is_not_told(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "one")
+    (tmp_path / "kci.toml").write_text('[pull-request]\ntier = "pr"\n')
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path).stderr == ""
+
+
+def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
+    without, with_hub = (
+        render_gitlab(GitlabInputs())[GITLAB_FILE],
+        render_gitlab(GitlabInputs(publish=HUB))[GITLAB_FILE],
+    )
+    assert "CI_COMMIT_TAG" not in without
+    assert with_hub.count("if: $CI_COMMIT_TAG") == 2
+    assert "--purpose" in without
+
+
+def test_a_plan_belongs_to_gitlab(tmp_path: Path) -> None:
+    assert kci("render", "--from-plan", tmp_path / "x").code == 2
+    missing = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
+    (tmp_path / "x").write_text("{}")
+    wrong = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
+    assert (missing.code, wrong.code) == (1, 1)
+    assert "kci plan --format json" in wrong.stderr

@@ -1,0 +1,227 @@
+"""What a repository adds to its workflows: where it goes, what it survives, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import add_package, read_yaml
+from workflows.cases import CASES
+
+RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
+STEP = '- name: Mine\n  shell: bash\n  run: |\n    echo "one\n\n\n    two"\n'
+JOBS = "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: make lint\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    add_kernel(tmp_path, "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def add_kernel(root: Path, name: str) -> None:
+    (root / name).mkdir()
+    general = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    (root / name / "build.toml").write_text(f"{general}[torch-noarch]\n")
+    add_package(root / name)
+
+
+def own(root: Path, name: str, text: str) -> None:
+    place = root / ".github" / "kci" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def steps(root: Path, path: str, job: str) -> list[str]:
+    return [step["name"] for step in read_yaml((root / path).read_text())["jobs"][job]["steps"]]
+
+
+def test_steps_go_where_their_file_says(repository: Path) -> None:
+    for point in ("before-build", "after-build", "before-merge", "after-merge"):
+        own(repository, f"{point}.yml", STEP.replace("Mine", point))
+    assert kci("render").code == 0
+    for path in (RELEASE, COMPAT):
+        assert steps(repository, path, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert steps(repository, RELEASE, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
+    add_kernel(repository, "second")
+    assert kci("render").code == 0
+    assert steps(repository, KERNEL, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert "before-build" not in (repository / RELEASE).read_text()
+
+
+def test_a_script_keeps_every_line(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    assert kci("render").code == 0
+    (step,) = (
+        s for s in read_yaml((repository / RELEASE).read_text())["jobs"]["build"]["steps"] if s["name"] == "Mine"
+    )
+    assert step["run"] == 'echo "one\n\n\ntwo"\n'
+
+
+def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    assert kci("render").code == 0
+    before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT)}
+    for file in (repository / ".github" / "kci").rglob("*.*"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    done = kci("render")
+    assert done.stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n", done.stderr
+    assert {path: (repository / path).read_bytes() for path in before} == before
+
+
+def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    kci("render")
+    assert kci("render").stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n"
+    assert kci("render", "--check").code == 0
+    own(repository, "before-build.yml", STEP.replace("two", "three"))
+    drifted = kci("render", "--check")
+    assert drifted.code == 1
+    assert '+          three"' in drifted.stdout
+    assert "KCI401" in drifted.stderr, "no edit of the file, so `kci render` writes it"
+    assert kci("render").code == 0
+
+
+def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> None:
+    own(repository, "jobs.yml", JOBS)
+    assert kci("render").code == 0
+    jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
+    assert jobs["lint"] == read_yaml(JOBS)["lint"]
+    assert jobs["kci"]["needs"] == ["plan", "build", "merge", "lint"]
+    assert jobs["kci"]["steps"][0]["with"]["results"].endswith(" lint=${{ needs.lint.result }}")
+    assert "lint" not in read_yaml((repository / COMPAT).read_text())["jobs"]
+
+
+@pytest.mark.rule("KCI423", triggers=True)
+def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
+    """`merge` is a job of the flat file only."""
+    needs = "needs: [merge]\n  if: ${{ !cancelled() && needs.merge.result == 'success' }}\n  runs-on"
+    own(repository, "jobs.yml", JOBS.replace("runs-on", needs))
+    assert kci("render").code == 0
+    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
+    assert results.endswith(" lint/merge=${{ needs.lint.result }}"), "the gate knows that nothing else decides of it"
+    add_kernel(repository, "second")
+    before = (repository / RELEASE).read_text()
+    refused = kci("render")
+    assert refused.code == 1
+    assert "job `lint` needs `merge`, which does not exist" in refused.stderr
+    assert (repository / RELEASE).read_text() == before
+    own(repository, "before-biuld.yml", STEP)
+    misspelled = kci("render")
+    assert "KCI423" in misspelled.stderr
+    assert "did you mean `before-build.yml`?" in misspelled.stderr
+
+
+SKIPPED = {
+    "no condition": "needs: [plan, merge]",
+    "a need that is a word": "needs: merge",
+    "a condition of its own": "needs: [merge]\n  if: github.event_name == 'push'",
+    "the condition that every job has": "needs: [merge]\n  if: ${{ success() && needs.merge.result == 'success' }}",
+    "another job of the repository's": "needs: [first]",
+}
+
+
+@pytest.mark.rule("KCI424", triggers=True)
+@pytest.mark.parametrize("how", SKIPPED)
+def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(repository: Path, how: str) -> None:
+    first = JOBS.replace("lint:", "first:").replace("runs-on", "needs: plan\n  runs-on")
+    own(repository, "jobs.yml", first + JOBS.replace("runs-on", f"{SKIPPED[how]}\n  runs-on"))
+    refused = kci("render")
+    assert refused.code == 1
+    assert refused.stderr.count("error[KCI424]") == 1
+    assert "`lint`" in refused.stderr
+    assert "write `if: ${{ !cancelled() && needs." in refused.stderr
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.rule("KCI424", triggers=False)
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("needs: [plan]", "lint/plan"),
+        ("needs: [plan, merge]\n  if: ${{ always() && needs.merge.result == 'success' }}", "lint/plan,merge"),
+        ("needs: [merge]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
+        ("needs: [merge]\n  if: failure()", "lint"),
+    ],
+)
+def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str, told: str) -> None:
+    own(repository, "jobs.yml", JOBS.replace("runs-on", f"{how}\n  runs-on"))
+    done = kci("render")
+    assert done.code == 0, done.stderr
+    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
+    assert results.endswith(f" {told}=${{{{ needs.lint.result }}}}")
+
+
+@pytest.mark.parametrize("taken", ["plan", "kci", "merge"])
+def test_a_job_with_the_id_of_one_of_kcis_is_an_error(repository: Path, taken: str) -> None:
+    own(repository, "jobs.yml", JOBS.replace("lint:", f"{taken}:"))
+    refused = kci("render")
+    assert refused.code == 1
+    assert f"kci has a job with the id `{taken}`" in refused.stderr
+
+
+@pytest.mark.rule("KCI423", triggers=False)
+def test_a_readme_is_no_part(repository: Path) -> None:
+    own(repository, "README.md", "# What these are\n")
+    assert kci("render").code == 0
+
+
+@pytest.mark.rule("KCI422", triggers=True)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("before-build.yml", "name: no list\n"),
+        ("before-build.yml", "[]\n"),
+        ("before-build.yml", "- name: neither\n"),
+        ("before-build.yml", "- {run: a, uses: b}\n"),
+        ("before-build.yml", "- {run: a\n"),
+        ("before-build.yml", "---\n- run: a\n"),
+        ("before-build.yml", "- run: a\n...\n"),
+        ("before-build.yml", "- run: |\n    a\n@@jobs@@\n"),
+        ("jobs.yml", "- run: a\n"),
+        ("jobs.yml", "lint: 1\n"),
+    ],
+)
+def test_what_cannot_be_put_into_a_file(repository: Path, name: str, text: str) -> None:
+    own(repository, name, text)
+    refused = kci("render")
+    assert refused.code == 1, refused.stdout
+    assert "KCI422" in refused.stderr
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.rule("KCI422", triggers=False)
+def test_steps_without_names_and_comments_are_fine(repository: Path) -> None:
+    own(repository, "before-build.yml", "# why\n- run: true\n- uses: ./.github/actions/login\n")
+    assert kci("render").code == 0
+
+
+def test_links_are_not_followed(repository: Path) -> None:
+    (repository / "elsewhere.yml").write_text(STEP)
+    (repository / ".github" / "kci").mkdir(parents=True)
+    (repository / ".github" / "kci" / "before-build.yml").symlink_to(repository / "elsewhere.yml")
+    assert kci("render").code == 5
+
+
+def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(repository: Path) -> None:
+    old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
+    own(repository, "before-build.yml", old)
+    kci("render")
+    text = (repository / RELEASE).read_text()
+    assert "2" * 40 not in text
+    assert text.count("actions/checkout@") == 3
+    for path in (RELEASE, COMPAT):
+        moved = (repository / path).read_text().replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0")
+        (repository / path).write_text(moved)
+    assert kci("render", "--check").code == 0
+    own(repository, "after-build.yml", STEP)
+    assert kci("render").code == 0
+    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / RELEASE).read_text(), "as a bot moved it"
+
+
+def test_the_golden_files_have_every_point() -> None:
+    (case,) = (case for case in CASES if case.name == "one")
+    assert set(case.own.steps) == {"before-build", "after-build", "before-merge", "after-merge"}

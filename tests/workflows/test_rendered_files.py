@@ -1,0 +1,86 @@
+"""What GitHub refuses, ignores or misreads in a workflow file, held against every file that kci renders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT, read_yaml
+from workflows.cases import CASES, OTHERS, Case
+
+FILES = [
+    pytest.param(case, path, id=f"{case.name}-{Path(path).stem}") for case in (*CASES, *OTHERS) for path in case.files()
+]
+MAX_BYTES, MAX_EXPRESSION, MAX_JOB_ID = 500_000, 21_000, 100
+CALL_KEYS = {"concurrency", "if", "name", "needs", "permissions", "secrets", "strategy", "uses", "with"}
+"""What a job that calls a workflow may have."""
+OUTPUT = re.compile(r"\b(steps|needs)\.([\w-]+)\.(?:outputs\.)?([\w-]+)")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a part of a file."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from texts(item)
+        case list():
+            for item in value:
+                yield from texts(item)
+
+
+def outputs_of(step: dict[str, Any], own: str) -> set[str] | None:
+    """What a step sets; None for an action of somebody else."""
+    reference = step.get("uses", "").partition("@")[0]
+    if reference.startswith(own):
+        action = read_yaml((ROOT / reference.removeprefix(own).strip("/") / "action.yml").read_text(encoding="utf-8"))
+        return set(action.get("outputs", ()))
+    return None if reference else set(re.findall(r"([\w-]+)=", step["run"]))
+
+
+@pytest.fixture
+def workflow(case: Case, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = read_yaml(case.files()[path])
+    return found
+
+
+@pytest.mark.parametrize(("case", "path"), FILES)
+def test_nothing_is_too_long(case: Case, path: str, workflow: dict[str, Any]) -> None:
+    assert len(case.files()[path].encode()) < MAX_BYTES
+    assert max(len(text) for text in texts(workflow) if "${{" in text) < MAX_EXPRESSION
+    assert all(len(job) <= MAX_JOB_ID and re.fullmatch(r"[A-Za-z_][\w-]*", job) for job in workflow["jobs"])
+
+
+@pytest.mark.parametrize(("case", "path"), FILES)
+def test_every_job_has_its_rights_a_limit_and_a_name(case: Case, path: str, workflow: dict[str, Any]) -> None:
+    assert workflow["permissions"] == {}
+    names = [job["name"].lower() for job in workflow["jobs"].values() if "${{" not in job["name"]]
+    assert len({*names, "kci"}) == len(names) + 1, "the required check is made in one place"
+    for job in workflow["jobs"].values():
+        assert "permissions" in job
+        assert set(job) <= CALL_KEYS if "uses" in job else job["timeout-minutes"]
+        ids = [step["id"].lower() for step in job.get("steps", ()) if "id" in step]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(("case", "path"), FILES)
+def test_what_is_read_is_set(case: Case, path: str, workflow: dict[str, Any]) -> None:
+    """GitHub evaluates an output that nobody sets to nothing."""
+    own = case.pins["kci/build"].repository or "kci/build"
+    for name, job in workflow["jobs"].items():
+        needs = [job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", [])
+        assert set(needs) < set(workflow["jobs"])
+        steps = {step["id"]: outputs_of(step, own) for step in job.get("steps", ()) if "id" in step}
+        for text in texts(job):
+            for of, source, read in OUTPUT.findall(text if "${{" in text or text == job.get("if") else ""):
+                if of == "needs":
+                    assert source in needs, f"{name} reads {source}"
+                    known = {"result", *workflow["jobs"][source].get("outputs", ())}
+                else:
+                    known = steps[source] or {read}
+                assert read in {*known, "outcome", "conclusion"}, f"{name} reads {of}.{source}.{read}"

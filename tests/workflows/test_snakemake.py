@@ -1,0 +1,309 @@
+"""The Snakefile of a plan, run by the real Snakemake: here, and on a real Slurm of one node."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from buildkit import noarch_kernel, program, write_tree
+from cli.runner import kci
+from kci.errors import UnsafeError
+from kci.tree.manifest import read_manifest
+from kci.workflows.snakemake import SNAKEFILE, SnakemakeInputs, render_snakemake
+from planning import leg, plan
+from split_kernel import SOURCES, VARIANT, SplitKernel
+from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
+
+SNAKEMAKE = Path(sys.executable).with_name("snakemake")
+OWN = f"{shlex.quote(sys.executable)} -m kci"
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not SNAKEMAKE.exists(), reason="snakemake is not installed"),
+]
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+
+def commit(folder: Path) -> None:
+    if not (folder / ".git").exists():
+        git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "kernels")
+
+
+def snakemake(folder: Path, *words: str, kci: str = OWN, only: str = "*", environment: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+    """Snakemake as a user starts it in the repository's root."""
+    return subprocess.Popen(
+        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), "--config", f"kci={kci}", f"only={only}"],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def run(folder: Path, *words: str, **how: object) -> tuple[int, str]:
+    started = snakemake(folder, *words, **how)  # type: ignore[arg-type]
+    said, _ = started.communicate()
+    return started.returncode, said
+
+
+def rendered(folder: Path, *kernels: str) -> str:
+    done = kci("render", *(folder / name for name in kernels), "--ci", "snakemake", "--output", folder)
+    assert done.code == 0, done.stderr
+    return (folder / SNAKEFILE).read_text()
+
+
+def jobs(said: str) -> list[str]:
+    """The rules that a run executed, in the order of their names."""
+    return sorted(re.findall(r"^(?:local)?rule (\w+):", said, re.MULTILINE))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One kernel of Python for two backends."""
+    noarch_kernel(tmp_path / "repo" / "just-python")
+    commit(tmp_path / "repo")
+    rendered(tmp_path / "repo", "just-python")
+    return tmp_path / "repo"
+
+
+EVERY = [
+    "all", "build_just_python_torch_cpu", "build_just_python_torch_cuda", "merge_just_python", "plan",
+    "verify_just_python",
+]  # fmt: skip
+
+
+def test_a_run_builds_what_changed_and_nothing_else(repository: Path) -> None:
+    code, said = run(repository)
+    assert code == 0, said
+    assert jobs(said) == EVERY
+    assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete
+    status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
+    assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
+    assert "Nothing to be done" in run(repository)[1]
+    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("more = 1\n")
+    assert jobs(run(repository)[1]) == EVERY
+
+
+def test_the_tree_is_that_of_kci_run(repository: Path, tmp_path: Path) -> None:
+    code, said = run(repository)
+    assert code == 0, said
+    done = kci("run", repository / "just-python", "--into", tmp_path / "tree", "--cache", tmp_path / "cache")
+    assert done.code == 0, done.stderr
+    made, own = repository / "kci-out" / "trees" / "just-python", tmp_path / "tree"
+    # The manifest, which has a digest in SHA256SUMS, says when a variant was built.
+    files = [
+        {path.relative_to(tree): path.read_bytes() for path in tree.glob("*/**/*") if path.is_file()}
+        for tree in (made, own)
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) > 4
+
+
+def test_a_narrowed_run_makes_a_whole_tree_of_what_it_names(repository: Path) -> None:
+    assert run(repository, only="*-cuda")[0] == 0
+    manifest = read_manifest(repository / "kci-out" / "trees" / "just-python")
+    assert [entry.variant for entry in manifest.present] == ["torch-cuda"]
+    code, said = run(repository)
+    assert code == 0
+    assert "build_just_python_torch_cuda" not in jobs(said)
+    assert len(read_manifest(repository / "kci-out" / "trees" / "just-python").present) == 2
+    code, said = run(repository, only="nothing-*")
+    assert code == 1
+    assert "no variant matches only='nothing-*'" in said
+
+
+def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: Path) -> None:
+    """Without retries the tree is not made; with one the leg is tried once more, and the others are not."""
+    fails = f'case "$*" in *torch-cuda*) test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 4; }};; esac'
+    own = program(tmp_path, "own", f'{fails}\nexec {OWN} "$@"')
+    code, said = run(repository, "--cores", "1", "--keep-going", kci=str(own))
+    assert code == 1
+    assert "build_just_python_torch_cuda" in said
+    assert not (repository / "kci-out" / "trees" / "just-python").exists()
+    code, said = run(repository, kci=str(own))
+    assert code == 0, said
+    assert jobs(said) == ["all", "build_just_python_torch_cuda", "merge_just_python", "verify_just_python"]
+    (tmp_path / "tried").unlink()
+    shutil.rmtree(repository / "kci-out")
+    code, said = run(repository, "--cores", "1", "--retries", "1", kci=str(own))
+    assert code == 0, said
+    assert jobs(said).count("build_just_python_torch_cuda") == 2
+
+
+def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_path: Path) -> None:
+    waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
+    first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
+    wait_for((tmp_path / "waits").exists, "the leg to begin")
+    wait_for((repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar").exists, "the other leg")
+    code, said = run(repository)
+    assert code == 1
+    assert "Directory cannot be locked" in said
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert run(repository, "--cores", "1", "--unlock")[0] == 0
+    code, said = run(repository, "--cores", "2", "--rerun-incomplete")
+    assert code == 0, said
+    assert "build_just_python_torch_cuda" in jobs(said)
+
+
+def test_a_kernel_with_an_error_is_red(repository: Path) -> None:
+    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("import numpy\n")
+    assert run(repository)[0] == 1
+    assert not (repository / "kci-out" / "trees" / "just-python").exists()
+
+
+HOSTILE = [
+    "$(touch pwned)",
+    "a;touch pwned",
+    "a'b",
+    'a"b',
+    "`touch pwned`",
+    "a b",
+    "-x",
+    "*",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path, name: str) -> None:
+    """A path of a kernel may have any of these; what kci is told is that path, as one word."""
+    noarch_kernel(tmp_path / "repo" / name)
+    commit(tmp_path / "repo")
+    rendered(tmp_path / "repo", name)
+    noted = program(tmp_path, "noted", f'printf "%s\\n" "$@" > {tmp_path}/words; exit 1')
+    artifact = "kci-out/artifacts/kci-just-python-torch-cpu.tar"
+    code, said = run(tmp_path / "repo", "--cores", "1", artifact, kci=str(noted))
+    assert code == 1
+    assert (tmp_path / "words").exists(), said
+    assert (tmp_path / "words").read_text().splitlines()[-1] == name
+    assert not list((tmp_path / "repo").glob("pwned"))
+
+
+@pytest.mark.parametrize("name", ["{input}", "a{b"])
+def test_a_brace_in_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    noarch_kernel(tmp_path / "repo" / name)
+    commit(tmp_path / "repo")
+    rendered(tmp_path / "repo", name)
+    code, said = run(tmp_path / "repo")
+    assert code == 1
+    assert "takes a brace in a name for a wildcard; rename it" in said
+
+
+@pytest.mark.parametrize("path", ["a\nb", "a\0b", "${{ x }}"])
+def test_an_expression_or_a_line_break_is_refused(path: str) -> None:
+    made = plan([leg(path=path)])
+    with pytest.raises(UnsafeError):
+        render_snakemake(SnakemakeInputs((".",), made, {}, {"k/torch213-cxx11-cpu-x86_64-linux": (1, 1)}))
+
+
+def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
+    """Names that differ only in signs stay apart, and Snakemake takes the file."""
+    folder = tmp_path / "repo"
+    for number in range(25):
+        noarch_kernel(folder / f"k-{number}")
+        build = folder / f"k-{number}" / "build.toml"
+        build.write_text(build.read_text().replace("just-python", f"k-{number}"))
+        (folder / f"k-{number}" / "torch-ext" / "just_python").rename(
+            folder / f"k-{number}" / "torch-ext" / f"k_{number}"
+        )
+    commit(folder)
+    rendered(folder)
+    code, said = run(folder, "--cores", "1", "--dry-run")
+    assert code == 0, said
+    assert len([name for name in jobs(said) if name.startswith("build_")]) == 50
+
+
+def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
+    """What a person asks of kci.toml is what Snakemake asks the cluster for."""
+    folder = write_tree(tmp_path / "repo", {f"split/{name}": text for name, text in SOURCES.items()})
+    limits = '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 3\nmax-jobs = 2\ntimeout-minutes = 77\n'
+    (folder / "kci.toml").write_text(limits + '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n')
+    commit(folder)
+    text = rendered(folder, "split")
+    code, said = run(folder, "--cores", "8", "--dry-run", only="*-cpu-x86_64-*")
+    assert code == 0, said
+    assert len([name for name in jobs(said) if name.startswith("build_split")]) == 4
+    assert "threads: 2" in text
+    assert "resources: mem_mb=30720, runtime=77" in text
+    assert "--part 2/3" in text
+    assert "--link" in text
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
+    split = SplitKernel(tmp_path)
+    (tmp_path / "kci.toml").write_text('[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n')
+    commit(tmp_path)
+    rendered(tmp_path, "split")
+    environment = {
+        **os.environ,
+        "CXX": str(split.compiler),
+        "KCI_CACHE": str(split.cache),
+        "KCI_COMPILER_CACHE": "ccache",
+    }
+    code, said = run(tmp_path, only=VARIANT, environment=environment)
+    assert code == 0, said
+    assert set(split.made().values()) == {1}
+    assert read_manifest(tmp_path / "kci-out" / "trees" / "split").complete
+
+
+def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> None:
+    """A GPU is asked for, and a test that fails is red."""
+    (repository / "kci.toml").write_text('[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
+    text = rendered(repository, "just-python")
+    assert re.search(r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: mem_mb=16384, runtime=60, gpu=1", text)
+    code, said = run(repository)
+    assert code == 1
+    assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
+    assert run(repository, only="torch-cpu")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with cluster(tmp_path_factory.mktemp("slurm")) as made:
+            yield made
+    except NoClusterError as error:
+        pytest.skip(f"Slurm does not start here: {error}")
+
+
+SUBMIT = "sbatch --parsable --cpus-per-task={threads} --mem={resources.mem_mb} --time={resources.runtime}"
+EXECUTORS = {
+    "slurm": (
+        "--executor",
+        "slurm",
+        "--slurm-status-command",
+        "squeue",
+        "--slurm-init-seconds-before-status-checks",
+        "2",
+    ),
+    "generic": ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", SUBMIT),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path, executor: str) -> None:
+    # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
+    real = shutil.which("srun", path=slurm.environment["PATH"])
+    program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
+    environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}
+    words = (*EXECUTORS[executor], "--jobs", "4", "--latency-wait", "30")
+    code, said = run(repository, *words, environment=environment)
+    assert code == 0, said
+    assert jobs(said) == EVERY
+    assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete
