@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one of kci's actions: run.sh ACTION, for actions/ACTION.py beside this script.
+# Runs one of kci's actions: run.sh ACTION, for src/kci/actions/ACTION.py.
 #
 # kci runs from the checkout that this script is part of, so the commit of the action is the version of the tool. What
 # it depends on is locked with hashes beside this script and installed once for each job: later actions of the job find
@@ -39,5 +39,6 @@ fi
 
 python=$environment/bin/python
 [ -x "$python" ] || python=$environment/Scripts/python.exe # on Windows
-# -E: variables such as PYTHONPATH that a workflow sets for its own code must not reach kci.
-exec "$python" -E -u "$here/$action.py"
+# -E: variables such as PYTHONPATH that a workflow sets for its own code must not reach kci. -P: nor must what lies in
+# the folder that the job is in.
+exec "$python" -E -P -u -m kci.actions "$action"

@@ -223,7 +223,7 @@ def run_workflow(
         subprocess.run(["git", "clone", "--quiet", "--bare", str(repository), str(clone)], check=True)
         places |= containers.places() | {"KCI_ACT_REPOSITORY": str(clone)}
     places |= github_names(repository, event, payload or {}) | {"KCI_ACT_WORKFLOW": str(repository / workflow)}
-    used = set(re.findall(r"uses: (kci/build(?:/[a-z]+)?)@v1\b", text))
+    used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
     places["KCI_ACT_ACTIONS"] = " ".join(sorted(name.replace("/", "-") for name in used))
     for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]

@@ -108,12 +108,10 @@ def ready(branch: Branch, run: Run, scratch: Path) -> tuple[list[str], str]:
     """What a run that publishes would publish, and what its gate says; act leaves out both if a called job failed."""
     (step,) = read_yaml((branch.repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
     given = {**step["with"], "results": "plan=success"}
-    code, said, output = action("gate", branch.runner, scratch, branch.repository, records=str(run.artifacts), **given)
+    code, said, output = action("gate", branch.runner, scratch, branch.repository, records=run.artifacts, **given)
     assert code == 0, said
     results = "plan=success kernels=failure ready=success publish=skipped"
-    code, said, _ = action(
-        "gate", branch.runner, scratch, branch.repository, records=str(run.artifacts), results=results
-    )
+    code, said, _ = action("gate", branch.runner, scratch, branch.repository, records=run.artifacts, results=results)
     assert code == 1, "the gate is red"
     return [item["kernel"] for item in releases(output)], said
 

@@ -13,6 +13,7 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_actions, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
+from action_inputs import inputs_of
 from buildkit import write_tree
 from cli.runner import kci
 from conftest import read_yaml
@@ -62,14 +63,18 @@ def repository(tmp_path: Path) -> Path:
     return made
 
 
-def action(name: str, runner: Runner, scratch: Path, cwd: Path, **inputs: str) -> tuple[int, str, str]:
+def action(
+    name: str, runner: Runner, scratch: Path, cwd: Path, records: Path | None = None, **inputs: str
+) -> tuple[int, str, str]:
     """An action on its own: act runs no job that needs a called workflow which failed, whatever its `if` says."""
+    if records and not (scratch / "kci-records").exists():
+        (scratch / "kci-records").symlink_to(records)
     output = scratch / f"output-{name}-{len(list(scratch.iterdir()))}"
     env = {key: os.environ[key] for key in ("PATH", "HOME")} | runner.env
     env |= {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(scratch), "GITHUB_RUN_ID": "1", "GITHUB_RUN_ATTEMPT": "1"}
-    env |= {f"KCI_INPUT_{key.upper()}": value for key, value in inputs.items()}
+    env |= inputs_of(**inputs)
     python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
-    command = [str(python), "-E", "-u", str(runner.checkout / "actions" / f"{name}.py")]
+    command = [str(python), "-E", "-P", "-u", "-m", "kci.actions", name]
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr, output.read_text() if output.exists() else ""
 
@@ -186,7 +191,7 @@ def test_a_release_that_leaves_out_what_is_published_asks_for_a_decision(
 
 
 def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:
-    records = str(run.artifacts)
+    records = run.artifacts
     (step,) = read_yaml((repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
     given = {**step["with"], "results": "plan=success"}
     code, said, output = action("gate", runner, scratch, repository, records=records, **given)

@@ -46,6 +46,7 @@ catalog = "catalog.toml"
 who = ["@acme/kernels"]
 """
 COMPAT = ".github/workflows/kci-compat.yml"
+AFTER = ["keep-schedule-enabled", "plan", "plan-retry", "record", "report"]
 LEGS = ["build relu torch213-cxx11-cpu-x86_64-linux", "build some-kernel torch-cpu"]
 REMOVED = "  const at::Tensor gone = input.removed_in_this_torch();\n"
 
@@ -137,7 +138,7 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     commit_all(place.repository)
 
     first = place.run()
-    ran = [*LEGS, "awake", "issues", "plan", "record", "suspects"]
+    ran = [*LEGS, *AFTER]
     assert first.jobs == dict.fromkeys(ran, "success"), first.log
     run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
     assert [item["leg"] for item in again["failed"]] == [item["leg"] for item in run["failed"]]
@@ -174,13 +175,13 @@ def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: 
     catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
     place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog)
     good = place.run()
-    jobs = dict.fromkeys(["awake", "build some-kernel torch-cuda", "issues", "plan", "record", "suspects"], "success")
+    jobs = dict.fromkeys(["build some-kernel torch-cuda", *AFTER], "success")
     assert good.jobs == jobs, good.log
     (run,) = place.history()
     assert run["passed"] == ["some-kernel torch-cuda x86_64-linux 2.13 13.4"]
     break_package(kernel)
     commit_all(place.repository)
-    for changes, again in ((["POST"], {"again some-kernel torch-cuda": "success"}), ([], {})):
+    for changes, again in ((["POST"], {"retry some-kernel torch-cuda": "success"}), ([], {})):
         broken = place.run()
         assert broken.jobs == jobs | again, broken.log
         assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
@@ -192,7 +193,7 @@ def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, 
     add_kernel(tmp_path / "repository", "some-kernel", ("rocm",))
     place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache")
     run = place.run()
-    assert run.jobs == {"awake": "success", "plan": "success"}, run.log
+    assert run.jobs == {"keep-schedule-enabled": "success", "plan": "success"}, run.log
 
 
 class WithTests:
@@ -220,9 +221,9 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers
     place, built, on_hardware = tested.place, f"some-kernel {WithTests.BUILT}", f"some-kernel {WithTests.TESTED}"
 
     broken = place.run(KCI_TEST_PYTHON=tested.python)
-    ran = ["awake", "build some-kernel torch-cuda", "issues", "plan", "record", "suspects"]
+    ran = ["build some-kernel torch-cuda", *AFTER]
     ran += ["test some-kernel cuda-x86_64-linux"]
-    assert broken.jobs == dict.fromkeys([*ran, "test-again some-kernel cuda-x86_64-linux"], "success"), broken.log
+    assert broken.jobs == dict.fromkeys([*ran, "test-retry some-kernel cuda-x86_64-linux"], "success"), broken.log
     run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
     assert [failure["leg"] for failure in again["failed"]] == [on_hardware]
     assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == ([on_hardware], [built])
@@ -248,7 +249,7 @@ def test_what_it_found_gets_there_out_of_a_called_workflow_too(shared_by_workers
     names = ("some-kernel", "other-kernel")
     ran = [f"build {name} torch-cuda" for name in names]
     ran += [f"watch-test {name} cuda-x86_64-linux" for name in names]
-    assert run.jobs == dict.fromkeys([*ran, "awake", "issues", "plan", "record", "suspects"], "success"), run.log
+    assert run.jobs == dict.fromkeys([*ran, *AFTER], "success"), run.log
     found, again = sorted(tested.place.history(), key=lambda item: item.get("look", 1))
     assert [failure["leg"] for failure in again["failed"]] == [f"some-kernel {WithTests.TESTED}"]
     assert [failure["leg"] for failure in found["failed"]] == [f"some-kernel {WithTests.TESTED}"]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from act.harness import commit_all
+from action_inputs import inputs_of
 from checkout import copy_checkout
 from cli.runner import kci_process
 from conftest import add_package
@@ -47,7 +48,7 @@ class Runner:
             name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_", "HOME", "LANG", "PATH"))
         }
         env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
-        env |= {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()} | (extra or {})
+        env |= inputs_of(**inputs) | (extra or {})
         done = subprocess.run(
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
             cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,

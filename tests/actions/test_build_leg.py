@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from actions.test_common import load
 from conftest import ROOT
+from kci.actions import build
+from kci.actions.common import INPUTS
 from kci.build.native.objects import PackHead, pack_objects
 from kci.build.request import read_part
 from kci.build.toolchains.compilers import ObjectUse
@@ -31,19 +33,20 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (tmp_path / "RUNNER_TEMP").mkdir()
     given = {"kernel": str(ROOT / "examples" / "rms-norm"), "variant": VARIANTS[0], "upload": "true",
              "container": "none", "objects": "objects.rms-norm.leg", "leg": "leg", "tier": "release"}  # fmt: skip
-    for name, value in given.items():
-        monkeypatch.setenv(f"KCI_INPUT_{name.upper()}", value)
-    module = load("build")
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # where msgspec looks for what a record's fields are
-    monkeypatch.setattr(module.signal, "signal", lambda *_: None)
-    return module
+    monkeypatch.setenv(INPUTS, json.dumps(given))
+    monkeypatch.setattr(build.signal, "signal", lambda *_: None)
+    return build
+
+
+def give_too(monkeypatch: pytest.MonkeyPatch, **inputs: str) -> None:
+    monkeypatch.setenv(INPUTS, json.dumps(json.loads(os.environ[INPUTS]) | inputs))
 
 
 def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> list[LegRequest]:
     """Have every build end itself with so many objects; the requests that it gets."""
     asked: list[LegRequest] = []
 
-    def build(_workspace: object, request: LegRequest, _log: Callable[[str], None]) -> None:
+    def build_it(_workspace: object, request: LegRequest, _log: Callable[[str], None]) -> None:
         asked.append(request)
         options, name = request.options, request.variant.name
         head = PackHead(kernel="rms-norm", variant=name, part=read_part(options.part) if options.part else None,
@@ -53,8 +56,8 @@ def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> 
         pack_objects(options.cache, 0.0, head, options.objects_to)
         raise UnfinishedBuildError(name, counts["there"], 9)
 
-    monkeypatch.setattr(script, "build_part", build)
-    monkeypatch.setattr(script.kci, "build_leg", build)
+    monkeypatch.setattr(script, "build_part", build_it)
+    monkeypatch.setattr(script.kci, "build_leg", build_it)
     return asked
 
 
@@ -67,7 +70,7 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ends(script, monkeypatch, there=3, found=0)
-    monkeypatch.setenv("KCI_INPUT_PART", "2/3")
+    give_too(monkeypatch, part="2/3")
     earlier = tmp_path / "RUNNER_TEMP" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
     pack_objects(tmp_path / "none", 0.0, PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0), earlier)
     script.main()
@@ -99,8 +102,7 @@ def test_the_variants_of_a_leg_share_its_time(
     asked = ends(script, monkeypatch, there=3, found=1)
     now = iter(range(1000, 10**6, 60))
     monkeypatch.setattr(script.time, "time", lambda: float(next(now)))
-    monkeypatch.setenv("KCI_INPUT_TIMEOUT", "350")
-    monkeypatch.setenv("KCI_INPUT_VARIANT", " ".join(VARIANTS))
+    give_too(monkeypatch, timeout="350", variant=" ".join(VARIANTS))
     with pytest.raises(SystemExit):
         script.main()
     first, second = (request.options.stop_after or 0 for request in asked)

@@ -1,37 +1,24 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
+from action_inputs import inputs_of
+from kci.actions import common, merge, plan, test
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.plan.github_limits import output_units
 from variants import CPU
 
-ACTIONS = Path(__file__).parents[2] / "actions"
 ARM = CPU.replace("x86_64", "aarch64")
 
 
-def load(name: str) -> ModuleType:
-    """An action's module under a name of its own: `build` and `common` are too common."""
-    sys.path.insert(0, str(ACTIONS))
-    try:
-        spec = importlib.util.spec_from_file_location(f"kci_action_{name}", ACTIONS / f"{name}.py")
-        assert spec
-        assert spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(ACTIONS))
-
-
-common, plan, merge = load("common"), load("plan"), load("merge")
+def give(**inputs: object) -> tuple[str, str]:
+    ((name, value),) = inputs_of(**inputs).items()
+    return name, value
 
 
 @pytest.fixture
@@ -122,29 +109,29 @@ def test_output_units_are_utf16() -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
 def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("KCI_INPUT_JOBS", value)
+    monkeypatch.setenv(*give(jobs=value))
     with pytest.raises(SystemExit, match="2"):
         common.count_input("jobs")
 
 
 def test_counts_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, count in (("1", 1), (" 9999 ", 9999), ("", None)):
-        monkeypatch.setenv("KCI_INPUT_JOBS", value)
+        monkeypatch.setenv(*give(jobs=value))
         assert common.count_input("jobs") == count
 
 
 @pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
 def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("KCI_INPUT_UPLOAD", value)
+    monkeypatch.setenv(*give(upload=value))
     with pytest.raises(SystemExit, match="2"):
         common.flag_input("upload", default="false")
 
 
 def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, flag in (("true", True), ("false", False)):
-        monkeypatch.setenv("KCI_INPUT_UPLOAD", value)
+        monkeypatch.setenv(*give(upload=value))
         assert common.flag_input("upload") is flag
-    monkeypatch.delenv("KCI_INPUT_UPLOAD")
+    monkeypatch.delenv("KCI_INPUTS")
     assert common.flag_input("upload", default="true") is True
 
 
@@ -178,7 +165,7 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     (earlier / "run-record.relu.1").mkdir(parents=True)
     (earlier / "run-record.relu.1" / "kci-record.json").write_text('{"schema": 2, "kernel": "relu"}')
     for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
-                        ("KCI_INPUT_EARLIER", earlier), ("KCI_INPUT_EARLIER_RUN", "7")):  # fmt: skip
+                        give(earlier=earlier, earlier_run="7")):  # fmt: skip
         monkeypatch.setenv(name, str(value))
     assert plan.trees_so_far().trees == {}
     assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
@@ -186,7 +173,6 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
 
 
 def test_a_tree_to_test_that_was_not_fetched_is_gone(tmp_path: Path) -> None:
-    test = load("test")
     assert test.fetched(tmp_path) == tmp_path
     with pytest.raises(FindingsError, match="the tree to test is gone"):
         test.fetched(tmp_path / "kci-tested")

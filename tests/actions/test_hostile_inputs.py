@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from act.harness import commit_all
 from act.test_workflow import add_kernel
-from actions.test_common import load
 from actions.test_inputs import ACTIONS, NAMES, read
+from kci.actions.common import INPUTS, run_action
 
 SHELL = "$(touch pwned)`touch pwned`'; touch pwned; '\"; touch pwned; \" && touch pwned | touch pwned"
 VALUES = {
@@ -28,8 +30,8 @@ FINE = {
     "artifacts": "nothing-here",
     "tree": "nothing-here",
     "results": "plan=success",
-    "records": "nothing-here",
-    "token": "ghs_x",
+    "step": "record",
+    "run": "7",
     "upload": "false",
     "allow-partial": "false",
     "into": "tree",
@@ -54,6 +56,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
         "GITHUB_SERVER_URL": f"file://{tmp_path}/nowhere",
         "GITHUB_REPOSITORY": "acme/kernels",
+        "GH_TOKEN": "ghs_x",
         "GITHUB_RUN_ID": "1",
         "GITHUB_RUN_ATTEMPT": "1",
         "HF_ENDPOINT": "http://127.0.0.1:9",
@@ -62,10 +65,6 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(repository)
     return repository
-
-
-def variable(name: str) -> str:
-    return f"KCI_INPUT_{name.upper().replace('-', '_')}"
 
 
 @pytest.mark.parametrize(("action", "given"), CASES, ids=[f"{action}-{given}" for action, given in CASES])
@@ -77,13 +76,11 @@ def test_a_value_stays_a_value(
     action: str,
     given: str,
 ) -> None:
-    for name, value in FINE.items():
-        monkeypatch.setenv(variable(name), value)
-    script = load(action)
+    module = import_module(f"kci.actions.{action}")
     for kind, value in VALUES.items():
-        monkeypatch.setenv(variable(given), value)
+        monkeypatch.setenv(INPUTS, json.dumps(FINE | {given: value}))
         with pytest.raises(SystemExit):
-            script.run_action(script.main)
+            run_action(module.main)
         said = "".join(capfd.readouterr())
         assert "Traceback" not in said, kind
         assert "\n::add-mask::" not in said, kind

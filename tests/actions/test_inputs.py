@@ -9,53 +9,48 @@ from typing import Any
 
 import pytest
 
-from actions.test_common import load
 from conftest import ROOT, read_yaml
+from kci.actions import schedule
+from kci.actions.common import INPUTS
 
-ACTIONS = sorted([ROOT / "action.yml", *ROOT.glob("[a-z]*/action.yml")])
-NAMES = [file.parent.name if file.parent != ROOT else "build" for file in ACTIONS]
-SCRIPT = re.compile(r'run: bash "\$GITHUB_ACTION_PATH/(?:\.\./)?actions/run\.sh" ([a-z]+)$', re.MULTILINE)
+ACTIONS = sorted([ROOT / "action.yml", *ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")])
+SCRIPT = re.compile(r'run: bash "\$GITHUB_ACTION_PATH/(?:\.\./)?(?:actions/)?run\.sh" ([a-z_]+)$', re.MULTILINE)
+NAMES = [SCRIPT.findall(file.read_text(encoding="utf-8"))[0] for file in ACTIONS]
 
 
 def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
-    """An action, the source of its scripts, and the environment that the scripts get."""
+    """An action, the source of what it runs, and the environment that this gets."""
     text = file.read_text(encoding="utf-8")
     action = read_yaml(text)
-    script, env = "", {}
-    for name in dict.fromkeys(SCRIPT.findall(text)):
-        *others, step = [step for step in action["runs"]["steps"] if step.get("run", "").endswith(f'run.sh" {name}')]
-        for other in others:  # of the same action, which differ in one number
-            assert {key for key, value in step["env"].items() if other["env"].get(key) != value} == {"KCI_INPUT_SLICE"}
-        script += (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8")
-        env |= step["env"]
-    if "history_branch()" in script:  # which two of them share
-        script += inspect.getsource(load("common").history_branch)
-    if "watched_run(" in script:
-        script += inspect.getsource(load("watched_results").watched_run)
-    return action, script, env
+    (name,) = SCRIPT.findall(text)
+    (step,) = [step for step in action["runs"]["steps"] if step.get("run", "").endswith(f'run.sh" {name}')]
+    source = (ROOT / "src" / "kci" / "actions" / f"{name}.py").read_text(encoding="utf-8")
+    if name != "schedule" and "watched_run(" in source:
+        source += inspect.getsource(schedule.watched_run)
+    elif name == "schedule":
+        source = source.replace(inspect.getsource(schedule.watched_run), "")
+    return action, source, step["env"]
 
 
 def test_every_action_is_looked_at() -> None:
-    scripts = {path.stem for path in (ROOT / "actions").glob("*.py")} - {
-        "common",
-        "install",
-        "watched_results",
-    }
-    assert set(NAMES) == scripts
+    modules = {path.stem for path in (ROOT / "src" / "kci" / "actions").glob("[a-z]*.py")} - {"common"}
+    assert set(NAMES) == modules
 
 
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
 def test_every_input_acts(file: Path) -> None:
-    action, script, env = read(file)
-    asked = set(re.findall(r'_input\(\s*"([a-z-]+)"', script))
-    handed = {name.removeprefix("KCI_INPUT_").lower().replace("_", "-"): text for name, text in env.items()}
-    for name in action["inputs"]:
-        if name in asked:
-            assert handed[name] == f"${{{{ inputs.{name} }}}}", name
-        else:
-            used = file.read_text(encoding="utf-8").count(f"inputs.{name} ")
-            assert used > (name in handed), f"the input {name} has no effect"
-    assert asked <= handed.keys(), "read, and never there"
+    action, source, env = read(file)
+    assert env[INPUTS] == "${{ toJSON(inputs) }}"
+    asked = set(re.findall(r'_input\(\s*"([a-z-]+)"', source))
+    assert asked <= action["inputs"].keys(), "read, and never there"
+    for name in action["inputs"].keys() - asked:
+        assert f"inputs.{name} " in file.read_text(encoding="utf-8"), f"the input {name} has no effect"
+
+
+def test_no_secret_is_an_input() -> None:
+    """All inputs are in one variable of the step that runs kci."""
+    for file in ACTIONS:
+        assert not [name for name in read(file)[0]["inputs"] if re.search("token|secret|password", name)]
 
 
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
@@ -78,7 +73,7 @@ def test_every_output_is_set(file: Path) -> None:
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
 def test_the_page_has_every_input_and_output(file: Path) -> None:
     """The page is generated; this is for a generator that would leave one out."""
-    title = "kci/build" if file.parent == ROOT else f"kci/build/{file.parent.name}"
+    title = "/".join(["kci/build", *file.parent.relative_to(ROOT).parts])
     page = (ROOT / "docs" / "actions.md").read_text(encoding="utf-8")
     (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     action = read_yaml(file.read_text(encoding="utf-8"))

@@ -64,7 +64,7 @@ def stale(name: str, pyproject: str) -> list[str]:
 def test_every_lock_is_for_an_action_and_is_held_to_something() -> None:
     assert sorted(path.name for path in LOCK.parent.glob("*.txt")) == NAMES
     named = {name.removeprefix("requirements-").removesuffix(".txt") for name in NAMES} - {"requirements"}
-    assert all((LOCK.parent / f"{action}.py").is_file() for action in named)
+    assert all((ROOT / "src" / "kci" / "actions" / f"{action}.py").is_file() for action in named)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -212,7 +212,7 @@ def test_windows_has_its_python_elsewhere_in_the_environment(tmp_path: Path) -> 
     (environment / "complete").touch()
     (tmp_path / "bin").mkdir()
     done = run_sh(ROOT, tmp_path, tmp_path / "bin")
-    assert done.stdout == f"ran -E -u {ROOT}/actions/plan.py\n"
+    assert done.stdout == "ran -E -P -u -m kci.actions plan\n"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from types import ModuleType
 import pytest
 
 from act.harness import commit_all
-from actions.test_common import load
+from action_inputs import inputs_of
 from buildkit import write_tree
+from kci.actions import gate, plan
+from kci.actions.common import run_action
 from kci.run.records import RECORD_FILE, KernelRecord, write_record
 
 HEAD = '[general]\nname = "{}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{}]\n'
@@ -26,7 +28,7 @@ SAID = "2 of 4 variants of the tier release are left out"
 
 def run_of(script: ModuleType) -> object:
     with pytest.raises(SystemExit) as ended:
-        script.run_action(script.main)
+        run_action(script.main)
     return ended.value.code
 
 
@@ -55,24 +57,24 @@ def test_plan_and_gate_say_what_the_release_leaves_out(
     commit_all(repository)
     monkeypatch.chdir(repository)
     (tmp_path / "temp").mkdir()
-    records, summary = tmp_path / "temp" / "kci-plan", tmp_path / "summary"
+    records, summary = tmp_path / "temp" / "kci-records", tmp_path / "summary"
     given = {
         "RUNNER_TEMP": tmp_path / "temp",
         "GITHUB_OUTPUT": tmp_path / "output",
         "GITHUB_STEP_SUMMARY": summary,
-        "KCI_INPUT_RESULTS": "plan=success",
-        "KCI_INPUT_RECORDS": records,
+        **inputs_of(results="plan=success"),
     }
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
-    assert run_of(load("plan")) == 0
+    assert run_of(plan) == 0
+    (tmp_path / "temp" / "kci-plan").rename(records)
     assert f"\n{SAID}" in capsys.readouterr().out
     told = summary.read_text()
     assert SAID in told
     summary.unlink()
     whole = KernelRecord("some-kernel", 1, complete=True, present=("torch-cpu", "torch-cuda"))
     write_record(records / "some-kernel" / RECORD_FILE, whole)
-    assert run_of(load("gate")) == 0, "it is said, and nothing is wrong"
+    assert run_of(gate) == 0, "it is said, and nothing is wrong"
     printed = capsys.readouterr().out
     (notice,) = [line for line in printed.splitlines(keepends=True) if line.startswith("::notice title=Left out::")]
     assert SAID in notice

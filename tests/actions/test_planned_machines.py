@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from act.harness import commit_all
-from actions.test_common import load
+from action_inputs import inputs_of
 from buildkit import write_tree
 from conftest import add_package
+from kci.actions import plan
+from kci.actions.common import run_action
 
 BUILD = """
 [general]
@@ -52,16 +54,14 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     given = {
         "RUNNER_TEMP": tmp_path / "temp",
         "GITHUB_OUTPUT": tmp_path / "output",
-        "KCI_INPUT_ONLY": "torch213-*x86_64-linux",
-        "KCI_INPUT_MACHINES": "own" if where == "of ones own" else "all",
+        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all"),
         "KCI_FORK": str(where == "for a fork").lower(),
     }
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(repository)
-    script = load("plan")
     with pytest.raises(SystemExit) as ended:
-        script.run_action(script.main)
+        run_action(plan.main)
     assert ended.value.code == 0
     said = "".join(capsys.readouterr())
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"

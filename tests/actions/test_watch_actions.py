@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from act.harness import STAND_INS
+from action_inputs import inputs_of
 from cli.runner import Result
 from conftest import ROOT
 from forked import fork_server
@@ -35,7 +36,7 @@ backend = "cpu"
 depends = ["torch"]
 src = ["a.cpp"]
 """
-BOT = "github-actions[bot]"
+SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 
 
@@ -62,15 +63,18 @@ class Watch:
             "RUNNER_TEMP": str(folder / "temp"),
             "KCI_ACT_ISSUES": str(folder / "issues.json"),
             "GH_TOKEN": "token",
-            "KCI_INPUT_TOKEN": "token",
-            "KCI_INPUT_BRANCH": "kci-history",
-            "KCI_INPUT_AUTHOR": BOT,
         }
 
-    def act(self, action: str, **inputs: str) -> Result:
-        env = self.env | {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()}
-        script = ROOT / "actions" / f"{action}.py"
-        return Result(*fork_server().run(script=script, folder=self.repository, environment=env))
+    def step(self, name: str) -> Result:
+        env = self.env | inputs_of(step=name)
+        return Result(*fork_server().run("schedule", script=SCRIPT, folder=self.repository, environment=env))
+
+    def uploaded(self, run: int) -> Path:
+        """What the legs of a run have uploaded, where the step before puts it."""
+        place = self.folder / "temp" / "kci-results"
+        place.unlink(missing_ok=True)
+        place.symlink_to(self.folder / f"results-{run}")
+        return place
 
     def record(self, run: int, *outcomes: LegOutcome) -> Result:
         """Record a run of a kernel for each outcome."""
@@ -82,7 +86,8 @@ class Watch:
                 system="x86_64-linux", outcome=outcome, error="error: gone" if outcome is LegOutcome.FAILED else "",
             )  # fmt: skip
             (results / f"{number}.json").write_bytes(msgspec.json.encode(made))
-        return self.act("record", results=str(results))
+        self.uploaded(run)
+        return self.step("record")
 
     def issues(self) -> list[tuple[str, str]]:
         place = self.folder / "issues.json"
@@ -102,7 +107,7 @@ def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
     for run in (1, 2):
         done = watch.record(run, FAILED, PASSED)
         assert done.stdout == "2 results, 1 new file in the history\n", done.stderr
-    done = watch.act("decide")
+    done = watch.step("report")
     assert done.code == 0, done.stderr
     assert done.stdout == "opened: kernel-0: gone\n"
     assert watch.issues() == [("open", "kernel-0: gone")]
@@ -110,18 +115,16 @@ def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
     site = watch.folder / "temp" / "kci-report"
     assert (site / "index.html").is_file()
     assert str(site) in (watch.folder / "output").read_text()
-    assert watch.act("decide").stdout == ""
+    assert watch.step("report").stdout == ""
     watch.record(3, PASSED, PASSED)
-    assert watch.act("decide").stdout == "closed #1: kernel-0: gone\n"
+    assert watch.step("report").stdout == "closed #1: kernel-0: gone\n"
 
 
-@pytest.mark.parametrize("by", ["settings", "input"])
-def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch, by: str) -> None:
+def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch) -> None:
     for run in (1, 2):
         watch.record(run, FAILED)
-    if by == "settings":
-        (watch.repository / "kci.toml").write_text("[schedule.issues]\ncarry-out = false\n")
-    done = watch.act("decide", **({"dry_run": "true"} if by == "input" else {}))
+    (watch.repository / "kci.toml").write_text("[schedule.issues]\ncarry-out = false\n")
+    done = watch.step("report")
     assert done.code == 0, done.stderr
     assert done.stdout.startswith("open ")
     assert watch.issues() == []
@@ -137,15 +140,13 @@ def test_a_result_that_cannot_be_read_is_said_and_the_others_are_recorded(watch:
 
 
 def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:
-    assert (
-        watch.act("record", results=str(watch.folder / "missing")).stdout == "0 results, 0 new files in the history\n"
-    )
+    assert watch.step("record").stdout == "0 results, 0 new files in the history\n"
 
 
 # --- the second look --------------------------------------------------------------------------------------------------
 
 
-def planned(watch: Watch, *kernels: str) -> Path:
+def planned(watch: Watch, *kernels: str) -> None:
     """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a machine."""
     legs = [
         {
@@ -164,10 +165,9 @@ def planned(watch: Watch, *kernels: str) -> Path:
         for name in kernels
     ]  # fmt: skip
     plan = {"schema": 1, "tier": "compat", "kernels": [], "legs": legs, "left_out": [], "tests": tests}
-    place = watch.folder / "records" / "run-plan.1" / "kci-plan.json"
+    place = watch.folder / "temp" / "kci-records" / "run-plan.1" / "kci-plan.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(plan))
-    return watch.folder / "records"
 
 
 def outputs(watch: Watch) -> dict[str, str]:
@@ -175,19 +175,20 @@ def outputs(watch: Watch) -> dict[str, str]:
     return {name: value for name, _, value in found}
 
 
-def suspects(watch: Watch, run: int, records: Path) -> Result:
+def suspects(watch: Watch, run: int) -> Result:
     (watch.folder / "output").write_text("")
-    return watch.act("suspects", results=str(watch.folder / f"results-{run}"), records=str(records))
+    watch.uploaded(run)
+    return watch.step("retry")
 
 
 def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
-    records = planned(watch, "kernel-0", "kernel-1")
+    planned(watch, "kernel-0", "kernel-1")
     for run in (1, 2):
         watch.record(run, PASSED, PASSED)
-    assert suspects(watch, 2, records).stdout == "0 suspects, 0 jobs to look again\n"
+    assert suspects(watch, 2).stdout == "0 suspects, 0 jobs to look again\n"
     assert outputs(watch)["has-work"] == outputs(watch)["has-legs"] == "false"
     watch.record(3, FAILED, PASSED)
-    done = suspects(watch, 3, records)
+    done = suspects(watch, 3)
     assert done.code == 0, done.stderr
     assert done.stdout == "kernel-0 torch-cpu x86_64-linux - -\n1 suspect, 1 job to look again\n"
     told = outputs(watch)
@@ -197,7 +198,7 @@ def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
     assert (caller["kernel"], len(caller["work"]["matrix"]["include"])) == ("kernel-0", 1)
     on_hardware = watch.folder / "results-3" / "0.json"
     on_hardware.write_text(json.dumps(json.loads(on_hardware.read_text()) | {"hardware": True}))
-    assert suspects(watch, 3, records).code == 0
+    assert suspects(watch, 3).code == 0
     told = outputs(watch)
     assert (told["has-work"], told["has-legs"]) == ("true", "false")
     assert [test["kernel"] for test in json.loads(told["tests"])["include"]] == ["kernel-0"]
@@ -205,30 +206,26 @@ def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
     assert (caller["kernel"], caller["work"]["matrix"]["include"]) == ("kernel-0", [])
     assert len(caller["work"]["tests"]["include"]) == 1
     watch.record(4, FAILED, PASSED)
-    assert suspects(watch, 4, records).stdout == "0 suspects, 0 jobs to look again\n", (
-        "the run before was the first look"
-    )
+    assert suspects(watch, 4).stdout == "0 suspects, 0 jobs to look again\n", "the run before was the first look"
 
 
 def test_without_a_plan_or_a_history_that_can_be_read_it_says_so(watch: Watch) -> None:
     watch.record(1, FAILED)
-    done = suspects(watch, 1, watch.folder / "nowhere")
+    done = suspects(watch, 1)
     assert (done.code, "there is no plan of this run" in done.stdout + done.stderr) == (1, True)
-    records = planned(watch, "kernel-0")
+    planned(watch, "kernel-0")
     watch.env["GIT_CONFIG_GLOBAL"] = os.devnull
     watch.env["GITHUB_SERVER_URL"] = "http://127.0.0.1:9"
-    done = suspects(watch, 1, records)
+    done = suspects(watch, 1)
     assert (done.code, "127.0.0.1" in done.stdout + done.stderr) == (1, True)
 
 
 def test_a_second_look_that_fails_opens_the_issue_in_the_same_run(watch: Watch) -> None:
     watch.record(1, PASSED)
     watch.record(2, FAILED)
-    assert watch.act("decide").stdout == ""
+    assert watch.step("report").stdout == ""
     again = watch.folder / "results-2" / "again.json"
     first = json.loads((watch.folder / "results-2" / "0.json").read_text())
     again.write_text(json.dumps(first | {"look": 2}))
-    assert (
-        watch.act("record", results=str(watch.folder / "results-2")).stdout == "2 results, 1 new file in the history\n"
-    )
-    assert watch.act("decide").stdout == "opened: kernel-0: gone\n"
+    assert watch.step("record").stdout == "2 results, 1 new file in the history\n"
+    assert watch.step("report").stdout == "opened: kernel-0: gone\n"

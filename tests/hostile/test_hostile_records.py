@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -19,9 +20,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from actions.test_common import load
+from action_inputs import inputs_of
 from buildkit import noarch_kernel
 from cli.runner import Result, kci
+from kci.actions.common import run_action
 from kci.errors import FindingsError, UnsafeError
 from kci.plan.plan import KernelPlan
 from kci.run.records import KernelRecord, RunPlan, TestRecord, VariantFailure
@@ -92,13 +94,16 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temp").mkdir()
 
 
+RECORDS = "temp/kci-records"
+"""Where the action has fetched the records of a run."""
+
+
 def action(name: str, **inputs: str | Path) -> Result:
     """Run an action here."""
-    script, out = load(name), io.StringIO()
-    given = {f"KCI_INPUT_{key.upper()}": str(value) for key, value in inputs.items()}
+    module, out = import_module(f"kci.actions.{name}"), io.StringIO()
     try:
-        with mock.patch.dict(os.environ, given), redirect_stdout(out), redirect_stderr(out):
-            script.run_action(script.main)
+        with mock.patch.dict(os.environ, inputs_of(**inputs)), redirect_stdout(out), redirect_stderr(out):
+            run_action(module.main)
     except SystemExit as ended:
         return Result(int(ended.code or 0), out.getvalue(), "")
     raise AssertionError("an action ends its process")
@@ -106,11 +111,11 @@ def action(name: str, **inputs: str | Path) -> Result:
 
 def gate(folder: Path) -> Result:
     """The gate of a run whose one leg is fine; a record that is there already is the hostile one."""
-    records = folder / "records"
+    records = folder / RECORDS
     for name, good in {"kci-plan.json": PLAN, "kci-record.json": RECORD}.items():
         if not os.path.lexists(records / name):
             (records / name).write_bytes(good)
-    return action("gate", results="plan=success", records=records)
+    return action("gate", results="plan=success")
 
 
 def merge_action(folder: Path) -> Result:
@@ -161,10 +166,10 @@ RESULT = (
 )
 
 PLACES: dict[str, Place] = {
-    "the record of a kernel, by the gate": Place(RECORD, "records/kci-record.json", gate),
-    "the record of a test, by the gate": Place(TEST, "records/kci-test.json", gate),
-    "the index of trees, by the gate": Place(INDEX, "records/kci-trees.json", gate),
-    "the plan of a run, by the gate": Place(PLAN, "records/kci-plan.json", gate),
+    "the record of a kernel, by the gate": Place(RECORD, f"{RECORDS}/kci-record.json", gate),
+    "the record of a test, by the gate": Place(TEST, f"{RECORDS}/kci-test.json", gate),
+    "the index of trees, by the gate": Place(INDEX, f"{RECORDS}/kci-trees.json", gate),
+    "the plan of a run, by the gate": Place(PLAN, f"{RECORDS}/kci-plan.json", gate),
     "why a variant failed, by the merge": Place(FAILURE, "artifacts/kci-failure-x.json", merge_action),
     "a result, by kci compat record": Place(
         RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--remote", folder / "h")
@@ -288,9 +293,10 @@ def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spo
 def lying_record(folder: Path, **changes: object) -> Result:
     folder.mkdir()
     said = msgspec.json.decode(RECORD) | changes
-    (folder / "records").mkdir()
-    (folder / "records" / "kci-record.json").write_bytes(msgspec.json.encode(said))
-    return gate(folder)
+    (folder / RECORDS).mkdir(parents=True)
+    (folder / RECORDS / "kci-record.json").write_bytes(msgspec.json.encode(said))
+    with mock.patch.dict(os.environ, {"RUNNER_TEMP": str(folder / "temp")}):
+        return gate(folder)
 
 
 def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:

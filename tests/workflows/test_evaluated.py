@@ -67,4 +67,4 @@ def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
     ]
     asked = [(condition, {"github": run, "needs": needs}) for run in runs]
     assert evaluate(*asked) == [True, True, False]
-    assert "needs.record.result == 'success'" in jobs["issues"]["if"]
+    assert "needs.record.result == 'success'" in jobs["report"]["if"]

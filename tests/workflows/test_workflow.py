@@ -132,8 +132,8 @@ def test_triggers_and_concurrency() -> None:
 
 MAY_WRITE = {
     "record": {"contents"},
-    "issues": {"issues"},
-    "awake": {"actions"},
+    "report": {"issues"},
+    "keep-schedule-enabled": {"actions"},
 }
 """The jobs of the scheduled workflow that may write, and what."""
 
@@ -204,22 +204,22 @@ def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
     compat = parsed(case_of("of-forks").files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
     jobs = compat["jobs"]
-    assert set(jobs) == {"plan", "build", "suspects", "again", "record", "issues", "awake"}
-    assert jobs["build"]["continue-on-error"] is jobs["again"]["continue-on-error"] is True
+    assert set(jobs) == {"plan", "build", "plan-retry", "retry", "record", "report", "keep-schedule-enabled"}
+    assert jobs["build"]["continue-on-error"] is jobs["retry"]["continue-on-error"] is True
     build = next(step["with"] for step in jobs["build"]["steps"] if step.get("uses", "").startswith("kci/build@"))
     assert (build["results"], build["upload"]) == ("true", "false")
     assert inputs_of_plan(jobs)["allow-empty"] == "true"
-    again = next(step["with"] for step in jobs["again"]["steps"] if step.get("uses", "").startswith("kci/build@"))
-    assert again == build | {"again": "true"}
-    assert jobs["again"]["strategy"]["matrix"] == "${{ fromJSON(needs.suspects.outputs.matrix) }}"
-    assert jobs["record"]["needs"] == ["plan", "build", "suspects", "again"]
+    retry = next(step["with"] for step in jobs["retry"]["steps"] if step.get("uses", "").startswith("kci/build@"))
+    assert retry == build | {"retry": "true"}
+    assert jobs["retry"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan-retry.outputs.matrix) }}"
+    assert jobs["record"]["needs"] == ["plan", "build", "plan-retry", "retry"]
     assert "!cancelled()" in jobs["record"]["if"]
-    assert jobs["awake"]["if"] == "${{ github.event_name == 'schedule' }}"
+    assert jobs["keep-schedule-enabled"]["if"] == "${{ github.event_name == 'schedule' }}"
     assert "60 days" in CASES[0].files()[COMPAT_FILE]
     several = parsed(case_of("several").files()[COMPAT_FILE])
-    assert several["jobs"]["record"]["needs"] == ["plan", "kernels", "suspects", "again"]
+    assert several["jobs"]["record"]["needs"] == ["plan", "kernels", "plan-retry", "retry"]
     assert several["jobs"]["kernels"]["with"]["watch"] is True
-    assert several["jobs"]["again"]["with"] == several["jobs"]["kernels"]["with"] | {"again": True}
+    assert several["jobs"]["retry"]["with"] == several["jobs"]["kernels"]["with"] | {"retry": True}
     called = parsed(case_of("several").files()[KERNEL_FILE])
     assert called["jobs"]["build"]["continue-on-error"] == "${{ inputs.watch }}"
     assert "!inputs.watch" in called["jobs"]["merge"]["if"]
@@ -231,7 +231,7 @@ def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
             if name in MAY_WRITE:
                 used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
                 own = case.pins["kci/build"].repository or "kci/build"
-                allowed = {"actions/checkout", *(f"{own}/{action}" for action in ("record", "decide"))}
+                allowed = {"actions/checkout", f"{own}/actions/schedule"}
                 assert used <= allowed
 
 
@@ -256,13 +256,13 @@ def test_every_kernel_is_called_on_its_own() -> None:
     assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE}
     for path in (RELEASE_FILE, COMPAT_FILE):
         jobs = parsed(files[path])["jobs"]
-        last = {"kci", "lint"} if path == RELEASE_FILE else {*MAY_WRITE, "suspects", "again"}
+        last = {"kci", "lint"} if path == RELEASE_FILE else {*MAY_WRITE, "plan-retry", "retry"}
         assert set(jobs) == {"plan", "kernels-1", "kernels-2", *last}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
         assert inputs_of_plan(jobs)["callers"] == "2"
         called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
-        assert set(given) | {"watch", "again", "ref"} == set(called[True]["workflow_call"]["inputs"])
+        assert set(given) | {"watch", "retry", "ref"} == set(called[True]["workflow_call"]["inputs"])
         granted = jobs["kernels-1"]["permissions"]
         for job in called["jobs"].values():
             assert job["permissions"].items() <= granted.items(), "a called workflow gets no more than its caller has"
@@ -348,7 +348,7 @@ def test_what_talks_about_pull_requests_is_off_by_default_and_checks_out_nothing
     }
     (job,) = comment["jobs"].values()
     own = [step["uses"].partition("@")[0] for step in job["steps"]]
-    assert own == ["acme/kci-fork/talk"], "no checkout, no script, no artifact on the disk"
+    assert own == ["acme/kci-fork/actions/pull-request"], "no checkout, no script, no artifact on the disk"
     assert job["if"] == "${{ github.event.workflow_run.event == 'pull_request' }}"
     assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
     assert job["concurrency"] == {"group": "kci-comment", "cancel-in-progress": False, "queue": "max"}

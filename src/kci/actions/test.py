@@ -7,13 +7,12 @@ import tempfile
 from pathlib import Path
 
 import kci
-from common import (
+from kci.actions.common import (
     add_table,
     fail,
     flag_input,
     group,
     required_input,
-    run_action,
     runner_temp,
     set_output,
     show,
@@ -22,6 +21,7 @@ from common import (
     warn,
     words_input,
 )
+from kci.actions.schedule import upload_results, watched_run
 from kci.build.toolchains.downloads import SeldomTransfers
 from kci.cli._output import print_error
 from kci.errors import first_error
@@ -33,7 +33,6 @@ from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
 from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import unpack_legs, watch_hardware
-from watched_results import upload_results, watched_run
 
 
 def main() -> None:
@@ -120,7 +119,3 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
                 print(report.output)
         reports.append(report)
     return reports
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import kci
-from common import (
+from kci.actions.common import (
     add_table,
     flag_input,
     group,
     required_input,
-    run_action,
     set_output,
     text_input,
     unpacked,
@@ -62,7 +61,3 @@ def tell(done: PublishedTree) -> None:
     ]  # fmt: skip
     headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
     add_table("Would be published" if done.dry_run else "Published", headers, rows)
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -1,4 +1,4 @@
-"""kci/build/talk: what kci says in pull requests."""
+"""kci/build/actions/pull-request: what kci says in pull requests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 
-from common import required_input, run_action, runner_temp, show
+from kci.actions.common import required_input, runner_temp, show
+from kci.actions.schedule import BOT
 from kci.watch.pull_request import PullTalk, comment_of, github_api, run_number
 
 
 def main() -> None:
     """Say what a run came to in each pull request whose newest commit it is of."""
     repository = os.environ["GITHUB_REPOSITORY"]
-    pulls = PullTalk(github_api(repository), required_input("author"))
+    pulls = PullTalk(github_api(repository), BOT)
     run = pulls.run(run_number(required_input("run")))
     if not run.of_pull_request:
         show("the run is not one of kci.yml for a pull request")
@@ -27,7 +28,3 @@ def main() -> None:
         for pull in found:
             body = comment_of(pull, run, Path(place), left, repository)
             show(f"#{pull.number}: {pulls.keep_comment(pull.number, body)}")
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
-from common import (
+from kci.actions.common import (
     add_summary,
     add_table,
     add_tables,
@@ -14,7 +13,7 @@ from common import (
     flag_input,
     group,
     required_input,
-    run_action,
+    runner_temp,
     set_output,
 )
 from kci.cli._tables import left_out_table
@@ -30,7 +29,7 @@ SHOWN = 10
 
 def main() -> None:
     """Compare, and list what is wrong."""
-    results, folder = read_results(required_input("results")), Path(required_input("records"))
+    results, folder = read_results(required_input("results")), runner_temp() / "kci-records"
     run = read_uploads(folder) if folder.is_dir() else RunUploads()
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
@@ -79,7 +78,3 @@ def report(title: str, rows: list[GateRow]) -> None:
         print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
     cells = [(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows]
     add_table(title, ("kernel", "variant", "job", "error", "on your machine"), cells)
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -1,12 +1,11 @@
 """What the actions share: strict inputs, outputs, summaries.
 
-Inputs come from pull requests in the end. They arrive in the environment only, are checked here, and go to kci as
+Inputs come from pull requests in the end. They arrive in one variable, as JSON, are checked here, and go to kci as
 values, never as part of a script.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import secrets
@@ -24,7 +23,10 @@ from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
 from kci.errors import KciError
-from kci.watch.history import HistoryBranch
+from kci.utils.bounded_json import decode_json
+
+INPUTS = "KCI_INPUTS"
+"""The variable that has the inputs of an action."""
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""
@@ -52,7 +54,7 @@ def show(line: str) -> None:
 
 def text_input(name: str, default: str = "") -> str:
     """An input of one line, without the blanks around it; the default when it is empty."""
-    value = os.environ.get(_variable(name), "").strip() or default
+    value = _given(name).strip() or default
     if not value.isprintable():
         fail(f"the input `{name}` holds unprintable characters or several lines", 2)
     return value
@@ -68,7 +70,7 @@ def required_input(name: str) -> str:
 
 def flag_input(name: str, default: str = "") -> bool:
     """An input that is "true" or "false", exactly: every other word would be read as one of them by somebody."""
-    return flag(f"the input `{name}`", os.environ.get(_variable(name), default))
+    return flag(f"the input `{name}`", _inputs().get(name, default))
 
 
 def flag(what: str, value: str) -> bool:
@@ -80,7 +82,7 @@ def flag(what: str, value: str) -> bool:
 
 def json_input(name: str) -> str:
     """An input that is JSON, of as many lines as it likes, or one line of something else."""
-    value = os.environ.get(_variable(name), "").strip()
+    value = _given(name).strip()
     return value if value.startswith("{") else text_input(name)
 
 
@@ -102,7 +104,7 @@ def count_input(name: str) -> int | None:
 
 def lines_input(name: str) -> list[str]:
     """An input with one value a line; empty lines do not count."""
-    values = [line.strip() for line in os.environ.get(_variable(name), "").splitlines()]
+    values = [line.strip() for line in _given(name).splitlines()]
     for value in values:
         if not value.isprintable():
             fail(f"the input `{name}` holds unprintable characters", 2)
@@ -114,8 +116,16 @@ def words_input(name: str) -> list[str]:
     return [word for line in lines_input(name) for word in line.replace(",", " ").split()]
 
 
-def _variable(name: str) -> str:
-    return f"KCI_INPUT_{name.upper().replace('-', '_')}"
+def _given(name: str) -> str:
+    return _inputs().get(name, "")
+
+
+def _inputs() -> dict[str, str]:
+    """What `toJSON(inputs)` says in the action's file."""
+    try:
+        return decode_json(os.environ.get(INPUTS, "{}").encode(), dict[str, str])
+    except msgspec.MsgspecError as error:
+        fail(f"{INPUTS} is not the JSON of the action's inputs: {error}", 2)
 
 
 def runner_temp() -> Path:
@@ -182,19 +192,6 @@ def unpacked(place: Path) -> Path:
     except (OSError, tarfile.TarError) as error:
         fail(f"cannot unpack the published tree {tars[-1].name}: {error}", 5)
     return into
-
-
-def history_branch() -> HistoryBranch:
-    """The branch that `branch` names in this repository, written with `token`, which no command line shows."""
-    server = os.environ["GITHUB_SERVER_URL"]
-    remote = f"{server}/{os.environ['GITHUB_REPOSITORY']}"
-    login = base64.b64encode(f"x-access-token:{required_input('token')}".encode()).decode()
-    environment = {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
-        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
-    }
-    return HistoryBranch(remote, required_input("branch"), environment)
 
 
 def compact_json(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import kci
-from common import (
+from kci.actions.common import (
     add_summary,
     add_tables,
     fail,
@@ -16,7 +16,6 @@ from common import (
     group,
     json_input,
     lines_input,
-    run_action,
     runner_temp,
     set_output,
     text_input,
@@ -199,7 +198,3 @@ def report(manifests: Sequence[kci.Manifest]) -> None:
     if lacking:
         print(f"::warning::missing: {count(lacking, 'planned variant')}", flush=True)
     add_tables(tree_table(manifest) for manifest in manifests)
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 import kci
-from common import (
+from kci.actions.common import (
     add_summary,
     add_tables,
     count_input,
@@ -19,13 +19,13 @@ from common import (
     flag_input,
     group,
     required_input,
-    run_action,
     runner_temp,
     set_output,
     show,
     text_input,
     warn,
 )
+from kci.actions.schedule import upload_results, watched_run
 from kci.build.native.objects import pack_name, read_head
 from kci.build.request import read_part
 from kci.build.toolchains.downloads import SeldomTransfers
@@ -42,7 +42,6 @@ from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, wr
 from kci.utils.suggest import count
 from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import watch_leg
-from watched_results import upload_results, watched_run
 
 SETUP_MINUTES = 4
 """What the steps around a build need of a job's time."""
@@ -260,7 +259,7 @@ def watch(leg: Leg) -> None:
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
     # What a machine with the hardware is to load has to get there.
     if leg.packed.is_dir() and any(needs_hardware(name, leg.workspace.runners) for name in leg.names):
-        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}{'-again' if run.look > 1 else ''}")
+        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}{'-retry' if run.look > 1 else ''}")
         set_output("folder", str(leg.packed))
 
 
@@ -281,7 +280,3 @@ def failure_of(leg: Leg, variant: str, error: kci.KciError) -> VariantFailure:
     return VariantFailure(
         leg.kernel.build.name, leg.name, variant, leg.run.attempt or 1, told, leg.replay(variant)[:4000], unfinished
     )
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import kci
-from common import (
+from kci.actions.common import (
     add_tables,
     compact_json,
     fail,
@@ -17,7 +17,6 @@ from common import (
     group,
     lines_input,
     number_input,
-    run_action,
     runner_temp,
     set_output,
     text_input,
@@ -192,7 +191,3 @@ def report(planned: kci.PlannedRun) -> None:
     print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     print(left_out_sentence(plan) or "nothing is left out", flush=True)
     add_tables(plan_tables(plan, planned.estimate, planned.touches))
-
-
-if __name__ == "__main__":
-    run_action(main)

@@ -1,0 +1,182 @@
+"""kci/build/actions/schedule: what a scheduled run does once its legs have ended.
+
+The steps are `record`, which appends their results to the history, `retry`, which finds the legs that failed in a new
+way, and `report`, which makes issues and the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kci.actions.common import (
+    add_summary,
+    add_table,
+    compact_json,
+    fail,
+    flag_input,
+    required_input,
+    runner_temp,
+    set_output,
+    warn,
+)
+from kci.cli._output import print_diagnostics
+from kci.config.discovery import find_settings
+from kci.config.settings import Decisions
+from kci.diagnostics import Diagnostic, printable
+from kci.plan.github_limits import github_matrix, tests_matrix, work_of
+from kci.plan.settings_lints import replaced_settings
+from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from kci.utils.suggest import count
+from kci.watch.decide import WatchState, standing
+from kci.watch.history import (
+    HistoryBranch,
+    LegOutcome,
+    LegResult,
+    RecordedRun,
+    each_run,
+    gather,
+    merged,
+    read_results,
+)
+from kci.watch.issue_tracker import GitHubIssues, carry_out
+from kci.watch.leg_grid import grid_of
+from kci.watch.report_page import markdown_report, write_site
+from kci.watch.scheduled_leg import MOST, WatchedRun, second_look, write_results
+
+BRANCH = "kci-history"
+BOT = "github-actions[bot]"
+"""Who opens issues and writes comments with the token of a job."""
+
+
+def main() -> None:
+    """Take the step that the input names."""
+    steps = {"record": record, "retry": retry, "report": report}
+    step = required_input("step")
+    if step not in steps:
+        fail(f"the input `step` must be one of {', '.join(steps)}, not {step[:40]!r}", 2)
+    steps[step]()
+
+
+def record() -> None:
+    """Append the results that the legs uploaded to the history, and say what cannot be read."""
+    results, problems = _results()
+    runs, conflicts = gather(results)
+    print_diagnostics([*problems, *conflicts])
+    new = history_branch().record(runs) if runs else 0
+    print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
+
+
+def retry() -> None:
+    """Compare the results with the history, and plan the second look at what failed in a new way."""
+    records = runner_temp() / "kci-records"
+    plan = (read_uploads(records) if records.is_dir() else RunUploads()).plan
+    if plan == NO_PLAN:
+        fail("there is no plan of this run", 1, "see the plan job")
+    results, problems = _results()
+    runs, _ = gather(results)
+    suspects: list[str] = []
+    if runs:
+        found: list[Diagnostic] = []
+        watch, this = WatchState(Decisions()), merged(runs)
+        with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
+            for run in each_run(history_branch().fetch(Path(place) / "clone"), found.append):
+                if run.run != this.run:
+                    watch.step(run)
+        print_diagnostics([*problems, *found])
+        suspects = watch.suspects(this)
+    again = second_look(plan, suspects)
+    jobs = len(again.legs) + len(again.tests)
+    for leg in suspects:
+        print(leg)
+    print(f"{count(len(suspects), 'suspect')}, {count(jobs, 'job')} to look again")
+    if max(len(again.legs), len(again.tests)) == MOST:
+        print(f"no more than {MOST} jobs look again; the others are suspects until the next run")
+    set_output("has-work", "true" if jobs else "false")
+    set_output("has-legs", "true" if again.legs else "false")
+    set_output("matrix", github_matrix(again))
+    set_output("tests", compact_json(tests_matrix(again.tests)))
+    set_output("callers", work_of(again, 1, unmerged=True)[1:-1])  # of a list of one
+
+
+def report() -> None:
+    """Make issues and the page as the history asks for."""
+    repository = os.environ["GITHUB_REPOSITORY"]
+    settings = find_settings(Path())
+    policy = settings.settings.schedule.issues
+    problems: list[Diagnostic] = []
+    numbers: list[int] = []
+
+    def each(history: Path) -> Iterator[RecordedRun]:
+        for run in each_run(history, problems.append):
+            numbers.append(run.run)
+            yield run
+
+    with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
+        history = history_branch().fetch(Path(folder) / "clone")
+        actions = standing(each(history), policy)
+        grid = grid_of(each_run(history, lambda _: None), policy)
+    print_diagnostics([*problems, *replaced_settings(settings)])
+    site = runner_temp() / "kci-report"
+    write_site(grid, site, repository)
+    set_output("report", str(site))
+    add_summary([], markdown_report(grid, repository).splitlines())
+    if not policy.carry_out:
+        for action in actions:
+            print(f"{action.kind} {action.id}: {printable(action.title)}")
+        return
+    recorded = (min(numbers), max(numbers)) if numbers and not problems else None
+    for line in carry_out(actions, GitHubIssues(repository, BOT), recorded):
+        print(printable(line))
+
+
+def _results() -> tuple[list[LegResult], list[Diagnostic]]:
+    folder = runner_temp() / "kci-results"
+    return read_results([folder] if folder.is_dir() else [])
+
+
+def history_branch() -> HistoryBranch:
+    """The branch with the history in this repository, written with GH_TOKEN, which no command line shows."""
+    server = os.environ["GITHUB_SERVER_URL"]
+    remote = f"{server}/{os.environ['GITHUB_REPOSITORY']}"
+    login = base64.b64encode(f"x-access-token:{os.environ['GH_TOKEN']}".encode()).decode()
+    environment = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
+        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
+    }
+    return HistoryBranch(remote, BRANCH, environment)
+
+
+def watched_run(catalog: str, attempt: int, run_id: str) -> WatchedRun:
+    """The scheduled run that this job is a part of, and which look at a leg it is."""
+    number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
+    if not re.fullmatch(r"[0-9]{1,18}", number):
+        fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
+    log = f"{server}/{os.environ.get('GITHUB_REPOSITORY', '')}/actions/runs/{run_id}" if server else ""
+    look = 2 if flag_input("retry", "false") else 1
+    # A runner that GitHub hosts exists for one job; the name of another one says whether two looks had two machines.
+    machine = "" if os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted" else os.environ.get("RUNNER_NAME", "")
+    machine = re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200]
+    return WatchedRun(int(number), attempt, catalog, os.environ.get("GITHUB_SHA", ""), log, look, machine)
+
+
+def upload_results(results: Sequence[LegResult], name: str) -> None:
+    """Write the results of a leg of a scheduled run for the upload, and say what they are."""
+    folder = runner_temp() / "kci-results"
+    write_results(folder, results)
+    rows = []
+    for item in results:
+        first = item.error.partition("\n")[0][:300]
+        rows.append((item.kernel, item.variant, item.torch, item.outcome, first))
+        if item.outcome is LegOutcome.FAILED:
+            warn(f"{item.variant} with torch {item.torch}: {first}")
+            print(f"To do the same on your machine:\n  {item.replay}", flush=True)
+    add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
+    retry = "-retry" if any(item.look > 1 for item in results) else ""  # names of artifacts are taken once
+    set_output("results-name", f"watch-{name}{retry}")
+    set_output("results-folder", str(folder))
