@@ -23,9 +23,9 @@ from pathlib import Path
 
 from kci.config.settings import Decisions
 from kci.plan.workspace import open_workspace
-from kci.publish.hub import Held, Holding
+from kci.publish.hub import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
-from kci.watch.decide import standing
+from kci.watch.decide import latest_decisions
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
 from kci.watch.leg_grid import grid_of
 from kci.watch.report_page import write_site
@@ -75,7 +75,7 @@ def measure(kernels: int, days: int) -> None:
             writing += time.process_time() - started
         size = sum(file.stat().st_size for file in history.iterdir())
         started = time.process_time()
-        actions = len(standing(each_run(history, lambda _: None), Decisions()))
+        actions = len(latest_decisions(each_run(history, lambda _: None), Decisions()))
         deciding = time.process_time() - started
         started = time.process_time()
         grid = grid_of(each_run(history, lambda _: None), Decisions())
@@ -124,11 +124,11 @@ def measure_hub(kernels: int, *, real: bool) -> None:
         missing = expected = 0
         for kernel in matrix.kernels:
             held = tuple(
-                Held(variant.name, kernel.name, kernel.version)
+                ListedVariant(variant.name, kernel.name, kernel.version)
                 for variant in kernel.variants
                 if chance.random() >= 0.02
             )
-            found = coverage(kernel, Holding("hub", held))
+            found = coverage(kernel, TreeListing("hub", held))
             missing, expected = missing + len(found.names(CoverageState.MISSING)), expected + len(found.variants)
         marks.append(time.process_time())
     if expected < kernels:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kci.tree.elf import read_elf
-from kci.tree.verify.abi import DATA, above_cap, is_std_name, is_torch_name, name_hash
+from kci.tree.verify.abi import DATA, exceeded_cap, is_std_name, is_torch_name, name_hash
 
 LIBRARIES = frozenset(
     ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",
@@ -51,7 +51,7 @@ def of_libstdcpp() -> set[str]:
     command = ["nm", "-D", "--defined-only", "--with-symbol-versions", library.stdout.strip()]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     named = [line.split()[-1].replace("@@", "@").partition("@") for line in lines]
-    return {name for name, _, version in named if is_std_name(name) and not above_cap(version, "x86_64")}
+    return {name for name, _, version in named if is_std_name(name) and not exceeded_cap(version, "x86_64")}
 
 
 def encode(masks: Mapping[int, int]) -> bytes:

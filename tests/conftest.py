@@ -26,7 +26,7 @@ from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import Dropped
 from kci.plan import github_limits, legs
-from kci.plan.plan import LeftOut
+from kci.plan.plan import Unplanned
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
 
@@ -243,7 +243,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # asks that every rule has both kinds.
 
 
-Noted = TypeVar("Noted", Dropped, LeftOut)
+Noted = TypeVar("Noted", Dropped, Unplanned)
 
 
 class _Recorded(dict[str, diagnostics.Rule]):
@@ -292,7 +292,7 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
     monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
     for module in (legs, github_limits):
-        monkeypatch.setattr(module, "LeftOut", recorded.noting(LeftOut))
+        monkeypatch.setattr(module, "Unplanned", recorded.noting(Unplanned))
     yield
     for mark in marks if request.node.stash.get(PASSED, False) else []:
         for rule in mark.args:

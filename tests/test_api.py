@@ -73,7 +73,7 @@ SCRIPTS = ("hipify_script.py",)
 
 def test_rooms_below_the_command_line_neither_print_nor_know_click() -> None:
     for file in sorted((ROOT / "src" / "kci").rglob("*.py")):
-        if file.is_relative_to(ROOT / "src" / "kci" / "cli") or file.name in SCRIPTS:
+        if file.relative_to(ROOT / "src" / "kci").parts[0] in ("cli", "actions") or file.name in SCRIPTS:
             continue
         text = file.read_text(encoding="utf-8")
         if not re.search(r"\b(print|click|rich)\b", text):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet, request, write_tree
-from kci.build.native.units import Facts, collect, expanded
+from kci.build.native.units import Facts, collect, expand_flag
 from kci.errors import FindingsError
 
 FACTS = Facts("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
@@ -31,13 +31,13 @@ FACTS = Facts("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
     ],
 )
 def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
-    assert list(expanded(flag, FACTS)) == flags
+    assert list(expand_flag(flag, FACTS)) == flags
 
 
 @pytest.mark.parametrize("flag", ["$<", "$<1:-x", "$<TARGET_FILE:x>", "$<CUDA_COMPILER_VERSION>", "$<:x>", "$<$<$<"])
 def test_what_is_not_known_is_refused(flag: str) -> None:
     with pytest.raises(ValueError, match="generator expression"):
-        expanded(flag, FACTS)
+        expand_flag(flag, FACTS)
 
 
 KERNEL = """

@@ -11,7 +11,7 @@ from kci.cli._output import markdown_text
 from kci.cli._tables import left_out_table, markdown, plan_tables, tree_table
 from kci.config.discovery import FaultyKernel
 from kci.plan.budget import estimate
-from kci.plan.plan import LeftOut, Skipped
+from kci.plan.plan import Skipped, Unplanned
 from kci.tree.manifest import Manifest
 from kci.utils.suggest import count
 from planning import leg, plan
@@ -40,7 +40,7 @@ def test_text_becomes_no_markup() -> None:
 def test_what_is_left_out_for_one_reason_is_one_row() -> None:
     """42 of the 380 variants of a repository of 52 kernels were 42 rows that nobody reads."""
     left = [
-        LeftOut(
+        Unplanned(
             f"k{number}",
             f"torch21{torch}-metal-aarch64-darwin",
             "metal",
@@ -60,7 +60,7 @@ def test_what_is_left_out_for_one_reason_is_one_row() -> None:
 def test_no_name_leaves_its_cell() -> None:
     made = msgspec.structs.replace(
         plan([leg("torch-cpu")]),
-        left_out=(LeftOut(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
+        left_out=(Unplanned(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
         skipped=(Skipped(HOSTILE, "torch-cpu", HOSTILE),),
         faulty=(FaultyKernel(HOSTILE, HOSTILE, HOSTILE, ()),),
     )

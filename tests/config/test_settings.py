@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
-from kci.config.discovery import FoundSettings, find_settings, locate, settings_for, settings_schema
+from kci.config.discovery import FoundSettings, find_root, find_settings, settings_for, settings_schema
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
@@ -192,27 +192,29 @@ def tree(root: Path, *files: str) -> None:
 
 def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
     tree(tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", "repo/kernels/a/build.toml")
-    assert locate(tmp_path / "repo/kernels/a") == (tmp_path / "repo", None), "neither a deeper nor an outer one counts"
+    assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", None), (
+        "neither a deeper nor an outer one counts"
+    )
     tree(tmp_path, "repo/kci.toml")
-    assert locate(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
+    assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
 
 
 def test_a_worktree_has_a_file_for_its_git_directory(tmp_path: Path) -> None:
     tree(tmp_path, "kci.toml", "worktree/.git", "worktree/a/build.toml")
-    assert locate(tmp_path / "worktree/a") == (tmp_path / "worktree", None)
+    assert find_root(tmp_path / "worktree/a") == (tmp_path / "worktree", None)
 
 
 def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:
     tree(tmp_path, "kci.toml", "x/kci.toml", "x/y/build.toml", "z/build.toml")
-    assert locate(tmp_path / "x/y")[1] == tmp_path / "x/kci.toml"
-    assert locate(tmp_path / "z")[1] == tmp_path / "kci.toml"
+    assert find_root(tmp_path / "x/y")[1] == tmp_path / "x/kci.toml"
+    assert find_root(tmp_path / "z")[1] == tmp_path / "kci.toml"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_file_that_somebody_else_left_there_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree(tmp_path, "shared/kci.toml", "shared/mine/build.toml")
     os.chown(tmp_path / "shared/kci.toml", 12345, 12345)
-    assert locate(tmp_path / "shared/mine")[1] is None
+    assert find_root(tmp_path / "shared/mine")[1] is None
 
 
 def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> None:

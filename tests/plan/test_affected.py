@@ -21,7 +21,8 @@ from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import compute_matrix, select
-from kci.plan.affected import KernelEnd, Terms, Touch, View, affected, changes_since, narrow, only_affected
+from kci.plan.affected import KernelEnd, Terms, Touch, View, affected, narrow, only_affected
+from kci.plan.changes import changes_since
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.utils.git import read_blob

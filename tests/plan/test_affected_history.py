@@ -24,7 +24,8 @@ from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
-from kci.plan.affected import Base, Terms, Touch, changes_since, merged_into, only_affected
+from kci.plan.affected import Base, Terms, Touch, only_affected
+from kci.plan.changes import changes_since, merged_into
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of

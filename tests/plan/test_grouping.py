@@ -16,7 +16,7 @@ from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix, artifact_stem
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
-from kci.utils.file_names import twins
+from kci.utils.file_names import duplicate_names
 
 
 @pytest.fixture
@@ -111,5 +111,5 @@ def test_two_names_never_become_one(one: str, other: str) -> None:
 
 
 def test_names_that_differ_in_case_only_are_twins() -> None:
-    assert twins(["a", "b", "A", "c"]) == ["A", "a"]
-    assert twins(["a", "b"]) == []
+    assert duplicate_names(["a", "b", "A", "c"]) == ["A", "a"]
+    assert duplicate_names(["a", "b"]) == []

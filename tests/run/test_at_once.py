@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from build.process.test_process import is_running
-from kci.build.process.run import guarded, run
-from kci.run.local import at_once
+from kci.build.process.run import run, run_in_group
+from kci.run.local import run_in_parallel
 
 Tell = Callable[[str], None]
 
@@ -25,7 +25,7 @@ def test_they_run_at_once_and_are_heard_in_one_thread() -> None:
         meet.wait()  # for ever, if the other one began only after this one
         tell("ended")
 
-    at_once([work, work], 2, lambda told: heard.append((told, threading.current_thread())))
+    run_in_parallel([work, work], 2, lambda told: heard.append((told, threading.current_thread())))
     assert sorted(told for told, _ in heard) == ["begun", "begun", "ended", "ended"]
     assert {thread for _, thread in heard} == {threading.current_thread()}
 
@@ -42,7 +42,7 @@ def test_no_more_than_asked_for() -> None:
         running.pop()
         tell("ended")
 
-    at_once([work] * 6, 2, lambda _told: None)
+    run_in_parallel([work] * 6, 2, lambda _told: None)
     assert 1 <= most <= 2
 
 
@@ -56,7 +56,7 @@ def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:
             pids.append(int(line))
             started.set()
 
-        guarded(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], log)
+        run_in_group(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], log)
         tell("it must not come to this")
 
     def failing(tell: Tell) -> None:
@@ -65,7 +65,7 @@ def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:
 
     heard: list[str] = []
     with pytest.raises(ValueError, match="of one"):
-        at_once([endless, failing], 2, heard.append)
+        run_in_parallel([endless, failing], 2, heard.append)
     assert not is_running(pids[0])
     assert heard == []
 
@@ -77,7 +77,7 @@ def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path
     later: list[str] = []
 
     def endless(tell: Tell) -> None:
-        guarded(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], tell)
+        run_in_group(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], tell)
 
     def never_begun(tell: Tell) -> None:
         later.append("begun")
@@ -88,6 +88,6 @@ def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        at_once([endless, endless, never_begun], 2, hear)
+        run_in_parallel([endless, endless, never_begun], 2, hear)
     assert [pid for pid in pids if is_running(pid)] == []
     assert later == []

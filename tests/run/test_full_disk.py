@@ -13,7 +13,7 @@ import pytest
 
 from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
 from cli.runner import Result, kci
-from kci.utils.atomic import program_hint, room_hint, unwritten
+from kci.utils.atomic import failed_path, full_disk_hint, full_disk_program_hint
 
 FREE = "free space there"
 pytestmark = pytest.mark.programs
@@ -104,16 +104,16 @@ def test_a_copy_names_what_is_full_and_not_what_it_read(small: Path, tmp_path: P
     with pytest.raises(OSError, match="No space left") as caught:
         shutil.copyfile(tmp_path / "source", small / "target")
     assert caught.value.filename == str(tmp_path / "source"), "Python names the source first"
-    assert unwritten(caught.value, tmp_path) == str(small / "target")
+    assert failed_path(caught.value, tmp_path) == str(small / "target")
 
 
 def test_other_errors_keep_their_words() -> None:
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a", None, "b")
-    assert unwritten(denied, "c") == "a"
-    assert room_hint(denied, "--cache") == ""
-    assert unwritten(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
-    assert room_hint(OSError(errno.ENOSPC, "full"), "--into") == f"{FREE}, or name another place with --into"
-    assert program_hint("x: Disk quota exceeded\n", "/cache/envs", "--cache").startswith(
+    assert failed_path(denied, "c") == "a"
+    assert full_disk_hint(denied, "--cache") == ""
+    assert failed_path(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
+    assert full_disk_hint(OSError(errno.ENOSPC, "full"), "--into") == f"{FREE}, or name another place with --into"
+    assert full_disk_program_hint("x: Disk quota exceeded\n", "/cache/envs", "--cache").startswith(
         "free space in /cache/envs or "
     )
-    assert program_hint("x: error\n", "/cache/envs", "--cache") == ""
+    assert full_disk_program_hint("x: error\n", "/cache/envs", "--cache") == ""

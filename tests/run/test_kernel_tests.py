@@ -16,7 +16,7 @@ from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
-from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of, why_not
+from kci.run.kernel_tests import TestState, first_failure, repositories, run_kernel_tests, variants_of
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -87,7 +87,7 @@ def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None
     report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)
     assert "41 == 42" in report.output
-    assert why_not([report]) == f"{CPU}: failed: assert 41 == 42"
+    assert first_failure([report]) == f"{CPU}: failed: assert 41 == 42"
 
 
 SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"

@@ -13,7 +13,7 @@ import pytest
 from kci.errors import FindingsError
 from kci.utils import atomic
 from kci.utils.atomic import replacing, write_atomic
-from kci.utils.locks import beside, locked
+from kci.utils.locks import locked, sibling_path
 
 
 def fill(directory: Path, **files: str) -> Path:
@@ -178,8 +178,8 @@ def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path)
 
 def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Path) -> None:
     target = tmp_path / "build"
-    fill(beside(target, "old"), a="old")
-    fill(beside(target, "new"), a="half")
+    fill(sibling_path(target, "old"), a="old")
+    fill(sibling_path(target, "new"), a="half")
     said: list[str] = []
     with replacing(target, said.append):
         assert contents(target) == {"a": "old"}
@@ -189,7 +189,7 @@ def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Pat
 
 def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
     target = fill(tmp_path / "build", a="new")
-    fill(beside(target, "new"), a="old")
+    fill(sibling_path(target, "new"), a="old")
     said: list[str] = []
     with replacing(target, said.append):
         pass
@@ -200,7 +200,7 @@ def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> 
 
 def test_a_read_only_leftover_does_not_stay(tmp_path: Path) -> None:
     target = fill(tmp_path / "build", a="new")
-    inner = fill(beside(target, "new") / "inner", a="old")
+    inner = fill(sibling_path(target, "new") / "inner", a="old")
     inner.chmod(0o500)
     with replacing(target):
         pass

@@ -23,7 +23,7 @@ from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
-from kci.publish.hub import OLDEST_CLIENT, Holding, held_in, held_on_hub, hub_client
+from kci.publish.hub import OLDEST_CLIENT, TreeListing, hub_client, list_hub_tree, list_tree
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from kci.tree.sigstore import signature_problem, signer_of
@@ -56,11 +56,11 @@ def states(found: Coverage) -> dict[str, str]:
 def test_missing_present_and_surplus(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
     (tree / "benchmarks").mkdir()
-    found = coverage(matrix, held_in(tree))
+    found = coverage(matrix, list_tree(tree))
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
     assert [item.variant for item in found.variants] == [OLD, NEW, SURPLUS], "what needs work comes first"
     assert found.has_gaps
-    assert not coverage(matrix, held_in(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
+    assert not coverage(matrix, list_tree(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
 
 
 def nothing_in_it(variant: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_no_loader_should_use_is_corrupt_and_says_why(
 ) -> None:
     tree = tree_with(tmp_path / "tree", OLD, NEW)
     spoil(tree / NEW)
-    found = coverage(matrix, held_in(tree))
+    found = coverage(matrix, list_tree(tree))
     assert states(found) == {OLD: "present", NEW: "corrupt"}
     reason = found.variants[0].reason
     assert reason
@@ -132,8 +132,8 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, 
     make_variant(tree, NEW, name="some-kernel", version=7)
     entries = tuple(Present(name, "x", "cpu", Origin("a"), fingerprint=f"of {name}") for name in (OLD, NEW))
     (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, entries, (), complete=True)))
-    assert states(coverage(matrix, held_in(tree))) == {OLD: "present", NEW: "stale"}
-    found = coverage(matrix, held_in(tree), {OLD})
+    assert states(coverage(matrix, list_tree(tree))) == {OLD: "present", NEW: "stale"}
+    found = coverage(matrix, list_tree(tree), {OLD})
     assert states(found) == {OLD: "stale", NEW: "stale"}
     assert "version 7, build.toml has 1" in found.variants[1].reason
 
@@ -142,14 +142,14 @@ def test_a_manifest_alone_is_taken_at_its_word_and_that_is_said(tmp_path: Path, 
     entry = Present(NEW, "x", "cpu", Origin("a"))
     path = tmp_path / MANIFEST_NAME
     path.write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
-    found = coverage(matrix, held_in(path))
+    found = coverage(matrix, list_tree(path))
     assert states(found) == {OLD: "missing", NEW: "present"}
     assert found.digests_checked is False
 
 
 def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "a tree", NEW, SURPLUS)
-    commands = {item.variant: item.command for item in coverage(matrix, held_in(tree)).variants}
+    commands = {item.variant: item.command for item in coverage(matrix, list_tree(tree)).variants}
     expected = ["kci", "run", "kernels/some-kernel", "--only", OLD, "--into", str(tree)]
     assert shlex.split(commands[OLD]) == expected
     assert commands[NEW] == ""
@@ -158,9 +158,9 @@ def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matr
 
 def test_a_kernel_directory_stands_for_its_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree_with(tmp_path / "build", OLD, NEW)
-    assert not coverage(matrix, held_in(tmp_path)).has_gaps
+    assert not coverage(matrix, list_tree(tmp_path)).has_gaps
     with pytest.raises(UsageError):
-        held_in(tmp_path / "nowhere")
+        list_tree(tmp_path / "nowhere")
 
 
 # --- who signed it ----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_control_character_in_a_name_is_not_shown() -> None:
 def test_coverage_says_who_signed_a_variant(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "tree", OLD, NEW)
     (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))
-    found = coverage(matrix, held_in(tree))
+    found = coverage(matrix, list_tree(tree))
     assert {item.variant: item.signer for item in found.variants} == {OLD: None, NEW: WORKFLOW}
     assert not found.has_gaps
 
@@ -258,9 +258,9 @@ class RecordedHub:
         return str(self.root / path)
 
 
-def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, Holding]:
+def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, TreeListing]:
     recorded = RecordedHub(root)
-    return recorded, held_on_hub("acme/some-kernel", revision, recorded)
+    return recorded, list_hub_tree("acme/some-kernel", revision, recorded)
 
 
 @pytest.mark.parametrize("name", ["ops.pyo", "ops.pyc", "__pycache__/ops.x"])
@@ -291,7 +291,7 @@ def test_where_it_looks_on_the_hub(
 ) -> None:
     kernel = written(tmp_path, f'[general.hub]\nrepo-id = "acme/k"{said}\n')
     looked: list[tuple[str, str]] = []
-    monkeypatch.setattr(compat, "held_on_hub", lambda *where: looked.append(where) or held_in(tmp_path))
+    monkeypatch.setattr(compat, "list_hub_tree", lambda *where: looked.append(where) or list_tree(tmp_path))
     done = kci("compat", "coverage", kernel, "--hub", named)
     assert looked == [("acme/k", asked)], done.stderr
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, is_outage
-from kci.watch.decide import ActionKind, WatchState, decide, whom
+from kci.watch.decide import ActionKind, FailureTracker, decide, people_to_notify
 from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, gather, leg_key
 from kci.watch.issue_text import mark
 
@@ -45,7 +45,7 @@ def run(number: int, *, catalog: str = "c", commit: str = "", machine: str = "",
 
 def story(*days: dict[str, str], policy: Decisions = POLICY) -> list[list[str]]:
     """What is done after each day, as `kind` and number of legs."""
-    watch = WatchState(policy)
+    watch = FailureTracker(policy)
     return [
         [f"{'flaky ' if action.flaky else ''}{action.kind} {len(action.legs)}" for action in watch.step(made)]
         for made in (run(number, **day) for number, day in enumerate(days))
@@ -64,10 +64,10 @@ def test_without_a_second_look_the_next_run_is_one() -> None:
 
 
 def test_a_second_look_on_the_same_machine_proves_nothing() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     assert watch.step(run(1, cpu="again", machine="gpu-1")) == []
     assert [item.kind for item in watch.step(run(2, cpu="fail", machine="gpu-1"))] == [ActionKind.OPEN], "another day"
-    assert len(WatchState(POLICY).step(run(1, cpu="again", machine=""))) == 1
+    assert len(FailureTracker(POLICY).step(run(1, cpu="again", machine=""))) == 1
 
 
 def test_what_passes_when_it_is_looked_at_again_opens_nothing() -> None:
@@ -100,7 +100,7 @@ def test_two_causes_are_two_issues() -> None:
 
 def test_one_cause_after_two_moves_is_two_issues() -> None:
     """What moved is a part of what an issue is about: two catalogs that break two kernels alike are fixed apart."""
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, cpu="pass", norm="pass"))
     (one,) = watch.step(run(2, catalog="d", cpu="again", norm="pass"))
     (two,) = watch.step(run(3, catalog="e", cpu="again", norm="again"))
@@ -113,7 +113,7 @@ def test_one_cause_after_two_moves_is_two_issues() -> None:
 
 
 def test_a_leg_that_may_have_moved_with_either_joins_the_issue_that_is_there() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, cpu="pass", norm="pass"))
     (one,) = watch.step(run(2, cpu="again", norm="unknown"))
     (more,) = watch.step(run(3, catalog="d", cpu="fail", norm="again"))
@@ -121,7 +121,7 @@ def test_a_leg_that_may_have_moved_with_either_joins_the_issue_that_is_there() -
 
 
 def test_a_leg_that_a_catalog_brings_fails_because_of_that_catalog() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, norm="pass"))
     (one,) = watch.step(run(2, norm="again"))
     (two,) = watch.step(run(3, catalog="d", norm="again", next="again"))
@@ -162,7 +162,7 @@ def test_a_cause_that_comes_and_goes_in_the_legs_of_a_kernel_is_flaky() -> None:
 
 
 def test_what_was_proven_and_is_fixed_is_no_flake() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     for number in range(2):
         (opened,) = watch.step(run(2 * number, cpu="again"))
         (closed,) = watch.step(run(2 * number + 1, cpu="pass"))
@@ -173,13 +173,13 @@ def test_what_was_proven_and_is_fixed_is_no_flake() -> None:
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
     days = [run(1, cpu="again")]
     days += [run(3, catalog="d", cuda="pass"), run(4, catalog="d", cuda="pass"), run(5, catalog="d", next="pass")]
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     done = [[str(action.kind) for action in watch.step(made)] for made in days]
     assert done == [["open"], [], ["update"], ["close"]]
 
 
 def test_a_leg_is_not_gone_because_one_file_was_lost() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, cpu="again"))
     assert watch.step(run(3, cuda="pass")) == watch.step(run(4, cuda="pass")) == []
     assert watch.step(run(5, catalog="d", cuda="pass")) == []
@@ -193,10 +193,10 @@ def test_failures_of_older_settings_change_nothing() -> None:
 
 def test_who_is_told_is_data() -> None:
     tell = (Tell(("@a",)), Tell(("@b",), kernel="norm"), Tell(("@c", "@a"), variant="*-cu1*"))
-    assert whom(tell, [CPU]) == ("@a",)
-    assert whom(tell, [CPU, NORM]) == ("@a", "@b")
-    assert whom(tell, [CUDA]) == ("@a", "@c")
-    assert whom((), [CPU]) == ()
+    assert people_to_notify(tell, [CPU]) == ("@a",)
+    assert people_to_notify(tell, [CPU, NORM]) == ("@a", "@b")
+    assert people_to_notify(tell, [CUDA]) == ("@a", "@c")
+    assert people_to_notify((), [CPU]) == ()
 
 
 def test_decide_is_what_the_last_run_leads_to() -> None:
@@ -213,7 +213,7 @@ def test_decide_is_what_the_last_run_leads_to() -> None:
 
 
 def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, cpu="pass", cuda="pass", norm="pass", next="pass"))
     broken = run(2, cpu="fail", cuda="fail", norm="fail", next="fail")
     assert watch.suspects(broken) == sorted([CPU, CUDA, NORM]), "two of one kernel, of two backends"
@@ -225,7 +225,7 @@ def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
 
 
 def test_a_suspect_of_the_last_run_is_looked_at_by_this_one() -> None:
-    watch = WatchState(POLICY)
+    watch = FailureTracker(POLICY)
     watch.step(run(1, cpu="fail"))
     assert watch.suspects(run(2, cpu="fail")) == []
 

@@ -11,7 +11,7 @@ import pytest
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch.causes import cause_of
-from kci.watch.decide import ActionKind, IssueAction, WatchState, standing
+from kci.watch.decide import ActionKind, FailureTracker, IssueAction, latest_decisions
 from kci.watch.history import append, each_run
 from kci.watch.issue_tracker import carry_out
 from watch.test_issue_tracker import Tracker
@@ -22,7 +22,7 @@ POLICY = Decisions()
 
 def test_two_years(tmp_path: Path) -> None:
     assert len(legs_of(0)) == 52 * 30
-    watch, history = WatchState(POLICY), tmp_path / "history"
+    watch, history = FailureTracker(POLICY), tmp_path / "history"
     world, recorded = make_world(1, watch.suspects)
     by_cause = {_said(item.says, item.name): item for item in world.breaks}
     opened: dict[str, list[tuple[int, IssueAction]]] = defaultdict(list)
@@ -69,7 +69,7 @@ def test_two_years(tmp_path: Path) -> None:
 
 def test_two_runs_at_once_and_a_run_that_is_late(tmp_path: Path) -> None:
     """Run 1031 is recorded and decided about before run 1030, in which the catalog moved, is."""
-    _, recorded = make_world(1, WatchState(POLICY).suspects)
+    _, recorded = make_world(1, FailureTracker(POLICY).suspects)
     runs = [part for number, parts in enumerate(recorded) if 28 <= number < 43 for part in parts]
     tracker = Tracker()
     late = [part for part in runs if part.run == 1030]
@@ -93,7 +93,7 @@ def about_the_break(tracker: Tracker) -> list[bool]:
 
 def decided(history: Path, tracker: Tracker) -> None:
     runs = list(each_run(history, lambda problem: pytest.fail(str(problem))))
-    carry_out(standing(runs, POLICY), tracker, (runs[0].run, runs[-1].run))  # type: ignore[arg-type]
+    carry_out(latest_decisions(runs, POLICY), tracker, (runs[0].run, runs[-1].run))  # type: ignore[arg-type]
 
 
 def _said(says: Says, name: str, kernel: str = "kernel-0") -> str:

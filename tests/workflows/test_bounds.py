@@ -9,7 +9,7 @@ import pytest
 from kci.errors import FindingsError
 from kci.plan.workspace import open_workspace
 from kci.workflows.render import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE
-from kci.workflows.repository import RenderedFiles, grown, render_workflows
+from kci.workflows.repository import RenderedFiles, render_workflows, with_growth
 from many_kernels import make_repository
 
 
@@ -51,4 +51,4 @@ def test_300_kernels_need_groups(tmp_path: Path) -> None:
 
 
 def test_room_for_growth() -> None:
-    assert [grown(number) for number in (0, 1, 4, 52, 160, 161)] == [0, 2, 5, 65, 200, 202]
+    assert [with_growth(number) for number in (0, 1, 4, 52, 160, 161)] == [0, 2, 5, 65, 200, 202]

@@ -1,1 +1,1 @@
-"""The actions: what `uses: kci/build@v1` and those beside it do on a runner."""
+"""What kci's actions do on a runner: read inputs, call the rooms below, set outputs and summaries."""

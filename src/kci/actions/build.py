@@ -50,7 +50,7 @@ MOST_BYTES = 4 * 10**9
 """Objects of a leg, packed; larger ones would cost more to carry than to compile."""
 
 
-class Leg:
+class LegBuild:
     """The inputs, and what is made of them."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Leg:
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
         self.begun = time.time()
-        # All of them are looked up before the first is built: a misspelt name is known at once.
+        # All of them are looked up before the first is built: a misspelled name is known at once.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
         if not self.name:
             named = f"the input `variant` names {len(self.names)} variants, separated by blanks"
@@ -144,7 +144,7 @@ log = SeldomTransfers(show)
 def main() -> None:
     """Build every variant of the leg, one after the other; one that fails does not stop the others."""
     signal.signal(signal.SIGTERM, terminated)
-    leg = Leg()
+    leg = LegBuild()
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
     if leg.disk and leg.options.container != "none":
@@ -161,7 +161,7 @@ def terminated(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def build(leg: Leg) -> None:
+def build(leg: LegBuild) -> None:
     """Make the variants, or the objects of a part."""
     built: list[kci.BuiltLeg] = []
     failed: list[tuple[str, kci.KciError]] = []
@@ -210,20 +210,20 @@ STUCK = (
 )
 
 
-def progress_of(leg: Leg) -> tuple[int, int, int]:
+def progress_of(leg: LegBuild) -> tuple[int, int, int]:
     """How many objects were found, how many were compiled, and how many are missing, by the packs that were made."""
     heads = [read_head(path) for path in packs(leg.kept)]
     found, made = (sum(getattr(head.use, name) for head in heads if head.use) for name in ("found", "made"))
     return found, made, sum(head.wanted - head.objects for head in heads)
 
 
-def minutes_left(leg: Leg) -> float | None:
+def minutes_left(leg: LegBuild) -> float | None:
     """What the objects that are missing take, by those that were compiled here; None if none are, or none were."""
     _, made, missing = progress_of(leg)
     return leg.minutes * missing / made if made and missing else None
 
 
-def keep_objects(leg: Leg) -> list[AnswerTable]:
+def keep_objects(leg: LegBuild) -> list[AnswerTable]:
     """Hand the objects over to the upload, say in a record which there are, and how many were not compiled."""
     packed = packs(leg.kept)
     if not packed:
@@ -249,7 +249,7 @@ def keep_objects(leg: Leg) -> list[AnswerTable]:
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 
 
-def watch(leg: Leg) -> None:
+def watch(leg: LegBuild) -> None:
     """Build and load every variant for a scheduled run: what became of it is a result, and never fails the job."""
     run = watched_run(leg.workspace.catalog.name, leg.run.attempt or 1, leg.run.id or "")
     results: list[LegResult] = []
@@ -263,7 +263,7 @@ def watch(leg: Leg) -> None:
         set_output("folder", str(leg.packed))
 
 
-def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
+def report_failure(leg: LegBuild, variant: str, error: kci.KciError) -> None:
     """Say why a variant was not built, and how to do the same at home: here, in the summary, and to the gate."""
     replay = leg.replay(variant)
     print_error(error, annotate=False)
@@ -272,7 +272,7 @@ def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
     write_failure(leg.packed, failure_of(leg, variant, error))
 
 
-def failure_of(leg: Leg, variant: str, error: kci.KciError) -> VariantFailure:
+def failure_of(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailure:
     """The record of a variant that was not built."""
     unfinished, told = isinstance(error, UnfinishedBuildError), first_error(error)
     if unfinished and (left := minutes_left(leg)) is not None:

@@ -28,7 +28,7 @@ from kci.cli._output import one_per_cause, print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.errors import rule_error
-from kci.plan.affected import merged_into
+from kci.plan.changes import merged_into
 from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
     NO_JOBS,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from kci.actions.common import required_input, runner_temp, show
 from kci.actions.schedule import BOT
-from kci.watch.pull_request import PullTalk, comment_of, github_api, run_number
+from kci.watch.pull_request import PullRequestComments, comment_of, github_api, run_number
 
 
 def main() -> None:
     """Say what a run came to in each pull request whose newest commit it is of."""
     repository = os.environ["GITHUB_REPOSITORY"]
-    pulls = PullTalk(github_api(repository), BOT)
+    pulls = PullRequestComments(github_api(repository), BOT)
     run = pulls.run(run_number(required_input("run")))
     if not run.of_pull_request:
         show("the run is not one of kci.yml for a pull request")

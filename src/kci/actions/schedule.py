@@ -32,7 +32,7 @@ from kci.plan.github_limits import github_matrix, tests_matrix, work_of
 from kci.plan.settings_lints import replaced_settings
 from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
-from kci.watch.decide import WatchState, standing
+from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import (
     HistoryBranch,
     LegOutcome,
@@ -82,7 +82,7 @@ def retry() -> None:
     suspects: list[str] = []
     if runs:
         found: list[Diagnostic] = []
-        watch, this = WatchState(Decisions()), merged(runs)
+        watch, this = FailureTracker(Decisions()), merged(runs)
         with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
             for run in each_run(history_branch().fetch(Path(place) / "clone"), found.append):
                 if run.run != this.run:
@@ -118,7 +118,7 @@ def report() -> None:
 
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         history = history_branch().fetch(Path(folder) / "clone")
-        actions = standing(each(history), policy)
+        actions = latest_decisions(each(history), policy)
         grid = grid_of(each_run(history, lambda _: None), policy)
     print_diagnostics([*problems, *replaced_settings(settings)])
     site = runner_temp() / "kci-report"

@@ -27,7 +27,7 @@ from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.matrix.variants import this_system
 from kci.plan.hardware_tests import tree_under_test
-from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
+from kci.run.kernel_tests import TestReport, TestState, first_failure, loadable_variants, run_kernel_tests, variants_of
 from kci.run.records import TEST_FILE, TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
@@ -57,7 +57,7 @@ def main() -> None:
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
-    error = error or why_not(reports)
+    error = error or first_failure(reports)
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
     record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at)
@@ -106,7 +106,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     there = [name for name in names if (tree / name).is_dir()]
     variants = variants_of(tree, there, isolation=python is None)
     if python is not None:
-        variants = fitting(variants, python)
+        variants = loadable_variants(variants, python)
     reports = []
     for directory in variants:
         with group(f"Test {directory.name}"):

@@ -14,7 +14,7 @@ from kci.build.generated_files import noarch_ops
 from kci.build.kernel_files import package_files, refused, write_package
 from kci.build.native import builder as native
 from kci.build.native.recipe import commands
-from kci.build.process.run import Log, run, shown, silent
+from kci.build.process.run import Log, run, shell_line, silent
 from kci.build.request import Built, Request
 from kci.build.visible_files import VisibleFiles
 from kci.config.values import python_name
@@ -88,7 +88,7 @@ def build_with_nix(request: Request, log: Log) -> Built:
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
     done = run(nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
-        raise BuildFailedError(f"{shown(nix_command(request))} failed\n{done.tail()}")
+        raise BuildFailedError(f"{shell_line(nix_command(request))} failed\n{done.tail()}")
     result = _result(done.output, request.variant.name)
     # Files of the nix store are read-only and may be links into it; the copy is neither.
     shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
@@ -127,7 +127,7 @@ def build_variant(request: Request, log: Log) -> Built:
     if request.part is not None and name != "native":
         raise UsageError(f"{request.variant.name} has no objects to share out", hint="leave out --part")
     started = time.monotonic()
-    with placed(request.kernel_dir):
+    with with_kernel_paths(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())
         match name:
             case "noarch":
@@ -156,14 +156,14 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
             return [*commands(native.plan(request, log)), f"# kci {last}"]
         case _:
             return [
-                f"cd {shown([str(request.kernel_dir)])}",
-                shown(nix_command(request)),
+                f"cd {shell_line([str(request.kernel_dir)])}",
+                shell_line(nix_command(request)),
                 f"# kci copies the result to {request.output}",
             ]
 
 
 @contextmanager
-def placed(kernel_dir: Path) -> Iterator[None]:
+def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
     """Name the files of errors as the user would: what refuses a file of the kernel knows it by its place in there."""
     try:
         yield

@@ -234,12 +234,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
         code = 1
     except OSError as error:  # a full disk, a directory that cannot be written
-        from kci.utils.atomic import room_hint, unwritten
+        from kci.utils.atomic import failed_path, full_disk_hint
 
         gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
-        where = unwritten(error, gone)
+        where = failed_path(error, gone)
         click.echo(f"error: {where}{': ' * bool(where)}{error.strerror or error}", err=True)
-        if hint := room_hint(error) if where else "":
+        if hint := full_disk_hint(error) if where else "":
             click.echo(f"  hint: {hint}", err=True)
         code = 1
     gc.freeze()  # the interpreter's last collection would look at every module again: a sixth of a small command

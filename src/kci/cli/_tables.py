@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import cost_sentence, estimate, money
-from kci.plan.plan import Estimate, LeftOut, Plan
+from kci.plan.plan import Estimate, Plan, Unplanned
 from kci.tree.manifest import Manifest
 from kci.utils.suggest import between, count
 
@@ -109,7 +109,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
 
 def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
     """The variants of the tier that no job builds, a row for each reason."""
-    by_reason: dict[tuple[str, str], list[LeftOut]] = {}
+    by_reason: dict[tuple[str, str], list[Unplanned]] = {}
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
     rows = [
@@ -137,10 +137,10 @@ def left_out_sentence(plan: Plan | RunPlan) -> str:
 
 
 _THEN = {
-    LeaveOut.ASK: "; kci publishes no kernel with older builds of them on the Hub before `leave-out` in [publish] "
+    StaleVariants.ASK: "; kci publishes no kernel with older builds of them on the Hub before `leave-out` in [publish] "
     'of kci.toml keeps ("allow") or removes ("remove") those',
-    LeaveOut.ALLOW: "; older builds of them stay on the Hub, as `leave-out` in kci.toml says",
-    LeaveOut.REMOVE: "; a release removes older builds of them from the Hub, as `leave-out` in kci.toml says",
+    StaleVariants.ALLOW: "; older builds of them stay on the Hub, as `leave-out` in kci.toml says",
+    StaleVariants.REMOVE: "; a release removes older builds of them from the Hub, as `leave-out` in kci.toml says",
 }
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
 

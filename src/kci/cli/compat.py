@@ -16,10 +16,10 @@ from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import UsageError
-from kci.plan.planning import still_current
+from kci.plan.planning import current_variants
 from kci.plan.settings_lints import replaced_settings
 from kci.plan.workspace import Choice
-from kci.publish.hub import Holding, held_in, held_on_hub
+from kci.publish.hub import TreeListing, list_hub_tree, list_tree
 from kci.tree.manifest import read_published
 from kci.utils.atomic import writing
 from kci.utils.suggest import count
@@ -70,7 +70,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
         raise UsageError("--tree and --hub exclude each other", hint="give one of them")
     workspace = opened([kernel], selection["catalog"])
     read = workspace.only_kernel()
-    holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
+    holding = _on_hub(read, hub) if hub is not None else list_tree(tree or Path(read.directory) / "build")
     choice = take_choice(selection)
     matrix = workspace.matrix(choice)
     # What the kernel has beside the selection is no surplus: it is not asked about.
@@ -82,7 +82,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
     recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
     if recorded:
         known, _ = read_published([holding.place])
-        current = still_current(workspace, matrix, known)
+        current = current_variants(workspace, matrix, known)
         recorded -= {variant for name, variant in current if name == read.build.name}
     found = coverage(matrix.kernels[0], holding, recorded)
     if output == "json":
@@ -205,7 +205,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
     return 1 if problems else 0
 
 
-def _on_hub(kernel: Kernel, named: str) -> Holding:
+def _on_hub(kernel: Kernel, named: str) -> TreeListing:
     repo_id, _, revision = named.partition("@")
     hub = kernel.build.general.hub
     if repo_id == "-":
@@ -213,4 +213,4 @@ def _on_hub(kernel: Kernel, named: str) -> Holding:
             raise UsageError("build.toml names no repository", hint="name one, such as --hub acme/norm")
         repo_id = hub.repo_id
     branch = (hub.branch if hub else None) or f"v{kernel.build.general.version}"
-    return held_on_hub(repo_id, revision or branch)
+    return list_hub_tree(repo_id, revision or branch)

@@ -15,7 +15,7 @@ from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
 from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
-from kci.run.machine_report import Health, examine
+from kci.run.machine_report import Health, examine_machine
 from kci.workflows.repository import settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
@@ -37,7 +37,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
         kci doctor
     """
     workspace = _workspace(kernels, catalog)
-    found = examine(cache, workspace.catalog if workspace else load_catalog(catalog))
+    found = examine_machine(cache, workspace.catalog if workspace else load_catalog(catalog))
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":

@@ -10,7 +10,7 @@ import click
 from kci.cli import PATH, Command, options
 from kci.cli._output import print_diagnostics, print_json, progress_log
 from kci.cli._workspace import CATALOG, PLACE, opened
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
 from kci.publish.publish import PublishRequest, publish_tree, tree_of
 from kci.publish.upload import PublishedBranch
@@ -30,7 +30,7 @@ from kci.utils.suggest import count
 )
 @click.option(
     "--leave-out",
-    type=click.Choice([str(item) for item in LeaveOut if item is not LeaveOut.ASK]),
+    type=click.Choice([str(item) for item in StaleVariants if item is not StaleVariants.ASK]),
     help="Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
 )
 @click.option("--older", is_flag=True, help="Allow to replace variants by older ones.")
@@ -63,7 +63,7 @@ def command(
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened([str(kernel)], catalog) if kernel is not None else None
-    request = PublishRequest(tree, workspace, leave_out=LeaveOut(leave_out) if leave_out else None, **said)
+    request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:
         done = publish_tree(request, progress_log(), warnings.append)

@@ -21,7 +21,15 @@ from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.plan.github_limits import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.workspace import Workspace
-from kci.run.kernel_tests import TestReport, TestState, nothing_run, run_kernel_tests, untestable, variants_of, why_not
+from kci.run.kernel_tests import (
+    TestReport,
+    TestState,
+    first_failure,
+    nothing_tested_error,
+    run_kernel_tests,
+    variants_of,
+    why_not_testable,
+)
 from kci.run.records import TestedVariant, TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
@@ -103,7 +111,7 @@ def command(
     try:
         found = variants_of(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: untestable(path.name, environment) for path in found}
+        reasons = {path: why_not_testable(path.name, environment) for path in found}
         variants = [path for path in found if not reasons[path]]
         if not variants:
             _refuse(reasons, judge=python is None)
@@ -127,12 +135,12 @@ def command(
     kernel_name = reports[0].kernel
     left = {path.name: why for path, why in reasons.items() if why and python is None}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
-    wrong = why_not(reports, allow_empty=allow_empty)
+    wrong = first_failure(reports, allow_empty=allow_empty)
     if record is not None:
         _write(record, kernel_name, reports, wrong, leg or "test", tested)
     _show(reports)
     if left and names and not wrong:  # asked for by name
-        raise nothing_run(left)
+        raise nothing_tested_error(left)
     return 1 if wrong else 0
 
 
@@ -182,7 +190,7 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
     """Refuse variants that this machine cannot load; verify them first, unless a leg tests what was verified before."""
     refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
-    raise nothing_run(names, verified=set(names) if judge else ())
+    raise nothing_tested_error(names, verified=set(names) if judge else ())
 
 
 def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, leg: str, tree: str) -> None:

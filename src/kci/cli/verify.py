@@ -16,7 +16,7 @@ from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions
 from kci.tree.verify.load_rules import default_python
 from kci.tree.verify.requirements import compliance, shields, verify_loading
-from kci.tree.verify.subject import PlaceKind, places_of, said
+from kci.tree.verify.subject import PlaceKind, describe_places, places_of
 from kci.tree.verify.tree_rules import check_signatures
 
 REPORTS = ("table", "shields")
@@ -103,7 +103,7 @@ def command(
         output,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],
-        looked_at=[said(path, one.places) for path, one in zip(paths, verified, strict=True)],
+        looked_at=[describe_places(path, one.places) for path, one in zip(paths, verified, strict=True)],
         places=[place for one in verified for place in one.places],
     )
     for line in state_of.lines() if output == "markdown" or (output == "text" and options().verbose) else ():

@@ -1,1 +1,1 @@
-"""build.toml to `Build`: the schema, the editions, reading with source positions, discovery of kernels."""
+"""build.toml and kci.toml to values, with the place of each word; `sources` is what a kernel's Python says."""

@@ -148,7 +148,7 @@ def find_settings(directory: str | Path) -> FoundSettings:
     Raises:
         FindingsError: the file is not valid; it carries every diagnostic.
     """
-    root, path = locate(Path(directory))
+    root, path = find_root(Path(directory))
     if path is None:
         return FoundSettings(root=root)
     document = read_document(path, _shown(path))
@@ -162,7 +162,7 @@ def settings_for(directories: Sequence[str]) -> FoundSettings:
         UsageError: they lie in different repositories with a kci.toml.
         FindingsError: see `find_settings`.
     """
-    places = {locate(Path(directory)): directory for directory in directories or (".",)}
+    places = {find_root(Path(directory)): directory for directory in directories or (".",)}
     files = {path for _, path in places if path is not None}
     if len(files) > 1:
         shown = " and ".join(sorted(_shown(path) for path in files))
@@ -171,7 +171,7 @@ def settings_for(directories: Sequence[str]) -> FoundSettings:
     return find_settings(with_file[0] if with_file else next(iter(places.values())))
 
 
-def locate(directory: Path) -> tuple[Path, Path | None]:
+def find_root(directory: Path) -> tuple[Path, Path | None]:
     """The root for a directory, and the kci.toml there if there is one."""
     start = directory.resolve()
     above = (start, *start.parents)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, Installer, LeaveOut, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, Installer, StaleVariants, System, Tier, Version
 
 
 class RowTable(Table, frozen=True):
@@ -254,7 +254,7 @@ class Publish(Table, frozen=True):
     """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
     prune: bool = False
     """Whether variants that the kernel should no longer have are removed from the branch."""
-    leave_out: LeaveOut = LeaveOut.ASK
+    leave_out: StaleVariants = StaleVariants.ASK
     """What becomes of variants on the branch that are of other sources and that the release leaves out."""
     mirror: bool = False
     """Whether `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""

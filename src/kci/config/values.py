@@ -68,7 +68,7 @@ class Installer(enum.StrEnum):
     UV = "uv"
 
 
-class LeaveOut(enum.StrEnum):
+class StaleVariants(enum.StrEnum):
     """What becomes of variants that are published from other sources and that a release leaves out."""
 
     ASK = "ask"

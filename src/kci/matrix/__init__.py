@@ -1,1 +1,1 @@
-"""Which variants a kernel has: the name grammar, the arch rules, and the selection of candidates."""
+"""Which variants a kernel has: names, archs, selection and tiers; `catalog` is the world as dated data."""

@@ -20,7 +20,7 @@ from kci.diagnostics import Diagnostic
 from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
 from kci.matrix.catalog.arch_tables import toolkits
 from kci.matrix.catalog.rows import Catalog, Row
-from kci.matrix.selection import exclusion, select
+from kci.matrix.selection import select, why_excluded
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of
 
@@ -300,7 +300,7 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
     told: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
         mine = subject.usable(backend)
-        decisions = [exclusion(build, row) for row in mine]
+        decisions = [why_excluded(build, row) for row in mine]
         bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
         if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
             continue

@@ -147,7 +147,7 @@ class _Choice:
         What was built is loaded with its own torch, or with every torch that its stable ABI promises.
         """
         for row in supported:
-            self.drop(row, exclusion(self.build, row) or _SUPPORTED)
+            self.drop(row, why_excluded(self.build, row) or _SUPPORTED)
         released = self.released([row for row in supported if self.build.stable_abi(row.backend) is not None])
         chosen = [pair for pair in released if pair[1].kind is Kind.STABLE_ABI]
         for row, variant in released:
@@ -182,7 +182,7 @@ class _Choice:
         """Filter, collapse and name; order as in the reference: stable ABI first, by group, then the rest."""
         passed: list[Row] = []
         for row in candidates:
-            if decision := exclusion(self.build, row):
+            if decision := why_excluded(self.build, row):
                 self.drop(row, decision)
             else:
                 passed.append(row)
@@ -245,7 +245,7 @@ class _Choice:
     def removed(self, rows: Iterable[Removed]) -> None:
         """Note the rows that an overlay takes out of the table, where the kernel declares their backend."""
         for removed in rows if self.explain else ():
-            excluded = exclusion(self.build, removed.row)
+            excluded = why_excluded(self.build, removed.row)
             if excluded is not None and excluded.rule == "KCI201":
                 self.drop(removed.row, excluded)
             else:
@@ -289,7 +289,7 @@ class Decision(msgspec.Struct, frozen=True):
     cause: KeyPath = ()
 
 
-def exclusion(build: Build, row: Row) -> Decision | None:
+def why_excluded(build: Build, row: Row) -> Decision | None:
     """Why a row is not for a kernel, or None if it is. Bounds are inclusive and compare as versions.
 
     The reference compares the raw spelling, so that `maxver = "13"` drops CUDA 13.0 there; that is taken for a bug

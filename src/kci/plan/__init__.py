@@ -1,1 +1,1 @@
-"""The jobs of a run: one leg per variant, with runner, image and timeout; and what is left out, with the reason."""
+"""What one invocation is about, and the jobs of a run: legs, parts, runners, fingerprints, what is affected."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, find_settings, locate, read_each
+from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, find_root, find_settings, read_each
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import KCI_TOML
@@ -24,7 +24,7 @@ from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.lints import lint_matrix
 from kci.matrix.variants import Matrix
-from kci.plan.affected import changes_since
+from kci.plan.changes import changes_since
 from kci.plan.inputs.source_lints import (
     declared_input_missing,
     include_not_listed,
@@ -33,7 +33,7 @@ from kci.plan.inputs.source_lints import (
     source_escapes,
 )
 from kci.plan.inputs.source_tree import SourceTrees
-from kci.plan.plan import LeftOut
+from kci.plan.plan import Unplanned
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
 
@@ -56,7 +56,7 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, rem
     """
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments):
-        by_root.setdefault(locate(Path(directory))[0], []).append(directory)
+        by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
     files: list[str] = []
     found: list[Diagnostic] = []
     for _, group in sorted(by_root.items()):
@@ -209,10 +209,10 @@ def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice
     return bare >= {*kernel.build.general.backends} or bool(bare & asked) or (bool(chosen) and bare >= chosen)
 
 
-def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[LeftOut]]:
+def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[Unplanned]]:
     """A matrix without the variants that no component makes (KCI130), and these."""
     bare = {kernel.build.name: (kernel, found) for kernel in workspace.kernels if (found := _bare(kernel))}
-    left: list[LeftOut] = []
+    left: list[Unplanned] = []
     kernels = []
     for item in matrix.kernels:
         kernel, backends = bare.get(item.name, (None, set()))
@@ -222,7 +222,7 @@ def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, li
                 if variant.backend in backends:
                     why = faults[variant.backend]
                     where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
-                    left.append(LeftOut(item.name, variant.name, *where))
+                    left.append(Unplanned(item.name, variant.name, *where))
         kept = tuple(variant for variant in item.variants if variant.backend not in backends)
         kernels.append(replace(item, variants=kept))
     return replace(matrix, kernels=tuple(kernels)), left

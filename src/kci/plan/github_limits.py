@@ -21,17 +21,17 @@ from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import (
     MAX_MATRIX,
     MAX_SHARDS,
-    LeftOut,
     Leg,
     Plan,
     Role,
     TestLeg,
+    Unplanned,
     allowances,
     promised,
     shard_count,
     shard_of,
 )
-from kci.utils.file_names import twins
+from kci.utils.file_names import duplicate_names
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
@@ -161,7 +161,9 @@ def artifact_problems(plan: Plan) -> list[Diagnostic]:
     """Artifacts that GitHub would refuse because of their names: KCI307."""
     names = [leg.artifact for leg in plan.legs]
     hint = "rename one of the kernels"
-    problems = [finding("KCI307", f"two legs have an artifact named {name}", hint=hint) for name in twins(names)]
+    problems = [
+        finding("KCI307", f"two legs have an artifact named {name}", hint=hint) for name in duplicate_names(names)
+    ]
     long = [name for name in names if len(name) > MAX_ARTIFACT_NAME]
     return problems + [finding("KCI307", f"the artifact's name is too long: {name[:60]}…", hint=hint) for name in long]
 
@@ -326,7 +328,7 @@ def only_own(plan: Plan) -> Plan:
 
 def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
     left = [
-        LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+        Unplanned(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
     ]
     kept = tuple(leg for leg in plan.legs if leg not in refused)
     return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

@@ -15,11 +15,11 @@ from kci.matrix.catalog.runners import Runners, default_runners
 from kci.matrix.variants import COMPUTE_PREFIX, KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
-from kci.plan.plan import KeptObjects, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped, assign, shards
+from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, RunnerGroup, Skipped, Unplanned, assign, shards
 from kci.plan.runner_pools import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 
 
-class Placed(NamedTuple):
+class Assignment(NamedTuple):
     """A variant with a place: the leg that it is by itself, without what setting up takes."""
 
     variant: Variant
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
     """How many legs compile its objects."""
 
 
-def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
+def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
     """The leg that builds some variants, one after the other."""
     legs = [item.leg for item in placed]
     measured = all(leg.measured for leg in legs)
@@ -52,23 +52,23 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Placed], name: str) -> Leg:
     )
 
 
-def split_legs(kernel: KernelMatrix, placed: Placed) -> list[Leg]:
+def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
     """The part legs of a variant, and the leg that links it."""
     whole = whole_leg(kernel, [placed], placed.variant.name)
     names = [f"{whole.name}.part{number}of{placed.parts}" for number in range(1, placed.parts + 1)]
     shares = [math.ceil(minutes / placed.parts) for minutes in (placed.leg.minutes, *placed.leg.ends)]
-    share = _taking(whole, placed, *shares)
+    share = _with_estimate(whole, placed, *shares)
     parts = [
         msgspec.structs.replace(
             share, name=name, variants=(), artifact=objects_name(whole.kernel, name), part=number, parts=placed.parts
         )
         for number, name in enumerate(names, start=1)
     ]
-    link = _taking(whole, placed, *[estimates().link] * 3)
+    link = _with_estimate(whole, placed, *[estimates().link] * 3)
     return [*parts, msgspec.structs.replace(link, parts=placed.parts, takes=tuple(names))]
 
 
-def _taking(whole: Leg, placed: Placed, about: int, least: int, most: int) -> Leg:
+def _with_estimate(whole: Leg, placed: Assignment, about: int, least: int, most: int) -> Leg:
     known = whole.measured
     return msgspec.structs.replace(
         whole, minutes=placed.setup + about, at_least=None if known else placed.setup + least,
@@ -80,7 +80,7 @@ FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
 
 
-def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) -> list[Leg]:
+def group(kernel: KernelMatrix, placed: Sequence[Assignment], grouping: Grouping) -> list[Leg]:
     """The legs of one kernel, whose variants are sorted by name.
 
     Variants share a leg only if they share the runner. A group whose estimate would pass half of what a job may take
@@ -88,7 +88,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     """
     if grouping is Grouping.VARIANT:
         return [whole_leg(kernel, [item], item.variant.name) for item in placed]
-    groups: dict[tuple[object, ...], list[list[Placed]]] = {}
+    groups: dict[tuple[object, ...], list[list[Assignment]]] = {}
     for item in placed:
         open_groups = groups.setdefault(_key(item, grouping), [[]])
         last = open_groups[-1]
@@ -106,7 +106,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     return legs
 
 
-def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
+def _key(item: Assignment, grouping: Grouping) -> tuple[object, ...]:
     variant, leg = item.variant, item.leg
     # Limits are a leg's, not a variant's, so variants of different limits do not share one.
     limits = (leg.runner, leg.max_jobs, leg.cores, leg.builder)
@@ -118,7 +118,7 @@ def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
     return (variant.system, leg.image or variant.backend, *limits)
 
 
-def _label(part: Sequence[Placed], grouping: Grouping) -> str:
+def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     """What the group is called: `noarch`, `cuda-x86_64-linux`, or `cu130-x86_64-linux`."""
     first = part[0].variant
     if first.kind is Kind.NOARCH:
@@ -159,7 +159,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """The latest objects of each leg that makes variants, by kernel and name."""
 
 
-class Unplaced(msgspec.Struct, frozen=True):
+class NoRunner(msgspec.Struct, frozen=True):
     """Why no job can build a variant."""
 
     rule: str
@@ -182,19 +182,19 @@ def make_plan(
     """
     runners = runners or default_runners()
     options = options or PlanOptions()
-    _refuse_twins(matrix)
+    _refuse_duplicates(matrix)
     recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
-    left_out: list[LeftOut] = []
+    left_out: list[Unplanned] = []
     skipped: list[Skipped] = []
     for kernel in matrix.kernels:
-        placed: list[Placed] = []
+        placed: list[Assignment] = []
         planned: list[str] = []
         elsewhere: list[str] = []
         for variant in kernel.each_once():
             name = variant.name
-            found = place(
+            found = assign_runner(
                 variant,
                 runners,
                 container=options.container,
@@ -202,8 +202,8 @@ def make_plan(
                 recorded=recorded.get((kernel.name, name)),
                 size=options.sizes.get((kernel.name, name)),
             )
-            if isinstance(found, Unplaced):
-                left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
+            if isinstance(found, NoRunner):
+                left_out.append(Unplanned(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
                 elsewhere.append(name)
                 continue
             planned.append(name)
@@ -249,7 +249,7 @@ _TVM_FFI = (Backend.CPU, Backend.CUDA)
 """What the native builder compiles tvm-ffi kernels for."""
 
 
-def place(
+def assign_runner(
     variant: Variant,
     runners: Runners,
     *,
@@ -257,7 +257,7 @@ def place(
     kernel: str = "",
     recorded: int | None = None,
     size: Size | None = None,
-) -> Placed | Unplaced:
+) -> Assignment | NoRunner:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Without `container` it is built on the runner itself. `recorded` is the minutes that it took, and `size` what there
@@ -265,15 +265,15 @@ def place(
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
-        return Unplaced("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
+        return NoRunner("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return Unplaced("KCI301", f"no runner is known for {system}")
+        return NoRunner("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
-        return Unplaced("KCI303", _not_compiled(variant.backend, system))
+        return NoRunner("KCI303", _not_compiled(variant.backend, system))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
@@ -310,7 +310,7 @@ def place(
     )
     splits = compiled and not noarch and size is not None
     parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
-    return Placed(variant, leg, build.setup, most_minutes(runner), parts)
+    return Assignment(variant, leg, build.setup, most_minutes(runner), parts)
 
 
 def _not_compiled(backend: str, system: str) -> str:
@@ -326,11 +326,11 @@ def _not_compiled(backend: str, system: str) -> str:
 
 def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
     """The image that a variant's leg builds in; empty for none."""
-    placed = place(variant, runners, container=container)
-    return "" if isinstance(placed, Unplaced) else placed.leg.image
+    placed = assign_runner(variant, runners, container=container)
+    return "" if isinstance(placed, NoRunner) else placed.leg.image
 
 
-def _refuse_twins(matrix: Matrix) -> None:
+def _refuse_duplicates(matrix: Matrix) -> None:
     paths: dict[str, list[str]] = {}
     for kernel in matrix.kernels:
         paths.setdefault(kernel.name, []).append(kernel.path)

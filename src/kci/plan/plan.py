@@ -12,7 +12,7 @@ import msgspec
 
 from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.matrix.variants import Kind
 from kci.plan.runner_pools import Pool
 
@@ -164,7 +164,7 @@ class TestLeg(msgspec.Struct, frozen=True):
         return _runner_text(self.runner)
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class Unplanned(msgspec.Struct, frozen=True):
     """A variant that no job builds, and why."""
 
     kernel: str
@@ -224,7 +224,7 @@ class Plan(msgspec.Struct, frozen=True):
     catalog_as_of: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Unplanned, ...]
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
@@ -235,7 +235,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The kernels that are not planned because `kci check` finds an error in them."""
     tests: tuple[TestLeg, ...] = ()
     """The jobs that test what was merged."""
-    leave_out: LeaveOut | None = None
+    leave_out: StaleVariants | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
 
 
@@ -298,7 +298,7 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """Whether there is a leg: an empty matrix fails a run."""
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Unplanned, ...]
     skipped: tuple[Skipped, ...]
     shards: tuple[Shard, ...]
     suppressions: tuple[Ignore, ...] = ()
@@ -307,7 +307,7 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """Kernels that are not planned, because `kci check` finds an error in them."""
     tests: tuple[TestLeg, ...] = ()
     """The jobs that test what was merged."""
-    leave_out: LeaveOut | None = None
+    leave_out: StaleVariants | None = None
     """What a release does about variants that it leaves out and that are published; null where none is published."""
     estimate: Estimate | None = None
 

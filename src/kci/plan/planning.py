@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
-from kci.config.discovery import locate
+from kci.config.discovery import find_root
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.affected import Base, Terms, Touch, clean_commit, only_affected
+from kci.plan.affected import Base, Terms, Touch, only_affected
 from kci.plan.budget import Alternative, check_budget, check_time, estimate
+from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
 from kci.plan.estimates import Duration, read_durations, sizes
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
@@ -114,7 +115,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
     matrix, bare = without_components(workspace, whole)
-    roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
+    roots = {find_root(Path(kernel.directory))[0] for kernel in workspace.kernels}
     commit = clean_commit(roots.pop()) if len(roots) == 1 else None
     options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
@@ -192,7 +193,7 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
     return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
-def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
+def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
     """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)

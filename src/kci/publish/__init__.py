@@ -1,1 +1,1 @@
-"""A merged and verified tree to the Hub: one commit for a kernel and its version branch, and the card last."""
+"""A verified tree to the Hub in one commit, and what the Hub has."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_of
@@ -194,7 +194,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         removed |= others & self.removed
         wanted = self.files.keys()
-        same = {path for path in wanted & there.keys() if is_same(there[path], self.files[path])}
+        same = {path for path in wanted & there.keys() if same_content(there[path], self.files[path])}
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
         owned |= {path for path in there if variant_of(path) in removed}
         # A signature counts as long as what it signs is the same, whoever has added it.
@@ -238,7 +238,7 @@ def variants_on(there: Iterable[str]) -> set[str]:
     return {name for path in there if (name := variant_of(path))}
 
 
-def is_same(there: HubFile, here: LocalFile) -> bool:
+def same_content(there: HubFile, here: LocalFile) -> bool:
     """Whether the Hub has a file as it is here: by its sha256, or for a small one by its name in git."""
     if there.sha256 is not None:
         return there.sha256 == here.sha256
@@ -257,7 +257,7 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
     expected: frozenset[str] | None = None
     """The variants that the kernel should have today; None where the kernel is not known."""
     prune: bool = False
-    leave_out: LeaveOut = LeaveOut.ASK
+    leave_out: StaleVariants = StaleVariants.ASK
     """What becomes of those of these that the tree does not have and that are of other sources."""
     older: bool = False
     """Whether the tree may be older than what it replaces."""
@@ -348,10 +348,10 @@ class Takeover(msgspec.Struct, frozen=True):
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
         message += first_of(sorted(stale), _SHOWN)
         match self.terms.leave_out:
-            case LeaveOut.REMOVE:
+            case StaleVariants.REMOVE:
                 self.log(f"{message}; removed, as it was decided")
                 return frozenset(stale)
-            case LeaveOut.ALLOW:
+            case StaleVariants.ALLOW:
                 self.log(f"{message}; kept beside the new ones, as it was decided")
                 return frozenset()
         hint = "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "

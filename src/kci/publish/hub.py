@@ -70,10 +70,10 @@ def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
     try:
         return question()
     except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
-        raise FindingsError(f"{failed}: {printable(first_line(error), ' ')}", hint=hint) from error
+        raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
 
 
-def first_line(error: Exception) -> str:
+def first_line_of(error: Exception) -> str:
     """What an error says first, or its kind where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__
@@ -113,7 +113,7 @@ def _logged_in() -> str | None:
     try:
         return get_token()
     except Exception as error:  # HF_OIDC_RESOURCE asks for an identity outside of CI
-        raise MissingToolError(f"there is no token for the Hub: {first_line(error)}", hint="set HF_TOKEN") from error
+        raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", hint="set HF_TOKEN") from error
 
 
 def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
@@ -129,7 +129,7 @@ def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
         token = answer["access_token"]
     except Exception as error:  # of the client's HTTP library, which changed once
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
-        message = f"the Hub gives this job no token for {repo_id}: {first_line(error)}"
+        message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
         raise FindingsError(message, hint=hint) from error
     return str(token)
 
@@ -142,7 +142,7 @@ def _identity(audience: str, environ: Mapping[str, str]) -> str:
     try:
         return str(_ask("GET", url, headers={"Authorization": f"Bearer {bearer}"})["value"])
     except Exception as error:
-        raise FindingsError(f"GitHub gives this job no identity: {first_line(error)}") from error
+        raise FindingsError(f"GitHub gives this job no identity: {first_line_of(error)}") from error
 
 
 def _ask(method: str, url: str, **arguments: Any) -> Any:
@@ -159,7 +159,7 @@ FOLDER = "build/"
 """Where a branch of a repository has the tree; loaders look there."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class ListedVariant(msgspec.Struct, frozen=True):
     """A variant that is there. What is not known is None."""
 
     variant: str
@@ -171,11 +171,11 @@ class Held(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
 
 
-class Holding(msgspec.Struct, frozen=True):
+class TreeListing(msgspec.Struct, frozen=True):
     """Everything that is there."""
 
     source: str
-    variants: tuple[Held, ...]
+    variants: tuple[ListedVariant, ...]
     place: Path = Path()
     """The tree or manifest; unused for the Hub."""
     tree: Path | None = None
@@ -183,7 +183,7 @@ class Holding(msgspec.Struct, frozen=True):
     digests_checked: bool = True
 
 
-def held_in(place: Path) -> Holding:
+def list_tree(place: Path) -> TreeListing:
     """What a path has: a merged tree, a kernel directory with one in `build/`, or a manifest.
 
     Raises:
@@ -197,10 +197,10 @@ def held_in(place: Path) -> Holding:
         manifest = read_manifest(place.parent)
         assert manifest is not None  # noqa: S101  - it is a file
         variants = (
-            Held(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
+            ListedVariant(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
             for entry in manifest.present
         )
-        return Holding(str(place), tuple(variants), place, digests_checked=False)
+        return TreeListing(str(place), tuple(variants), place, digests_checked=False)
     raise UsageError(f"{place}: there is no such tree", hint=f"name a merged tree, or its {MANIFEST_NAME}")
 
 
@@ -215,25 +215,25 @@ def variant_of(path: str) -> str | None:
     return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
 
 
-def _tree(tree: Path) -> Holding:
+def _tree(tree: Path) -> TreeListing:
     try:
         manifest = read_manifest(tree)
     except FindingsError:
         manifest = None  # `kci verify` says so; the files themselves are what counts here
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
     variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
-    return Holding(str(tree), tuple(variants), tree, tree)
+    return TreeListing(str(tree), tuple(variants), tree, tree)
 
 
-def _variant(directory: Path, fingerprint: str | None) -> Held:
+def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     name = directory.name
     if directory.is_symlink() or not directory.is_dir():
-        return Held(name, problem="it is a link or a file, not a directory")
+        return ListedVariant(name, problem="it is a link or a file, not a directory")
     try:
         metadata = read_sealed(directory).metadata
     except KciError as error:
-        return Held(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
-    held = Held(name, metadata.name, metadata.version, fingerprint=fingerprint)
+        return ListedVariant(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
+    held = ListedVariant(name, metadata.name, metadata.version, fingerprint=fingerprint)
     signature = directory / SIGNATURE
     if not signature.exists():
         return held
@@ -269,7 +269,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
     ]
 
 
-def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
+def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListing:
     """The variants of a repository of kernels, each compared with the digest in its metadata."""
     client = client or hub_client()
     source = f"{repo_id}@{revision}"
@@ -288,28 +288,28 @@ def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
     for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
         if variant := variant_of(file.path):
             variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
-    return Holding(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
+    return TreeListing(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
 
 
 _Read = Callable[[HubFile], bytes | None]
 """Gives the content of a file, None for one that is larger than a file of metadata may be."""
 
 
-def _held(variant: str, files: dict[str, HubFile], read: _Read) -> Held:
+def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
     if FILE_NAME not in files:
-        return Held(variant, problem=f"it has no {FILE_NAME}")
+        return ListedVariant(variant, problem=f"it has no {FILE_NAME}")
     raw = read(files[FILE_NAME])
     if raw is None:
-        return Held(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
+        return ListedVariant(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
     try:
         metadata = decode(raw)
     except ValueError as error:
-        return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
+        return ListedVariant(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
     problem, signer = "", None
     if SIGNATURE in files and (bundle := read(files[SIGNATURE])) is not None:
         problem, signer = signature_problem(bundle, raw), signer_of(bundle)
     problem = problem or _digest_problem(metadata.digest, files, read)
-    return Held(variant, metadata.name, metadata.version, problem, signer)
+    return ListedVariant(variant, metadata.name, metadata.version, problem, signer)
 
 
 def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Read) -> str:

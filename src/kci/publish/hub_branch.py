@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kci.errors import FindingsError, KciError
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import Access, HubFile, first_line, hub_client, listed_files
+from kci.publish.hub import Access, HubFile, first_line_of, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
@@ -169,7 +169,7 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
     said = getattr(cause, "server_message", None) or ": ".join(
-        dict.fromkeys(first_line(item) for item in (error, cause))
+        dict.fromkeys(first_line_of(item) for item in (error, cause))
     )
     if response is None:
         if isinstance(error, ValueError):  # the client itself refuses, before anything is sent

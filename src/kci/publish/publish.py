@@ -14,7 +14,7 @@ from kci.config.discovery import find_settings
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
-from kci.config.values import LeaveOut, is_branch
+from kci.config.values import StaleVariants, is_branch
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.plan.workspace import Workspace
@@ -42,7 +42,7 @@ class PublishRequest(msgspec.Struct, frozen=True):
     dry_run: bool = False
     create_pr: bool = False
     """Whether to open pull requests, for publishers who may not write."""
-    leave_out: LeaveOut | None = None
+    leave_out: StaleVariants | None = None
     """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
     older: bool = False
 
@@ -117,7 +117,7 @@ def _terms(request: PublishRequest, settings: Publish, release: Release) -> Take
     prune, leave_out = request.prune or settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
     if workspace is None:
-        if prune or leave_out is LeaveOut.REMOVE:
+        if prune or leave_out is StaleVariants.REMOVE:
             hint = f"name the directory of {release.manifest.kernel} with --kernel"
             raise UsageError("removing variants needs to know which ones the kernel should have", hint=hint)
         return TakeoverTerms(leave_out=leave_out, older=request.older)

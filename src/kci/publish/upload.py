@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.errors import FindingsError, rule_error
 from kci.publish.branch_plan import (
     MAIN_VERSION,
@@ -206,7 +206,7 @@ class Publisher(msgspec.Struct, frozen=True):
         if taking is None or (inherited and goal.version != MAIN_VERSION):
             return head, there, goal, changes
         release, terms = taking
-        if changes.empty and terms.leave_out is not LeaveOut.REMOVE:
+        if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
             return head, there, goal, changes
         place, read = f"{self.name}@{goal.branch}", partial(self.hub.read, at)
         wanted = Takeover(release, terms, place, there, read, self.log).settle(goal, changes)

@@ -1,1 +1,1 @@
-"""What the jobs of a CI run do: records, the index of trees, the gate, releases."""
+"""A run on this machine, tests in the real loader, and what the jobs of a CI run leave for its gate."""

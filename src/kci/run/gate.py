@@ -11,7 +11,7 @@ import msgspec
 from kci.errors import UsageError
 from kci.plan.github_limits import FORK_RULE
 from kci.plan.plan import Leg
-from kci.run.records import SILENT, KernelRecord
+from kci.run.records import NO_RESULT_MESSAGE, KernelRecord
 from kci.run.tree_index import RunUploads
 
 _NO_RECORD = (
@@ -122,7 +122,7 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
     for leg, name in lacking:
         words = ["kci", "build", f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
-        error, replay = SILENT, shlex.join([*words, "--", leg.path])
+        error, replay = NO_RESULT_MESSAGE, shlex.join([*words, "--", leg.path])
         if failure := failures.get(name):
             error, replay = failure.error, failure.replay
         yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from kci.build.process.run import Log, guarded, run, silent
+from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
@@ -28,8 +28,8 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.tree.verify.load_rules import LoaderEnvironment, probe, unfit
-from kci.utils.cache import made_once
+from kci.tree.verify.load_rules import LoaderEnvironment, probe, why_incompatible
+from kci.utils.cache import make_once
 from kci.utils.suggest import containing, suggestion
 
 MARKER = "kernels_ci"
@@ -104,11 +104,11 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
         if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
             chosen.append(found[name])
     if not chosen:
-        raise nothing_run({name: lacking(name) for name in found})
+        raise nothing_tested_error({name: why_not_loadable(name) for name in found})
     return chosen
 
 
-def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
+def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) -> str:
     """What this machine lacks for loading a variant, by default with kci's own torch for the CPU; empty if it can."""
     parts = parse_variant_name(name)
     if parts.system not in (None, this_system()):
@@ -119,7 +119,7 @@ def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
     if environment is None:
         own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
         return "" if parts.backend in ("cpu", "universal") else own
-    return unfit(parts, environment).removeprefix("it ")
+    return why_incompatible(parts, environment).removeprefix("it ")
 
 
 def has_device(backend: str) -> bool:
@@ -133,15 +133,15 @@ def has_device(backend: str) -> bool:
     return backend in devices and any(Path(devices[backend][0]).glob(devices[backend][1]))
 
 
-def untestable(name: str, environment: LoaderEnvironment | None) -> str:
+def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
     """What lacks for running a kernel's own tests on a variant, which ask the loader for the kernel by its name."""
     if environment is not None and parse_variant_name(name).backend == "cpu" != environment.backend:
         # The loader asks torch what it is for, and not what the machine has.
         return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
-    return lacking(name, environment)
+    return why_not_loadable(name, environment)
 
 
-def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
+def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
     """The error that nothing can be tested here, with what each variant lacks, by name."""
     lines = [
         f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}" for name, why in reasons.items()
@@ -154,17 +154,17 @@ def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> M
     return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
 
-def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
+def loadable_variants(variants: Sequence[Path], python: Path) -> list[Path]:
     """The variants that a Python on this machine can load.
 
     Raises:
         MissingToolError: it has no torch or no loader, or can load none of them.
     """
     environment = probe(python)
-    reasons = {path.name: untestable(path.name, environment) for path in variants}
+    reasons = {path.name: why_not_testable(path.name, environment) for path in variants}
     found = [path for path in variants if not reasons[path.name]]
     if not found:
-        raise nothing_run(reasons)
+        raise nothing_tested_error(reasons)
     return found
 
 
@@ -209,7 +209,7 @@ def run_kernel_tests(
         shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
         environment = loader_environment(tree, (), metadata) | python_path(own)
-        loaded = guarded([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
+        loaded = run_in_group([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
         if loaded.code != 0 or _LOADED not in loaded.output:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
@@ -256,15 +256,15 @@ def loader_for(
     return Loader(python, pip_install(python), declared)
 
 
-def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
+def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:
     """Whether this machine finds nothing wrong with a variant; of whose tests none ran, if `allow_empty` says so."""
     empty = (TestState.NOTHING_RAN,) if allow_empty else ()
     return report.state in (TestState.PASSED, TestState.NOT_RUN, *empty)
 
 
-def why_not(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
+def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
     """The first variant that does not count as tested, and the first line that says why; empty if all do."""
-    wrong = next((report for report in reports if not fine(report, allow_empty=allow_empty)), None)
+    wrong = next((report for report in reports if not has_passed(report, allow_empty=allow_empty)), None)
     if wrong is None:
         return ""
     lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
@@ -294,7 +294,7 @@ def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) 
         command = [*pip, "--no-deps", "--target", str(place), "--", *wanted]
         install(command, what, log, folder.parent)
 
-    made_once(folder, folder.is_dir, make, log)
+    make_once(folder, folder.is_dir, make, log)
     return folder
 
 
@@ -317,7 +317,7 @@ def _tested(
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
     environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
-    done = guarded(command, silent, cwd=sources, env=environment | python_path(packages, own))
+    done = run_in_group(command, silent, cwd=sources, env=environment | python_path(packages, own))
     passed, failed, skipped = _counts(report)
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED

@@ -277,7 +277,7 @@ def run_here(
             finish(kernel)
     rules()  # what threads read at once has to be read before, where `kci.utils.shipped` is not in between
     builds = KeptBuilds(workspace, options)
-    at_once([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
+    run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
 
@@ -290,7 +290,7 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def at_once(works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None]) -> None:
+def run_in_parallel(works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None]) -> None:
     """Do all the work, and return when it is done.
 
     Whatever ends this, Ctrl-C above all, ends the programs that were started, and waits for the threads.

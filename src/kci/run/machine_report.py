@@ -49,7 +49,7 @@ class Examined(msgspec.Struct, frozen=True):
     """What to do, usually a command; empty where nothing need be done."""
 
 
-def examine(cache: Path, catalog: Catalog) -> list[Examined]:
+def examine_machine(cache: Path, catalog: Catalog) -> list[Examined]:
     """Look at this machine.
 
     Args:

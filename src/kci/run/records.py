@@ -17,11 +17,11 @@ from msgspec import Meta
 
 from kci.config.discovery import FaultyKernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree
-from kci.config.values import LeaveOut
+from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
+from kci.plan.plan import KernelPlan, Leg, Skipped, TestLeg, Unplanned
 from kci.run.kernel_tests import TestState
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest, Planned
@@ -38,7 +38,7 @@ RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
 
-SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
+NO_RESULT_MESSAGE = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 
 _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
@@ -151,11 +151,11 @@ class RunPlan(msgspec.Struct, frozen=True):
     tier: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Unplanned, ...]
     faulty: tuple[FaultyKernel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
-    leave_out: LeaveOut | None = None
+    leave_out: StaleVariants | None = None
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:

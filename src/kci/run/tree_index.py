@@ -19,9 +19,9 @@ from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.plan.plan import KeptObjects
 from kci.run.records import (
+    NO_RESULT_MESSAGE,
     PLAN_FILE,
     RECORD_FILE,
-    SILENT,
     TEST_FILE,
     Attempt,
     KernelRecord,
@@ -151,7 +151,7 @@ class RunUploads(msgspec.Struct, frozen=True):
             else:
                 continue
             if record is None or record.attempt < self.plan.attempt:
-                found[test.kernel, test.name] = SILENT
+                found[test.kernel, test.name] = NO_RESULT_MESSAGE
             elif not record.passed:
                 found[test.kernel, test.name] = record.error or "it failed"
             elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from kci.config.discovery import locate
+from kci.config.discovery import find_root
 from kci.config.file_lints import repo_id_problem
 from kci.config.settings import KCI_TOML
 from kci.config.values import Backend, KernelName, Version, near_kernel_name, python_name
@@ -212,7 +212,7 @@ def require_new(target: Path) -> None:
 def repository_of(target: Path) -> Path | None:
     """The root of the repository that a new directory would be part of, if there is one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
-    root, settings = locate(parent)
+    root, settings = find_root(parent)
     return root if settings is not None or (root / ".git").exists() else None
 
 
@@ -251,7 +251,7 @@ def built_backends(target: Path) -> set[str]:
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
     """Write the kci.toml of a kernel's repository, unless there is one; its path, and whether kci wrote it."""
-    root, settings = locate(target)
+    root, settings = find_root(target)
     if settings is not None:
         return settings, False
     path = root / KCI_TOML

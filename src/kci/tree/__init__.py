@@ -1,1 +1,1 @@
-"""From one built variant to the tree that users load: identity, metadata, digest, pack, merge, manifest."""
+"""From a built variant to the tree that users load: metadata, digest, pack, merge, manifest, signatures."""

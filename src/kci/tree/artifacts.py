@@ -127,7 +127,7 @@ class CiRun(msgspec.Struct, frozen=True):
     """Which attempt of the run the merge is in; no leg of it can be of a later one."""
 
 
-def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun) -> list[Diagnostic]:
+def require_same_commit(sources: Sequence[Source], planned: Planned | None, run: CiRun) -> list[Diagnostic]:
     """Hold every source against its own file name, the plan and the run.
 
     Returns:
@@ -135,20 +135,20 @@ def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun
 
     Raises FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
     """
-    found = [item for source in sources for item in _doubts(source, planned, run)]
+    found = [item for source in sources for item in _bound_problems(source, planned, run)]
     refused = [item for item in found if item.severity is Severity.ERROR]
     if refused:
-        raise several(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
+        raise combined_error(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
     return found
 
 
-def several(found: Sequence[Diagnostic], hint: str) -> FindingsError:
+def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
     """A FindingsError that carries at least one finding, and says the first."""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
 
-def _doubts(source: Source, planned: Planned | None, run: CiRun) -> Iterator[Diagnostic]:
+def _bound_problems(source: Source, planned: Planned | None, run: CiRun) -> Iterator[Diagnostic]:
     leg, path = source.leg, str(source.path)
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:

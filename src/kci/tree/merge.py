@@ -23,27 +23,27 @@ from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
     Source,
+    combined_error,
     find_sources,
     is_variant_dir,
     newest,
     older_attempts,
     report_replaced,
-    require_bound,
-    several,
+    require_same_commit,
 )
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Planned, PlannedKernel, Present, Replaced, missing_of, read_manifest
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import packable, unpack
 from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
-from kci.utils.atomic import Log, replacing, room_hint, unwritten
+from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import default_cache
 from kci.utils.walk import is_bytecode, walk
 
 _Put = Callable[[str, str], object]
 
 
-def carry(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """Bring a file or directory of an old tree into its successor, without its content being copied."""
     _put(source, target, _linked)
 
@@ -75,8 +75,8 @@ def _once(put: _Put, source: str, target: str) -> None:
     try:
         put(source, target)
     except OSError as error:
-        message = f"cannot copy {source} to {unwritten(error, target)}: {error.strerror or error}"
-        raise FindingsError(message, hint=room_hint(error)) from error
+        message = f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}"
+        raise FindingsError(message, hint=full_disk_hint(error)) from error
 
 
 def _bytecode(_directory: str, names: list[str]) -> list[str]:
@@ -177,7 +177,7 @@ def merge(
     if require is not None:
         for source in sources:
             require(source.path)
-    for item in require_bound(sources, planned, run or CiRun()):
+    for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
     jobs = _jobs(sources, into, planned)
     for job in jobs:
@@ -190,7 +190,7 @@ def merge(
         built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
         findings = [item for made in built for item in _missing(made.manifest)]
         if findings and not allow_partial:
-            raise several(findings, "see why their legs failed, or pass --allow-partial")
+            raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
     for job, made in zip(jobs, built, strict=True):
@@ -274,7 +274,7 @@ def _build(job: _Job, tree: Path) -> _Made:
             message = f"{where} is {data.name} version {data.version}; "
             message += f"this merge is about {job.kernel} version {version}"
             raise rule_error("KCI609", message, hint="merge into an empty directory", path=str(where))
-        carry(job.target / entry.variant, tree / entry.variant)
+        link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
@@ -282,7 +282,7 @@ def _build(job: _Job, tree: Path) -> _Made:
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
-            carry(job.target / name, tree / name)
+            link_or_copy(job.target / name, tree / name)
     every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
     return _Made(manifest, hashes)

@@ -32,7 +32,7 @@ from kci.utils.archive import (
     plain_member,
     written_archive,
 )
-from kci.utils.atomic import replacing, room_hint, start_writing, writing
+from kci.utils.atomic import full_disk_hint, replacing, start_writing, writing
 from kci.utils.file_names import collision, unsafe_name
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, is_bytecode, is_executable, is_lfs_pointer, walk
@@ -61,7 +61,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
                 _write_members(archive, leg, files)
         except OSError as error:
             message = f"cannot write {out_file}: {error.strerror or error}"
-            raise rule_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
+            raise rule_error("KCI604", message, hint=full_disk_hint(error), path=str(out_file)) from error
         made.commit()
     return out_file
 
@@ -74,9 +74,9 @@ def packable(variant_dir: Path) -> list[Entry]:
         FindingsError: the variant is too large for an artifact.
     """
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
-    for item, _, reason in untransportable(found):
+    for item, _, reason in unpackable_entries(found):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-    if size := too_large(found):
+    if size := oversize(found):
         raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
@@ -86,7 +86,7 @@ def packable(variant_dir: Path) -> list[Entry]:
     return found
 
 
-def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
+def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
     """The entries of a variant that no artifact can hold, each with the rule that says so and the reason."""
     seen: dict[str, str] = {}
     for item in entries:
@@ -104,7 +104,7 @@ def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]
             yield item, "KCI708", f"it differs from {other!r} in case only"
 
 
-def too_large(entries: Sequence[Entry]) -> str | None:
+def oversize(entries: Sequence[Entry]) -> str | None:
     """How much some files are, if that is more than an artifact can hold."""
     size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
     if len(entries) > LIMITS.members or size > LIMITS.size:

@@ -18,7 +18,7 @@ from kci.tree import manifest as manifests
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME
-from kci.tree.pack import untransportable
+from kci.tree.pack import unpackable_entries
 from kci.tree.signing import BUNDLE_NAME
 from kci.utils.walk import Entry, is_bytecode, walk
 
@@ -89,7 +89,7 @@ def require_tree(target: Path) -> None:
         if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
             raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
-    for item, _, reason in untransportable(files_at_top(target)):
+    for item, _, reason in unpackable_entries(files_at_top(target)):
         message = f"{target} cannot be added to: {item.name!r}: {reason}"
         raise rule_error("KCI610", message, hint="remove it, or merge into an empty or new directory", path=str(target))
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kci.errors import ClientError
-from kci.utils.locks import beside, locked
+from kci.utils.locks import locked, sibling_path
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _ANOTHER = "name a place that you can write; for kci's cache with --cache or KCI_CACHE"
@@ -35,11 +35,11 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"cannot write {unwritten(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=room_hint(error) or _ANOTHER) from error
+        message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
+        raise ClientError(message, hint=full_disk_hint(error) or _ANOTHER) from error
 
 
-def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
+def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
     """The path that could not be written.
 
     Args:
@@ -50,19 +50,19 @@ def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
     return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
 
 
-def room_hint(error: OSError, option: str = "") -> str:
+def full_disk_hint(error: OSError, option: str = "") -> str:
     """What to do about a full disk; empty for another error. `option` names another place for it."""
     if error.errno not in _FULL:
         return ""
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
 
 
-def says_full(output: str) -> bool:
+def is_disk_full(output: str) -> bool:
     """Whether a program that said this met a full disk."""
     return any(said in output for said in _SAID)
 
 
-def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
+def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
     """What to do about a program that met a full disk; empty if it met something else.
 
     Args:
@@ -70,7 +70,7 @@ def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str
         place: where it wrote; it may have wanted the folder for temporary files as well.
         option: the words that name another place.
     """
-    if not says_full(output):
+    if not is_disk_full(output):
         return ""
     where = os.fspath(place)
     return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"
@@ -84,7 +84,7 @@ class Replacement:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.staging = beside(target, "new")
+        self.staging = sibling_path(target, "new")
         """Where to make it; it does not exist yet."""
 
     def commit(self) -> None:
@@ -102,12 +102,12 @@ class Replacement:
                 self.staging.replace(self.target)
             _flush_directory(self.target.parent)
         except OSError as error:
-            hint = room_hint(error) or "it must be a plain file or directory, not a mount point"
+            hint = full_disk_hint(error) or "it must be a plain file or directory, not a mount point"
             raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
         # two renames; `recover` cleans up if the process is killed between them
-        old = beside(self.target, "old")
+        old = sibling_path(self.target, "old")
         self.target.rename(old)
         try:
             self.staging.rename(self.target)
@@ -164,7 +164,7 @@ def recover(target: Path, log: Log) -> None:
 
     An old directory is only removed if something stands in its place: it may be all that there is.
     """
-    old, new = beside(target, "old"), beside(target, "new")
+    old, new = sibling_path(target, "old"), sibling_path(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
             _remove(old)

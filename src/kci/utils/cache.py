@@ -32,7 +32,7 @@ def default_cache() -> Path:
     return Path(os.path.expanduser(os.environ.get("KCI_CACHE") or f"{root}/kci")).absolute()  # noqa: PTH111
 
 
-def made_once(
+def make_once(
     folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Callable[[str], None]
 ) -> None:
     """Make a folder of the cache unless it is there; it appears only when it is whole, and several may ask at once.

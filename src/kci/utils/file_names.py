@@ -50,7 +50,7 @@ def unsafe_name(name: str) -> str | None:
     return None
 
 
-def folded(name: str) -> str:
+def case_folded(name: str) -> str:
     """The name as a file system that ignores case and Unicode forms sees it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
@@ -66,7 +66,7 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
     for depth in range(1, len(parts) + 1):
         directory = depth < len(parts) or path.endswith("/")
         claimed = "/".join(parts[:depth]) + ("/" if directory else "")
-        key = folded(claimed.removesuffix("/"))
+        key = case_folded(claimed.removesuffix("/"))
         other = seen.get(key)
         if other is not None and not (directory and other == claimed):
             return other
@@ -74,9 +74,9 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
     return None
 
 
-def twins(names: Iterable[str]) -> list[str]:
+def duplicate_names(names: Iterable[str]) -> list[str]:
     """The names that occur more than once when case is ignored, sorted."""
     seen: dict[str, list[str]] = {}
     for name in names:
-        seen.setdefault(folded(name), []).append(name)
+        seen.setdefault(case_folded(name), []).append(name)
     return sorted({name for same in seen.values() if len(same) > 1 for name in same})

@@ -40,7 +40,7 @@ else:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
-def beside(path: Path, purpose: str) -> Path:
+def sibling_path(path: Path, purpose: str) -> Path:
     """A sibling of a path that belongs to it: hidden, and recognized as kci's."""
     return path.with_name(f".kci-{path.name}.{purpose}")
 
@@ -67,7 +67,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
         OSError: the parent cannot be made, or nothing can be written there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = beside(path, "lock")
+    file = sibling_path(path, "lock")
     handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
     _HERE.add(file)
     try:
@@ -91,7 +91,7 @@ def _holder(file: Path) -> str:
 def in_use(path: Path) -> bool:
     """Whether a process holds the lock of a path, or of something right inside of it; does not wait."""
     inside = list(path.glob(".kci-*.lock")) if path.is_dir() else []
-    for file in [beside(path, "lock"), *inside]:
+    for file in [sibling_path(path, "lock"), *inside]:
         try:
             handle = os.open(file, os.O_RDWR)
         except OSError:

@@ -1,1 +1,1 @@
-"""Scheduled runs: their history, the causes of failures, the issues that follow, and the page with every leg."""
+"""Scheduled runs and pull requests: history, causes of failures, issues, the report, the comment."""

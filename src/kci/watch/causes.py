@@ -3,7 +3,7 @@
 What errors look like is data: `data/causes.toml` has what names a cause, `data/outages.toml` what says that a machine,
 a network or a service failed, `data/volatile.toml` what is otherwise each night. A cause is a text that is the same in
 every build: symbols stay as the linker has them, because a name that depends on the machine that reads it would be
-another one tomorrow. `readable` is for people.
+another one tomorrow. `demangle_cause` is for people.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def is_outage(error: str) -> bool:
     return bool(outage_of(error))
 
 
-def is_of_the_world(error: str) -> bool:
+def is_external(error: str) -> bool:
     """Whether a leg that a machine had to skip has failed all the same: a wheel is missing for every machine."""
     return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
@@ -217,7 +217,7 @@ def cause_id(cause: str) -> str:
     return hashlib.sha256(cause.encode()).hexdigest()[:12]
 
 
-def readable(cause: str) -> str:
+def demangle_cause(cause: str) -> str:
     """A cause for people: names of C++ as they are written there, where this machine can tell."""
     return _MANGLED.sub(lambda found: _demangled(found[0]), cause)
 

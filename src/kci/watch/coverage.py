@@ -9,7 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from kci.matrix.variants import KernelMatrix
-from kci.publish.hub import Held, Holding
+from kci.publish.hub import ListedVariant, TreeListing
 
 
 class CoverageState(enum.StrEnum):
@@ -60,7 +60,7 @@ class Coverage(msgspec.Struct, frozen=True):
 _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 
 
-def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()) -> Coverage:
+def coverage(kernel: KernelMatrix, holding: TreeListing, stale: Collection[str] = ()) -> Coverage:
     """Compare a kernel's matrix with what is published.
 
     `stale` are the variants that are known to have been built from something else than they would be today.
@@ -83,7 +83,9 @@ def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()
     return Coverage(kernel.name, holding.source, tuple(ordered), holding.digests_checked)
 
 
-def _state(kernel: KernelMatrix, held: Held | None, expected: bool, outdated: bool) -> tuple[CoverageState, str]:
+def _state(
+    kernel: KernelMatrix, held: ListedVariant | None, expected: bool, outdated: bool
+) -> tuple[CoverageState, str]:
     if held is None:
         return CoverageState.MISSING, ""
     if held.problem:

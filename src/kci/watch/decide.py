@@ -15,7 +15,7 @@ import msgspec
 
 from kci.config.settings import Decisions, Tell
 from kci.utils.suggest import first_of
-from kci.watch.causes import cause_id, cause_of, readable
+from kci.watch.causes import cause_id, cause_of, demangle_cause
 from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts
 from kci.watch.issue_text import OpenCause, backend_of, issue_body, plain
 
@@ -73,13 +73,13 @@ class _LegState(msgspec.Struct):
 FLAKY = "flaky: "
 """How the cause of an issue about flaky legs begins."""
 
-_PROOF = 2
+_CONFIRMATIONS = 2
 """So often the same is said before it is believed: by two machines, or in two runs."""
 
-_LOOKS = 2
+_MAX_RETRIES = 2
 """So many legs of a kernel that say the same are looked at again."""
 
-_WHATEVER = 4
+_MAX_MIXED_FAILURES = 4
 """So many failures without a pass are no accident, whatever is said each time."""
 
 _STAYS_BROKEN = 3
@@ -88,11 +88,11 @@ _STAYS_BROKEN = 3
 _EVERYWHERE = 3
 """What turns green by itself in so many kernels is no flake of theirs: an outage, in words that are not known yet."""
 
-_GONE_AFTER = 2
+_REMOVED_AFTER_RUNS = 2
 """So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
 
 
-class WatchState:
+class FailureTracker:
     """The state after some runs. `step` takes the next one; `decide` is a fold over all."""
 
     def __init__(self, policy: Decisions) -> None:
@@ -160,7 +160,7 @@ class WatchState:
             if failure.leg not in looked and (kernel, cause) not in known and not (state and cause in state.said):
                 legs = found.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
                 legs.setdefault(backend_of(variant), failure.leg)
-        return sorted(leg for legs in found.values() for leg in list(legs.values())[:_LOOKS])
+        return sorted(leg for legs in found.values() for leg in list(legs.values())[:_MAX_RETRIES])
 
     # --- the outcomes ---
 
@@ -183,7 +183,9 @@ class WatchState:
         )  # what has shown its other color is no proof against itself
         if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._lately(turned))):
             return
-        if state.said[cause] >= _PROOF or (not state.issues and sum(state.said.values()) >= _WHATEVER):
+        if state.said[cause] >= _CONFIRMATIONS or (
+            not state.issues and sum(state.said.values()) >= _MAX_MIXED_FAILURES
+        ):
             state.flaky = False
             self._proven.append((failure, state, cause))
 
@@ -289,34 +291,36 @@ class WatchState:
                 state = self.legs[leg]
                 if leg.partition(" ")[0] in ran and state.catalog != run.catalog:
                     state.absent += 1
-                if state.absent >= _GONE_AFTER:
+                if state.absent >= _REMOVED_AFTER_RUNS:
                     issue.pending.discard(leg)
                     issue.retired.add(_group(leg))
                     issue.changed = True
 
     def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        title = f"{first_of(issue.kernels, 3)}: {plain(readable(issue.cause))}"[:200].rstrip()  # as GitHub keeps it
+        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[
+            :200
+        ].rstrip()  # as GitHub keeps it
         body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
-        tell = whom(self.policy.tell, issue.all)
+        tell = people_to_notify(self.policy.tell, issue.all)
         return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)
 
 
 def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
     """What to do after the last run of a history, whose runs come oldest first and each once."""
-    watch = WatchState(policy)
+    watch = FailureTracker(policy)
     actions: list[IssueAction] = []
     for run in history:
         actions = watch.step(run)
     return actions
 
 
-def standing(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
+def latest_decisions(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
     """The latest decision about each issue that a history has ever led to, in the order in which they began.
 
     Who carries these out need not know which of them were carried out before.
     """
-    watch = WatchState(policy)
+    watch = FailureTracker(policy)
     latest: dict[tuple[int, str], IssueAction] = {}
     for run in history:
         for action in watch.step(run):
@@ -324,7 +328,7 @@ def standing(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAct
     return [action for _, action in sorted(latest.items())]
 
 
-def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
+def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     """The people to notify about some legs: everyone whose entry matches one of them, sorted."""
     named = [leg.split(" ", 2)[:2] for leg in legs]
     return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in named)}))

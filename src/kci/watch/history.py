@@ -26,7 +26,7 @@ from kci.errors import FindingsError, UnsafeError
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_record, require_schema
 from kci.utils.git import last_line, remote_git, run_git
-from kci.watch.causes import error_line, excerpt, is_of_the_world, is_outage
+from kci.watch.causes import error_line, excerpt, is_external, is_outage
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -221,7 +221,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
 
 def _has_failed(item: LegResult) -> bool:
     if item.outcome is LegOutcome.SKIPPED:
-        return is_of_the_world(item.error)
+        return is_external(item.error)
     return item.outcome is LegOutcome.FAILED and not is_outage(item.error)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from kci.diagnostics import printable
 from kci.matrix.variants import parse_variant_name
 from kci.utils.suggest import count
-from kci.watch.causes import readable
+from kci.watch.causes import demangle_cause
 from kci.watch.history import Failure, RunFacts
 
 SHOWN, _ROWS = 50, 150
@@ -67,7 +67,7 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     if recovered:
         head = "Every leg below passes again. The error was:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    if (said := readable(issue.cause)) != issue.cause:
+    if (said := demangle_cause(issue.cause)) != issue.cause:
         lines += [f"In C++: `{plain(said)}`", ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)}){_what_was(since)}.")
     lines.append(_what_moved(issue))

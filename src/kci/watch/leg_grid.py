@@ -17,7 +17,7 @@ import msgspec
 
 from kci.config.settings import Decisions
 from kci.matrix.archs import natural
-from kci.watch.decide import FLAKY, WatchState
+from kci.watch.decide import FLAKY, FailureTracker
 from kci.watch.history import Failure, RecordedRun, RunFacts
 from kci.watch.issue_text import backend_of
 
@@ -176,7 +176,7 @@ class _LegTrack(msgspec.Struct):
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     """What a history says today: its runs, oldest first and each once; the policy says what is flaky."""
-    watch, tracks = WatchState(policy), dict[str, _LegTrack]()
+    watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
     number, latest = -1, None
     for number, run in enumerate(history):
         watch.step(run)
@@ -228,7 +228,7 @@ def _cell(leg: str, track: _LegTrack, last: int, latest: RunFacts | None, *, fla
     )
 
 
-def _causes(watch: WatchState, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
+def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
     """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
     said = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
     told = {leg for _, _, legs in said for leg in legs}

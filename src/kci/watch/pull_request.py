@@ -112,7 +112,7 @@ class _Artifacts(msgspec.Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-class PullTalk:
+class PullRequestComments:
     """The pull requests of a repository; every method raises FindingsError where GitHub refuses or does not answer."""
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:

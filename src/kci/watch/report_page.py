@@ -17,7 +17,7 @@ import msgspec
 
 from kci.errors import UnsafeError
 from kci.utils.atomic import replacing
-from kci.utils.file_names import folded, unsafe_name
+from kci.utils.file_names import case_folded, unsafe_name
 from kci.utils.shipped import html_environment, integrity, template_environment, template_folder, tidy
 from kci.utils.suggest import count, first_of
 from kci.version import __version__
@@ -133,14 +133,14 @@ def _page(grid: LegGrid, title: str, cells: _Cells, **more: object) -> str:
     return html_environment().get_template("report/page.html.j2").render(values | more)
 
 
-def age_of(cell: GridCell) -> str:
+def cell_age(cell: GridCell) -> str:
     """For how long it has been so, in days or else in results."""
     if cell.since is None:
         return ""
     return f"{cell.days} d" if cell.days is not None else f"{count(cell.runs, 'run')}"
 
 
-def story_of(cell: GridCell) -> str:
+def cell_history(cell: GridCell) -> str:
     """Since when a leg is as it is, and what was new then."""
     if cell.since is None:
         return "No result is known."
@@ -225,9 +225,9 @@ def file_stems(names: list[str]) -> dict[str, str]:
     taken: set[str] = set()
     for name in sorted(names):
         stem = name
-        if unsafe_name(f"{name}.html") or folded(stem) in taken or name.startswith("."):
+        if unsafe_name(f"{name}.html") or case_folded(stem) in taken or name.startswith("."):
             stem = "kernel-" + hashlib.sha256(name.encode()).hexdigest()[:16]
-        taken.add(folded(stem))
+        taken.add(case_folded(stem))
         stems[name] = stem
     return stems
 
@@ -287,10 +287,10 @@ def markdown_report(grid: LegGrid, title: str) -> str:
 
 
 _HELPERS = {
-    "age_of": age_of,
+    "age_of": cell_age,
     "count": count,
     "cut": cut,
     "first_of": first_of,
-    "story_of": story_of,
+    "story_of": cell_history,
     "web_link": web_link,
 }

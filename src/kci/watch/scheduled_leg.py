@@ -27,7 +27,7 @@ from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
 from kci.run.records import RunPlan
 from kci.tree.artifacts import find_sources, newest
 from kci.tree.pack import unpack
-from kci.tree.verify.load_rules import probe, unfit
+from kci.tree.verify.load_rules import probe, why_incompatible
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
@@ -166,7 +166,7 @@ def watch_hardware(
     environment = probe(python)
     for directory in variants:
         name = parse_variant_name(directory.name)
-        if reason := unfit(name, environment):
+        if reason := why_incompatible(name, environment):
             log(f"{directory.name} is not tested on this machine: {reason}")
             continue
         test = ["kci", "test", kernel.directory, f"--variant={directory.name}", f"--python={python}"]

@@ -56,7 +56,7 @@ _GROWTH = 1.25
 release of torch and CUDA beside those that the catalog has, and a few more kernels."""
 
 
-def grown(count: int) -> int:
+def with_growth(count: int) -> int:
     """A number of kernels, legs or jobs after the growth that a workflow file must have room for."""
     return math.ceil(count * _GROWTH)
 
@@ -71,7 +71,7 @@ def check_bounds(workspace: Workspace) -> Bounds:
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     bounds = Bounds([], [], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
-    callers = caller_count(grown(len(workspace.kernels)))
+    callers = caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
         problems = check_callers(plan, callers) if several else check_limits(plan)
@@ -90,12 +90,12 @@ def _tight(plan: Plan, several: bool) -> list[str]:
     told = [
         f"{name} has {count} legs, and {MAX_MATRIX} are possible"
         for name, count in sorted(legs.items())
-        if grown(count) > MAX_MATRIX
+        if with_growth(count) > MAX_MATRIX
     ]
     jobs = run_jobs(len(legs) if several else 1, len(plan.legs))
     if jobs > MANY_JOBS:
         told.append(f"{jobs} jobs; GitHub's page is hard to use from {MANY_JOBS} on, and {MAX_JOBS} are refused")
-    elif grown(jobs) > MAX_JOBS:
+    elif with_growth(jobs) > MAX_JOBS:
         told.append(f"{jobs} jobs, and {MAX_JOBS} are possible")
     return told
 
@@ -182,7 +182,7 @@ def render_workflows(
         branch=branch,
         pin="sha" if by_commit else "tag",
         installer=chosen.actions.install or "",
-        callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
+        callers=caller_count(with_growth(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
         comment=chosen.pull_request.comment,
@@ -281,7 +281,7 @@ def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
         return 0
     parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
     most = max((max(found.values(), default=0) if several else found.total() for found in parts), default=0)
-    return max(1, -(-grown(most) // MAX_MATRIX))
+    return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
 def _compared(

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kci.build.native.ninja import NinjaRun, ending, failed_commands, run_ninja, was_killed
+from kci.build.native.ninja import NinjaRun, deadline, failed_commands, run_ninja, was_killed
 from kci.build.process.machine import ninja_status
 from kci.build.process.run import Finished
 from kci.errors import BuildFailedError
@@ -125,7 +125,7 @@ def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
 def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:
     commands = {"a.o": "touch a.o; : -o a.o", "b.o": "mkfifo b.fifo && cat b.fifo; : -o b.o"}
     runs = Runs(tmp_path, commands, "-j1")
-    runs.run = msgspec.structs.replace(runs.run, ends_at=ending(1 / 60))
+    runs.run = msgspec.structs.replace(runs.run, ends_at=deadline(1 / 60))
     assert runs.go() is None
     assert [(tmp_path / name).exists() for name in ("a.o", "b.o")] == [True, False]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.build.process.run import guarded, run
+from kci.build.process.run import run, run_in_group
 from kci.errors import MissingToolError
 from kci.utils.locks import locked
 
@@ -34,7 +34,7 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
 
 TREE = """
 import os, sys
-from kci.build.process.run import guarded
+from kci.build.process.run import run_in_group
 from kci.utils.locks import locked
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,7 +42,7 @@ with locked(Path(sys.argv[1])) as lock:
     # The first of the two leaves its session; the other ignores a request to end.
     fifo = sys.argv[2]
     inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
-    guarded(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
+    run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
 """
 
 
@@ -94,10 +94,10 @@ def is_running(pid: int) -> bool:
 
 ORPHAN = """
 import sys
-from kci.build.process.run import guarded
+from kci.build.process.run import run_in_group
 fifo = sys.argv[1]
 inner = f"(setsid sh -c 'echo $$; exec cat {fifo}' &); exec cat {fifo}"
-guarded(["sh", "-c", inner], lambda line: print(line, flush=True))
+run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True))
 """
 
 
@@ -124,7 +124,7 @@ def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        guarded(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
+        run_in_group(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
     assert (tmp_path / "undone").read_text() == "asked\n"
 
 
@@ -137,7 +137,7 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
         pids.extend(map(int, line.split()))
         os.kill(pids[1], signal.SIGKILL)
 
-    done = guarded(["sh", "-c", f"echo $$ $PPID; exec cat {tmp_path / 'never'}"], kill_parent)
+    done = run_in_group(["sh", "-c", f"echo $$ $PPID; exec cat {tmp_path / 'never'}"], kill_parent)
     assert done.code == -signal.SIGKILL
     assert gone(pids[0])
 
@@ -146,7 +146,7 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
 def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     pids: list[str] = []
-    done = guarded(["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append)
+    done = run_in_group(["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append)
     assert done.code == 0
     assert not is_running(int(pids[0]))
 
@@ -156,14 +156,14 @@ def test_a_program_that_cannot_be_begun_has_the_code_that_shells_give(tmp_path: 
     script.write_text("#!/nowhere/at/all\n")
     script.chmod(0o755)
     said: list[str] = []
-    assert guarded([str(script)], said.append).code == 127
+    assert run_in_group([str(script)], said.append).code == 127
     assert said == [f"cannot run {script}: No such file or directory"]
 
 
 def test_a_guarded_program_tells_its_code_and_output() -> None:
     said: list[str] = []
-    done = guarded(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
+    done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
     assert (done.code, said) == (7, ["one", "two"])
-    assert guarded(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
+    assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
     with pytest.raises(MissingToolError, match="no-such-program"):
-        guarded(["no-such-program"], said.append)
+        run_in_group(["no-such-program"], said.append)

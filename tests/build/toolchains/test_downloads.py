@@ -139,10 +139,10 @@ def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest
         log("  Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (184.3 MB)")
         return Finished(0, "")
 
-    monkeypatch.setattr(downloads, "guarded", run)
+    monkeypatch.setattr(downloads, "run_in_group", run)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
-        monkeypatch.setattr(downloads, "said", lambda *_, version=version: f"pip {version} from /x\n")
+        monkeypatch.setattr(downloads, "output_of", lambda *_, version=version: f"pip {version} from /x\n")
         run_pip(["python", "-m", "pip", "install"], "torch", said.append, {"A": "1"})
     assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
     assert said == []
@@ -169,7 +169,7 @@ def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, mon
         return Finished(0 if "--version" in command else 1, f"pip {version} from /x\n")
 
     monkeypatch.setattr(downloads, "run", run)
-    monkeypatch.setattr(downloads, "said", lambda *command: run([*command]).output)
+    monkeypatch.setattr(downloads, "output_of", lambda *command: run([*command]).output)
     newer_pip(Path("python"))  # that the index has none is no failure
     upgrades = [command for command in commands if "--upgrade" in command]
     assert len(upgrades) == asked

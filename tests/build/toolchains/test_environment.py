@@ -410,7 +410,7 @@ def test_without_a_way_to_the_only_index_nothing_is_made(
     """What may be slow, or what pip knows another place for, is left to pip."""
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     monkeypatch.setattr(downloads, "_fault", lambda _url: OSError(fault))
-    monkeypatch.setattr(downloads, "said", lambda *_: settings)
+    monkeypatch.setattr(downloads, "output_of", lambda *_: settings)
     asked = isolated(tmp_path, "2.13", "cpu", headers_only=refused)
     monkeypatch.setattr(
         environment, "run", lambda _: pytest.fail("a Python environment is made") if refused else Finished(1, "none")

@@ -15,7 +15,7 @@ import pytest
 
 from buildkit import quiet
 from kci.build.toolchains import torch_version
-from kci.build.toolchains.cuda import Toolkit, WheelFiles, below, find_library_headers, mentions_libraries
+from kci.build.toolchains.cuda import Toolkit, WheelFiles, find_library_headers, mentions_libraries, wheel_path
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import WheelFile, extract, find_wheel
 from kci.build.toolchains.environment import needed_to_compile
@@ -78,7 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def test_a_list_of_files_longer_than_the_tail_is_read_too(tmp_path: Path) -> None:
     many = {f"nvidia/cu13/include/sub/a_long_name_of_a_header_{number}.h": f"// {number}\n" for number in range(2000)}
     for index in serving(Index({WHEEL: wheel(many, 1_000_000)})):
-        extract(find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url), below, tmp_path)
+        extract(find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url), wheel_path, tmp_path)
     assert len(list(tmp_path.rglob("*.h"))) == 2000
 
 
@@ -109,7 +109,7 @@ def index() -> Iterator[Index]:
 
 def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, index: Index) -> None:
     found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-    extract(found, below, tmp_path)
+    extract(found, wheel_path, tmp_path)
     made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")}
     assert made == {name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()}
     assert index.sent < 300_000, "of eight megabytes"
@@ -153,7 +153,7 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel(HEADERS)}, ranges=False)):
         found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
         with pytest.raises(MissingToolError, match="cannot be read in parts"):
-            extract(found, below, tmp_path)
+            extract(found, wheel_path, tmp_path)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
 
@@ -162,12 +162,12 @@ def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
 def test_a_wheel_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
     for index in serving(Index({WHEEL: data})):
         with pytest.raises(MissingToolError, match="cannot take files out of"):
-            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), below, tmp_path)
+            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), wheel_path, tmp_path)
 
 
 def test_no_file_of_a_wheel_leaves_its_folder(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel({"nvidia/cu13/include/../../../../x.h": "x"})})):
-        extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), below, tmp_path / "a" / "b")
+        extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), wheel_path, tmp_path / "a" / "b")
     assert list(tmp_path.rglob("x.h")) == [tmp_path / "a" / "b" / "x.h"]
 
 

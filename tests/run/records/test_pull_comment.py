@@ -22,7 +22,7 @@ from kci.run.kernel_tests import TestState
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestedVariant, TestRecord, write_record
 from kci.tree.manifest import Manifest, Origin, Present
 from kci.watch.github_api import GitHubApi
-from kci.watch.pull_request import BOT, PullTalk, comment_of, run_number
+from kci.watch.pull_request import BOT, PullRequestComments, comment_of, run_number
 from planning import leg
 from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
 
@@ -51,7 +51,7 @@ class World:
         }  # fmt: skip
         pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
         self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}
-        self.pulls = PullTalk(GitHubApi(HERE, "may it?", self.answer))
+        self.pulls = PullRequestComments(GitHubApi(HERE, "may it?", self.answer))
 
     def answer(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
         method, address = command[3], command[4].removeprefix(f"repos/{HERE}/")
@@ -265,7 +265,7 @@ def test_another_workflow_of_the_same_name_does_not_count(world: World, change: 
         ("pull-requests", lambda pulls: pulls.keep_comment(7, body_of(41))),
     ],
 )  # fmt: skip
-def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullTalk], object]) -> None:
+def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullRequestComments], object]) -> None:
     world.may = {**WRITES, lacking: "none"}
     with pytest.raises(FindingsError, match="not accessible") as caught:
         ask(world.pulls)

@@ -12,7 +12,7 @@ from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import MissingToolError
 from kci.matrix.variants import parse_variant_name
-from kci.tree.verify.load_rules import LoaderEnvironment, probe, unfit
+from kci.tree.verify.load_rules import LoaderEnvironment, probe, why_incompatible
 from kci.tree.verify.requirements import verify_loading
 from variants import CPU, STABLE, make_variant
 
@@ -116,7 +116,7 @@ def test_variants_for_other_machines_say_which(tmp_path: Path, python: Path) -> 
 def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
     monkeypatch.setattr("kci.tree.verify.load_rules.this_system", lambda: "x86_64-linux")
     environment = LoaderEnvironment(torch="2.13.1", cuda="13.1", backend="cuda")
-    assert (unfit(parse_variant_name(name), environment) == "") is fits
+    assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_versions_may_have_more_than_numbers(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setattr("kci.tree.verify.load_rules.this_system", lambda: "x86_64-linux")
     for torch in ("2.15.0.dev20261020", "2.15.0a0"):
         environment = LoaderEnvironment(torch=torch, rocm="7.1.25424-4179531dcd", backend="rocm")
-        assert (unfit(parse_variant_name(name), environment) == "") is fits
+        assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
 def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

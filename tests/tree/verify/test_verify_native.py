@@ -22,9 +22,9 @@ from kci.diagnostics import Diagnostic
 from kci.tree.elf import ElfError, read_elf
 from kci.tree.verify import verify
 from kci.tree.verify.abi import (
-    above_cap,
     cpp_scope,
     cuda_exports,
+    exceeded_cap,
     library_allowed,
     native_table,
     old_string,
@@ -119,12 +119,12 @@ def test_a_stripped_library_is_judged_the_same(tmp_path: Path, compile: Compile)
     ],
 )
 def test_versions_are_compared_by_size(version: str, cap: str | None) -> None:
-    assert above_cap(version, "x86_64") == cap
+    assert exceeded_cap(version, "x86_64") == cap
 
 
 def test_a_named_version_of_one_machine_is_not_there_on_another() -> None:
-    assert above_cap("CXXABI_FLOAT128", "x86_64") is None
-    assert above_cap("CXXABI_FLOAT128", "aarch64") == "CXXABI_1.3.11"
+    assert exceeded_cap("CXXABI_FLOAT128", "x86_64") is None
+    assert exceeded_cap("CXXABI_FLOAT128", "aarch64") == "CXXABI_1.3.11"
 
 
 @pytest.mark.rule("KCI741", triggers=True)

@@ -19,7 +19,7 @@ from kci.build.kernel_files import refused, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import TVM_FFI_BACKENDS, Toolchain
 from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
-from kci.build.native.ninja import NINJA_LOG, NinjaRun, ending, ninja_text, of_failure, run_ninja
+from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
 from kci.build.native.recipe import Recipe, checked_sources, make_recipe
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
@@ -103,7 +103,7 @@ def build(request: Request, log: Log) -> Built:
         BuildFailedError: a compiler failed; the message holds its command and its output.
         KciError: as `plan`.
     """
-    ends_at = ending(request.options.stop_after)
+    ends_at = deadline(request.options.stop_after)
     recipe = plan(request, log)
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
@@ -195,7 +195,7 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
 
     def tell(line: str) -> None:
         nonlocal timed, failing
-        failing = of_failure(line, begun=failing)
+        failing = is_failure_output(line, begun=failing)
         if failing:
             return
         progress = read_progress(line)

@@ -173,7 +173,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        seen(unit, unit.source),
+        work_path(unit, unit.source),
         "-o",
         unit.object,
     ]
@@ -289,7 +289,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        seen(unit, unit.source),
+        work_path(unit, unit.source),
         "-o",
         unit.object,
     ]
@@ -302,7 +302,7 @@ def _same_bytes(unit: Unit) -> list[str]:
     files. The first is told by cudafe++'s own option, which nvcc splits at commas and gives to a shell unquoted; with
     the object's folder in place of the temporary one there is no second.
     """
-    place = f"--orig_src_path_name=/kci/{_ODD.sub('_', seen(unit, unit.source))}"
+    place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
     return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
 
 
@@ -339,7 +339,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-x",
         "hip",
         "-c",
-        seen(unit, unit.source),
+        work_path(unit, unit.source),
         "-o",
         unit.object,
     ]
@@ -385,12 +385,12 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     # All components' dependencies, as in the reference. Its own come first: there may be two versions of one.
     ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
-    own = [seen(unit, path) for path in unit.include]
+    own = [work_path(unit, path) for path in unit.include]
     own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
     if target.tvm_ffi:  # it needs neither torch nor Python's headers, and the reference gives it no `csrc`
         system = [f"{TVM_FFI}/include"]
     else:
-        own = [GENERATED, *own, seen(unit, PurePosixPath("csrc"))]
+        own = [GENERATED, *own, work_path(unit, PurePosixPath("csrc"))]
         system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
@@ -426,7 +426,7 @@ def links(chain: Toolchain) -> dict[str, Path]:
     return {**found, **{headers.name: headers.folder for headers in chain.headers}}
 
 
-def seen(unit: Unit, path: PurePosixPath) -> str:
+def work_path(unit: Unit, path: PurePosixPath) -> str:
     """A path of a unit as seen from the work directory: in the kernel, or in its translation."""
     return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
 

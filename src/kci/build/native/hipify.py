@@ -21,11 +21,11 @@ import msgspec
 
 from kci.build.kernel_files import refused
 from kci.build.native.units import Language, Unit
-from kci.build.process.run import Log, run, shown
+from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.environment import Environment
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
-from kci.utils.atomic import program_hint
+from kci.utils.atomic import full_disk_program_hint
 from kci.utils.bounded_json import read_json
 from kci.utils.cache import CACHE_OPTION
 
@@ -131,9 +131,9 @@ def translate(plan: Translation, log: Log) -> None:
     done = run(plan.command())
     told = _told(plan.work / _TOLD)
     if done.code != 0 or told is None:
-        hint = program_hint(done.output, plan.work, CACHE_OPTION)
+        hint = full_disk_program_hint(done.output, plan.work, CACHE_OPTION)
         hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
-        raise BuildFailedError(f"hipify failed\n{shown(plan.command())}\n{done.tail()}", hint=hint)
+        raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
     if told:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         raise BuildFailedError(f"hipify reports calls that HIP does not have: {', '.join(sorted(told))}", hint=hint)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kci.build.process.machine import memory, read_progress
-from kci.build.process.run import Finished, Log, guarded, shown
+from kci.build.process.run import Finished, Log, run_in_group, shell_line
 from kci.errors import BuildFailedError
 
 
@@ -49,7 +49,7 @@ def ninja_text(steps: Iterable[Step], *defaults: str, pools: Mapping[str, int]) 
             inputs += " | " + " ".join(_path(path) for path in step.implicit)
         lines += [
             f"build {_path(step.output)}: make {inputs}",
-            f"  run = {_dollars(shown(step.command))}",
+            f"  run = {_dollars(shell_line(step.command))}",
             f"  what = {_dollars(step.what)}",
         ]
         if step.pool:
@@ -109,7 +109,7 @@ class NinjaRun(msgspec.Struct, frozen=True):
     """When to end it (`time.monotonic`); None for never."""
 
 
-def ending(minutes: float | None) -> float | None:
+def deadline(minutes: float | None) -> float | None:
     """When a build ends that may take so long from now on (`time.monotonic`)."""
     return None if minutes is None else time.monotonic() + 60 * minutes
 
@@ -127,7 +127,7 @@ def run_ninja(run: NinjaRun, log: Log) -> Finished | None:
         alone = queue.pop(0) if queue else ""
         command = [*run.command, "-j1", alone] if alone else run.command
         with _time_limit(run.ends_at) as limit:
-            done = guarded(command, log, env=run.environment, lock=run.lock, started=limit.follow)
+            done = run_in_group(command, log, env=run.environment, lock=run.lock, started=limit.follow)
         if limit.over:
             return None
         killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in run.objects]
@@ -188,7 +188,7 @@ def failed_commands(output: str) -> list[FailedCommand]:
             continue
         said = []
         for after in lines[number + 2 :]:
-            if not of_failure(after, begun=True) or _FAILED.fullmatch(after):
+            if not is_failure_output(after, begun=True) or _FAILED.fullmatch(after):
                 break
             said.append(after)
         command = lines[number + 1] if number + 1 < len(lines) else ""
@@ -197,7 +197,7 @@ def failed_commands(output: str) -> list[FailedCommand]:
     return found
 
 
-def of_failure(line: str, *, begun: bool) -> bool:
+def is_failure_output(line: str, *, begun: bool) -> bool:
     """Whether a line of ninja's is about a command that failed; `begun` says whether the line before it was."""
     goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
     return goes_on or _FAILED.fullmatch(line) is not None

@@ -20,7 +20,7 @@ import msgspec
 
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Log, said
+from kci.build.process.run import Log, output_of
 from kci.build.request import PartOf, Request
 from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_cache
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
@@ -317,7 +317,7 @@ class Objects:
 
 def _programs(chain: Toolchain) -> Iterator[Path]:
     """The programs that compilers run: ccache itself looks at the driver alone."""
-    asked = (said(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    asked = (output_of(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
     for name in (*(word for word in chain.cxx if not is_cache(word)), *asked):
         if found := shutil.which(name):
             yield Path(os.path.realpath(found))

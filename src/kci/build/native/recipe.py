@@ -22,16 +22,16 @@ from kci.build.native.command_lines import (
     compile_command,
     link_command,
     links,
-    seen,
     standard,
     stub_command,
     stub_path,
     stubs,
+    work_path,
 )
 from kci.build.native.ninja import Step
 from kci.build.native.units import Language, Sources, Unit, collect
 from kci.build.process.machine import job_count, pool_depth
-from kci.build.process.run import Log, shown
+from kci.build.process.run import Log, shell_line
 from kci.build.request import PartOf, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
@@ -188,18 +188,18 @@ def commands(recipe: Recipe) -> list[str]:
     """What a build runs, one shell line each, for `--dry-run`."""
     python = recipe.chain.environment.python
     lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
-    lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
-    lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
+    lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
         lines += [
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
-            shown(recipe.translation.command()),
+            shell_line(recipe.translation.command()),
         ]
     lines += [f"# {limit}" for limit in recipe.limits]
-    lines += [f"# {shown(recipe.ninja())} runs:"]
-    lines += [shown(step.command) for step in recipe.steps]
+    lines += [f"# {shell_line(recipe.ninja())} runs:"]
+    lines += [shell_line(step.command) for step in recipe.steps]
     return lines
 
 
@@ -210,7 +210,7 @@ def _steps(
     for unit in units:
         tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
-        sources, what = (seen(unit, unit.source),), f"{tool} {unit.shown}"
+        sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
         pool = name if (name := _pool(target.variant, unit)) in pools else ""
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = tuple(stub_path(library) for library in stubs(chain, target))

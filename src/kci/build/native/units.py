@@ -37,7 +37,7 @@ class Facts(msgspec.Struct, frozen=True):
     configuration: str = "Release"
 
 
-def expanded(flag: str, facts: Facts) -> tuple[str, ...]:
+def expand_flag(flag: str, facts: Facts) -> tuple[str, ...]:
     """The flags that one with generator expressions stands for; often none.
 
     Raises:
@@ -351,7 +351,7 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
     facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
     for flag in given:
         try:
-            yield from expanded(flag, facts)
+            yield from expand_flag(flag, facts)
         except ValueError as error:
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 

@@ -1,1 +1,1 @@
-"""Running programs: groups that end together, compilers at once, memory, containers."""
+"""Programs: groups that end together, containers, what a machine has."""

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Finished, Log, guarded, said
-from kci.config.discovery import locate
+from kci.build.process.run import Finished, Log, output_of, run_in_group
+from kci.config.discovery import find_root
 from kci.errors import (
     UNFINISHED,
     BuildFailedError,
@@ -295,7 +295,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> Finished:
     # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
     # podman's monitor writes a file `oom` into the folder that it was started in.
     with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
-        done = guarded(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
+        done = run_in_group(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
     if done.code == 0:
         _tell_digest(image, log)
         return done
@@ -314,7 +314,11 @@ def _tell_digest(image: str, log: Log) -> None:
     """Say which image a tag meant, because tomorrow it can mean another one."""
     if "@" in image:
         return
-    name = said(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image).strip().rpartition("\n")[2]
+    name = (
+        output_of(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+        .strip()
+        .rpartition("\n")[2]
+    )
     meant = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
     log(f"{image} is a tag, which moves; {meant}. An image by digest in kci.toml freezes it")
 
@@ -380,7 +384,7 @@ def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
 
 def _sources(kernel_dir: Path) -> list[Mount]:
     """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
-    place = locate(kernel_dir)[0]
+    place = find_root(kernel_dir)[0]
     if (place / ".git").is_file():
         common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
         return [Mount(place), *([Mount(Path(os.fsdecode(common).strip()))] if common else [])]

@@ -98,7 +98,7 @@ def silent(_line: str) -> None:
     """A log that keeps nothing."""
 
 
-def said(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What a program says; nothing where it fails, or is not here."""
     try:
         done = run(command)
@@ -121,7 +121,7 @@ def run(
     return _finish(command, log, cwd, env)
 
 
-def guarded(
+def run_in_group(
     command: Sequence[str],
     log: Log,
     *,
@@ -198,6 +198,6 @@ def _finish(
     return Finished(process.returncode, "".join(lines))
 
 
-def shown(command: Sequence[str]) -> str:
+def shell_line(command: Sequence[str]) -> str:
     """A command as it can be pasted into a shell."""
     return shlex.join(command)

@@ -1,1 +1,1 @@
-"""What compiles: compilers, CUDA, ROCm, oneAPI, CUTLASS, environments with torch, the C library of older systems."""
+"""What compiles: compilers, CUDA, ROCm, oneAPI, CUTLASS, environments with torch."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.build.process.run import run, said, silent
+from kci.build.process.run import output_of, run, silent
 from kci.build.toolchains.cuda import find_toolkit, nvcc_name
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import own
@@ -145,7 +145,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
     if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
-    major = re.match(r"\d+", said(*cxx, "-dumpfullversion"))  # Clang does not know the option
+    major = re.match(r"\d+", output_of(*cxx, "-dumpfullversion"))  # Clang does not know the option
     if major is None or int(major[0]) <= newest:
         return cxx
     for other in others:
@@ -169,7 +169,7 @@ def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
 
 def version_line(cxx: tuple[str, ...]) -> str:
     """What a compiler says it is, in one line."""
-    return next(iter(said(*cxx, "--version").splitlines()), cxx[0])
+    return next(iter(output_of(*cxx, "--version").splitlines()), cxx[0])
 
 
 def ninja_version(ninja: Path) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ def compiler_id(cxx: tuple[str, ...]) -> str:
 
 def program_of(cxx: tuple[str, ...], name: str) -> str:
     """A program of binutils that goes with a compiler, such as `ar`."""
-    found = said(*cxx, f"-print-prog-name={name}").strip()
+    found = output_of(*cxx, f"-print-prog-name={name}").strip()
     return found if shutil.which(found) else name
 
 
@@ -271,4 +271,4 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
 
 @remembered
 def _first_line(*command: str) -> str:
-    return next(iter(said(*command).splitlines()), "")
+    return next(iter(output_of(*command).splitlines()), "")

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from kci.build.process.run import Log, run, said
+from kci.build.process.run import Log, output_of, run
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import FetchedTool, install, pip_install
 from kci.build.toolchains.torch_version import same_version
@@ -94,7 +94,7 @@ def nvcc_name(toolkit: Toolkit) -> str:
 
 
 def _release(nvcc: Path) -> re.Match[str] | None:
-    return _RELEASE.search(said(str(nvcc), "--version"))
+    return _RELEASE.search(output_of(str(nvcc), "--version"))
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
@@ -185,7 +185,7 @@ class WheelFiles(FetchedTool, frozen=True):
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
             log(f"taking the headers out of {requirement}")
-            extract(find_wheel(package, version, cpu_of(this_system())), below, place, log)
+            extract(find_wheel(package, version, cpu_of(this_system())), wheel_path, place, log)
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
@@ -206,7 +206,7 @@ def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
     return WheelFiles(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
 
 
-def below(path: str) -> str | None:
+def wheel_path(path: str) -> str | None:
     """Where a file of an NVIDIA wheel goes: headers lie in `nvidia/cu13/include` or `nvidia/<library>/include`."""
     parts = path.split("/")
     return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None

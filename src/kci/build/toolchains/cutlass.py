@@ -10,12 +10,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from kci.build.process.run import Log, run, shown
+from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.data import CutlassRelease, SyclTlaVersion, toolchains
 from kci.build.toolchains.downloads import FetchedTool, pip_install, run_pip
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
-from kci.utils.atomic import program_hint
+from kci.utils.atomic import full_disk_program_hint
 from kci.utils.cache import CACHE_OPTION
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
@@ -90,8 +90,8 @@ class Headers(FetchedTool, frozen=True):
             wheel = self.source is HeaderSource.WHEEL
             done = run_pip(command, self.name, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
-                hint = program_hint(done.output, place, CACHE_OPTION) or _hint(self.name)
-                raise MissingToolError(f"cannot get {self.name}\n{shown(command)}\n{done.tail()}", hint=hint)
+                hint = full_disk_program_hint(done.output, place, CACHE_OPTION) or _hint(self.name)
+                raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
             found = headers_digest(place)
@@ -205,7 +205,7 @@ def _unpack(item: Headers, into: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read() if content else b"")
     except (OSError, http.client.HTTPException, ValueError, tarfile.TarError) as error:
-        hint = program_hint(str(error), into, CACHE_OPTION) or _hint(item.name)
+        hint = full_disk_program_hint(str(error), into, CACHE_OPTION) or _hint(item.name)
         raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=hint) from error
 
 

@@ -23,12 +23,12 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Finished, Log, guarded, run, said, shown, silent
+from kci.build.process.run import Finished, Log, output_of, run, run_in_group, shell_line, silent
 from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError
-from kci.utils.atomic import program_hint, room_hint, write_atomic
+from kci.utils.atomic import full_disk_hint, full_disk_program_hint, write_atomic
 from kci.utils.bounded_json import read_json
-from kci.utils.cache import CACHE_OPTION, LAST_TIMES, made_once
+from kci.utils.cache import CACHE_OPTION, LAST_TIMES, make_once
 
 _SAYS_BYTES = (24, 1)
 """Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
@@ -68,7 +68,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """The shell lines that `ensure` would run."""
         if self.complete:
             return []
-        return [*map(shown, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
+        return [*map(shell_line, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
 
     def ensure(self, python: Path, log: Log) -> None:
         """Get it unless it is there; several processes may ask at once.
@@ -77,7 +77,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
             MissingToolError: it cannot be had.
         """
         if self.place is not None:
-            made_once(self.place, lambda: self.complete, lambda place: self._fetch_timed(python, place, log), log)
+            make_once(self.place, lambda: self.complete, lambda place: self._fetch_timed(python, place, log), log)
 
     def _fetch_timed(self, python: Path, place: Path, log: Log) -> None:
         assert self.place is not None  # noqa: S101  - `ensure` asked
@@ -103,7 +103,7 @@ def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] 
         MissingToolError: there is no such Python.
     """
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
-    done = guarded(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
+    done = run_in_group(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
     kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
     return Finished(done.code, "".join(kept))
 
@@ -161,7 +161,7 @@ def pip_index() -> str:
 
 def asks_one_index(python: str) -> bool:
     """Whether pip knows no other place than `pip_index`."""
-    settings = said(python, "-m", "pip", "config", "list", "-v")
+    settings = output_of(python, "-m", "pip", "config", "list", "-v")
     return bool(settings) and not _OTHER_PLACES.search(settings)
 
 
@@ -179,7 +179,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     """
     done = run_pip(command, what, log)
     if done.code != 0:
-        hint, away = program_hint(done.output, into, CACHE_OPTION), ""
+        hint, away = full_disk_program_hint(done.output, into, CACHE_OPTION), ""
         if hint:
             away = "the disk is full"
         elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
@@ -189,7 +189,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
-        raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"cannot install {what}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
 
 
 def newer_pip(python: Path) -> None:
@@ -221,7 +221,7 @@ class PipLines:
 
 def _version(python: str) -> tuple[int, int]:
     # (0, 0) if it has none, which the command itself will say better
-    found = _VERSION.match(said(python, "-m", "pip", "--version"))
+    found = _VERSION.match(output_of(python, "-m", "pip", "--version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
@@ -364,7 +364,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
                     info.filename = name
                     archive.extract(info, into)
     except _BROKEN as error:
-        full = room_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
+        full = full_disk_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
         hint = full or "check the network, and that it serves byte ranges"
         raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint=hint) from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import said
+from kci.build.process.run import output_of
 from kci.build.toolchains.compilers import program_of
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
@@ -125,7 +125,7 @@ class NewerParts(msgspec.Struct, frozen=True):
 
 def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
     """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's."""
-    library = said(*cxx, "-print-file-name=libstdc++.a").strip()
-    there = said(program_of(cxx, "ar"), "t", library).split() if library and Path(library).is_file() else []
+    library = output_of(*cxx, "-print-file-name=libstdc++.a").strip()
+    there = output_of(program_of(cxx, "ar"), "t", library).split() if library and Path(library).is_file() else []
     members = tuple(member for member in glibc_data().cxx_library.members if member in there)
     return NewerParts(library, members) if members else None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Log, said
+from kci.build.process.run import Log, output_of
 from kci.build.toolchains.torch_version import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -114,7 +114,7 @@ def _places(version: str) -> Iterator[Path]:
 
 
 def _told(command: list[str]) -> Iterator[Path]:
-    lines = said(*command).strip().splitlines()
+    lines = output_of(*command).strip().splitlines()
     if lines:
         yield Path(lines[-1].strip())
 
@@ -124,6 +124,6 @@ def _release(root: Path) -> str | None:
     try:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = said(str(root / "bin" / "hipconfig"), "--version")
+        text = output_of(str(root / "bin" / "hipconfig"), "--version")
     found = _VERSION.search(text)
     return found[1] if found else None

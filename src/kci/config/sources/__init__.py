@@ -1,1 +1,1 @@
-"""What a kernel's files say before anything is built: imports and ops of its Python package, ops in C++."""
+"""What a kernel's Python files say before anything is built."""

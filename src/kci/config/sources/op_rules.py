@@ -81,7 +81,7 @@ def names_of(nodes: Iterable[ast.AST]) -> FileNames:
     return found
 
 
-def may_register(text: bytes) -> bool:
+def may_define_ops(text: bytes) -> bool:
     """Whether a file has any of the words that the rules about ops look for; most have none."""
     return _WORDS.search(text) is not None
 

@@ -35,7 +35,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_register
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
 from kci.config.suppression import apply_settings, apply_source_comments
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
@@ -157,7 +157,7 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text, python_span().loader)
-        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_register(text) else ()
+        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text) else ()
         return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"

@@ -1,1 +1,1 @@
-"""Dated data about toolchains: rows, arch tables, runners, images, prices."""
+"""Versions, archs, images, runners and prices of the world, as dated data."""

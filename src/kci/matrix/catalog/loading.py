@@ -139,7 +139,7 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
         removed = [Removed(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows]
         rows: list[Row] = []
     else:
-        rows, removed = narrowed(overlay, changed(overlay, catalog.rows), among=catalog.rows)
+        rows, removed = kept_and_removed(overlay, changed(overlay, catalog.rows), among=catalog.rows)
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
@@ -171,7 +171,7 @@ def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def narrowed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
+def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
     """What `keep` and `drop` leave of some rows, and what they take out.
 
     Args:
@@ -282,7 +282,7 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
     gone: list[Removed] = []
     for overlay in catalog.overlays:
-        rows, removed = narrowed(overlay, rows, among=table)
+        rows, removed = kept_and_removed(overlay, rows, among=table)
         gone += removed
     return rows, gone
 

@@ -1,1 +1,1 @@
-"""Which files decide which variant: what build.toml lists, the package, what is declared; and is a file what it was."""
+"""The files that decide a variant's bytes, and the rules about them."""

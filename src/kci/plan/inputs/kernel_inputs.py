@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import FoundSettings, find_settings, locate
+from kci.config.discovery import FoundSettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.values import HEADER_ENDINGS, Version, python_name
@@ -261,7 +261,7 @@ def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = N
         FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
     """
     found = settings or find_settings(directory)
-    return KernelInputs(build, directory, SourceTree(locate(directory)[0]), found.settings.inputs_of(build.name))
+    return KernelInputs(build, directory, SourceTree(find_root(directory)[0]), found.settings.inputs_of(build.name))
 
 
 def _labelled(labels: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kci.config.discovery import FoundSettings, locate
+from kci.config.discovery import FoundSettings, find_root
 from kci.config.document import KeyPath
 from kci.config.file_lints import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.minimum_versions import floors
@@ -164,7 +164,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 
 def submodule_of(directory: Path, path: str) -> str:
     """The submodule, as .gitmodules names its folder, that a path of a kernel lies in; empty for none."""
-    root, _ = locate(directory)
+    root, _ = find_root(directory)
     try:
         modules = (root / ".gitmodules").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import locate
+from kci.config.discovery import find_root
 from kci.errors import FindingsError, KciError
 from kci.utils.atomic import write_atomic
 from kci.utils.walk import is_bytecode
@@ -340,7 +340,7 @@ class SourceTrees:
 
     def of(self, directory: str) -> SourceTree:
         """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
-        root = locate(Path(directory))[0]
+        root = find_root(Path(directory))[0]
         if root not in self._trees:
             cache = StatCache(root, self.remember) if self.remember is not None else None
             self._caches += [cache] if cache is not None else []

@@ -1,4 +1,4 @@
-"""Is a tree, a variant directory, or a kernel with its sources and binaries, what users can rely on."""
+"""What a tree, a variant and a binary must fulfil."""
 
 from kci.tree.verify.requirements import verify, verify_with_suppressions
 

@@ -43,7 +43,7 @@ class AddedTable(Dated, frozen=True):
     added: dict[str, tuple[str, ...]]
 
     def by_name(self) -> dict[str, tuple[int, ...]]:
-        return {name: numbers(version) for version, names in self.added.items() for name in names}
+        return {name: version_numbers(version) for version, names in self.added.items() for name in names}
 
 
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
@@ -76,7 +76,7 @@ def torch_shims() -> dict[str, tuple[int, ...]]:
     return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """`2.10` is (2, 10)."""
     return tuple(int(part) for part in version.split("."))
 
@@ -85,7 +85,7 @@ def numbers(version: str) -> tuple[int, ...]:
 _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 
 
-def above_cap(version: str, cpu: str) -> str | None:
+def exceeded_cap(version: str, cpu: str) -> str | None:
     """The cap that a required symbol version passes, for example `GLIBC_2.28`; None if it is fine.
 
     Compared by size and not by membership in a list, so that unknown versions are judged as well.
@@ -97,7 +97,7 @@ def above_cap(version: str, cpu: str) -> str | None:
     cap = f"{found[1]}_{table.caps[found[1]]}"
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", found[2]):
         return cap
-    return cap if numbers(found[2]) > numbers(table.caps[found[1]]) else None
+    return cap if version_numbers(found[2]) > version_numbers(table.caps[found[1]]) else None
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:

@@ -94,7 +94,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
     name = variant.name
     if name is None or variant.metadata is None:
         return  # reported when it was read
-    if reason := unfit(name, environment):
+    if reason := why_incompatible(name, environment):
         yield finding("KCI783", f"not loaded here: {reason}", path=variant.shown)
         return
     try:
@@ -112,7 +112,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
             yield finding("KCI782", message, path=variant.shown)
 
 
-def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
+def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
     """Why this machine is no environment for a variant; empty if it is one."""
     wanted, system = [], this_system()
     if name.system is not None and name.system != system:

@@ -10,15 +10,14 @@ from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
-    above_cap,
     cpp_scope,
     cuda_exports,
+    exceeded_cap,
     is_cuda_name,
     is_std_name,
     is_torch_name,
     is_tvm_ffi_name,
     library_allowed,
-    numbers,
     old_string,
     python_symbols,
     symbol_explained,
@@ -26,6 +25,7 @@ from kci.tree.verify.abi import (
     torch_shims,
     tvm_ffi_exports,
     tvm_ffi_table,
+    version_numbers,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
 from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
@@ -86,7 +86,7 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     yield from _hygiene(elf, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
-        yield from _stable(elf, numbers(name.framework_version or "0"), where)
+        yield from _stable(elf, version_numbers(name.framework_version or "0"), where)
     elif name.kind is Kind.FULL:
         yield from _torch(elf, name, where)
     metadata = variant.metadata
@@ -128,7 +128,7 @@ def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
     for symbol in elf.undefined:
         users[symbol.version].append(symbol.name)
     for version in sorted(elf.required_versions):
-        if cap := above_cap(version, cpu):
+        if cap := exceeded_cap(version, cpu):
             by = f" (for {_listed(users[version])})" if users[version] else ""
             yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", path=where)
 
@@ -199,7 +199,7 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     asked = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := asked - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
-    newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > numbers(oldest)}
+    newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > version_numbers(oldest)}
     if newer:
         listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
         hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
@@ -223,7 +223,7 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     own = name.framework_version or "0"
     if name.kind is Kind.FULL:
         return [own]
-    return [item for item in torch_exports().versions if numbers(item) >= numbers(own)] or [own]
+    return [item for item in torch_exports().versions if version_numbers(item) >= version_numbers(own)] or [own]
 
 
 def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:

@@ -17,7 +17,7 @@ from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.utils.locks import beside
+from kci.utils.locks import sibling_path
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, walk
 
@@ -214,7 +214,7 @@ _UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
 """How the names of variants end whose libraries no rule reads."""
 
 
-def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
+def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
     """What was looked at, in a line: `relu: sources, build (3 variants)`."""
     parts = []
     for place in places:
@@ -269,6 +269,6 @@ def _tree(root: Path, shown: str) -> VerifiedPlace:
 
 
 def _require_not_aside(root: Path, shown: str) -> None:
-    if not root.is_dir() and (aside := beside(root.absolute(), "old")).is_dir():
+    if not root.is_dir() and (aside := sibling_path(root.absolute(), "old")).is_dir():
         hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
         raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)

@@ -15,7 +15,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
-from kci.tree.pack import untransportable
+from kci.tree.pack import unpackable_entries
 from kci.tree.signing import BUNDLE_NAME, tree_differences
 from kci.tree.sigstore import SigningContext, Statement, claimed_statement, open_bundle
 from kci.tree.top_level import (
@@ -56,7 +56,7 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
         elif not looks_like_variant(entry):
             yield finding("KCI707", f"{name} does not belong in a tree", path=path)
-    for item, rule, reason in untransportable(files_at_top(tree)):
+    for item, rule, reason in unpackable_entries(files_at_top(tree)):
         yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
 
 

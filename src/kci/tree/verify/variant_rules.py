@@ -18,9 +18,9 @@ from kci.matrix.variants import Kind
 from kci.tree.digest import SIGNATURE, validate_dir
 from kci.tree.kernel_id import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
-from kci.tree.pack import too_large, untransportable
+from kci.tree.pack import oversize, unpackable_entries
 from kci.tree.sigstore import signature_problem
-from kci.tree.verify.abi import numbers
+from kci.tree.verify.abi import version_numbers
 from kci.tree.verify.subject import VariantDir
 from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import is_bytecode
@@ -39,10 +39,10 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
         if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
     packed = [item for item in variant.files if not is_bytecode(item.name)]
-    for item, rule, reason in untransportable(packed):
+    for item, rule, reason in unpackable_entries(packed):
         yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
     try:
-        size = too_large(packed)
+        size = oversize(packed)
     except OSError as error:
         yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
         return
@@ -73,7 +73,7 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and numbers(metadata.kernels_minver) != numbers(needed):
+    if metadata.kernels_minver is not None and version_numbers(metadata.kernels_minver) != version_numbers(needed):
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
         yield finding("KCI725", message, path=where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
