@@ -13,6 +13,7 @@ from kci.build.builders import build_variant, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
+from kci.config.backends import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
@@ -157,7 +158,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         FindingsError: the sources or the binary do not meet the requirements.
     """
     request = _with_settings(workspace, request)
-    if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
+    if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
