@@ -87,7 +87,7 @@ def lint_kernel(
     if directory is not None:
         found += lint_sources(kernel, directory, errors_only=errors_only)
         found += () if errors_only else lint_standards(kernel, catalog, directory)
-    found += lint_matrix(kernel, catalog)
+    found += lint_matrix(kernel, catalog, errors_only=errors_only)
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
 

@@ -174,3 +174,12 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     for file in kept.iterdir():
         file.write_bytes(b"\xc1 damaged")
     assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count("KCI771") == 1
+
+
+def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / "kernel").mkdir()
+    place, kept = tmp_path / "kernel", tmp_path / "kept"
+    for backend, count in (("cuda", 1), ("tpu", 0)):
+        kernel(place, "import jax\n", backend=backend)
+        found = check_kernels([str(place)], remember=kept).diagnostics
+        assert [item.rule for item in found].count("KCI771") == count

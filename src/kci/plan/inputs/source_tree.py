@@ -228,17 +228,20 @@ class SourceTrees:
     def __init__(self, remember: Path | None = None) -> None:
         self.remember = remember
         self._trees: dict[Path, SourceTree] = {}
-        self._caches: list[StatCache] = []
+        self._of: dict[str, SourceTree] = {}
 
     def of(self, directory: str) -> SourceTree:
         """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
-        root = find_root(Path(directory))[0]
-        if root not in self._trees:
-            cache = StatCache(root, self.remember) if self.remember is not None else None
-            self._caches += [cache] if cache is not None else []
-            self._trees[root] = SourceTree(root, cache)
-        return self._trees[root]
+        if directory not in self._of:
+            root = find_root(Path(directory))[0]
+            if root not in self._trees:
+                cache = StatCache(root, self.remember) if self.remember is not None else None
+                self._trees[root] = SourceTree(root, cache)
+            self._of[directory] = self._trees[root]
+        return self._of[directory]
 
     def save(self) -> None:
-        for cache in self._caches:
-            cache.save()
+        """Keep what was read for the next run."""
+        for tree in self._trees.values():
+            if tree.remembered is not None:
+                tree.remembered.save()
