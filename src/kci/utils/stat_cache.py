@@ -143,4 +143,7 @@ def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
 def file_digest(place: str) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.sha256()  # `file_digest` makes a buffer of 256 KiB for each file, and most are small
+        while part := file.read(1 << 20):
+            found.update(part)
+        return found.hexdigest()
