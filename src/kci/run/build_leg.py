@@ -19,6 +19,7 @@ from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import Variant
+from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
 from kci.tree import kernel_id
@@ -218,8 +219,11 @@ def _require_zstd(request: LegRequest) -> None:
 
 
 def _require_sources(workspace: Workspace, request: LegRequest) -> None:
+    trees = SourceTrees(request.options.cache / "inputs")
+    found = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
+    trees.save()
     _refuse_errors(
-        source_findings(request.kernel, workspace.settings, request.options.cache / "inputs"),
+        found,
         f"{request.variant.name} is not built: the kernel's sources do not meet",
         "`kci check` lists all findings",
     )
