@@ -12,7 +12,7 @@ from kci.cli import COMMANDS, kci
 from kci.config import settings
 from kci.workflows.extensions import POINTS
 
-PAGE = (ROOT / "docs" / "beside.md").read_text(encoding="utf-8").partition("## The community's workflows")[2]
+PAGE = (ROOT / "docs" / "beside.md").read_text(encoding="utf-8").partition("## The workflows of kernels-community")[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()
