@@ -40,7 +40,7 @@ def test_the_annotation_of_a_failure_stands_at_the_first_finding(capsys: pytest.
     ]
 
 
-@pytest.mark.parametrize("found", [(), (finding("KCI305", "too many"),), (finding("KCI420", "near"),)])
+@pytest.mark.parametrize("found", [(), (finding("KCI305", "too many"),), (finding("KCI117", "near"),)])
 def test_one_fault_is_one_annotation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: tuple[Diagnostic, ...]
 ) -> None:
@@ -83,7 +83,7 @@ def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
 def test_many_findings_of_a_merge_fit_into_its_summary(
     summary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [finding("KCI112", "x" * 200, path=f"{number}.py") for number in range(10_000)]
+    found = [finding("KCI117", "x" * 200, path=f"{number}.py") for number in range(10_000)]
     monkeypatch.setattr("kci.run.records.verify", lambda _: found)
     assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
     text = summary.read_text(encoding="utf-8")

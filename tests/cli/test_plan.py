@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT, add_package
+from conftest import ROOT
 
 RELU = ROOT / "examples" / "relu"
 REPO = ROOT / "tests" / "plan" / "affected" / "repo"
@@ -75,25 +75,6 @@ def test_shards_are_printed_one_by_one() -> None:
     assert "--shard 0 to 2" in refused.stderr
     assert kci("plan", RELU, "--format", "github", "--shard", "7").code == 2
     assert kci("plan", RELU, "--shard", "0").code == 2
-
-
-def test_more_jobs_than_a_page_shows_are_said_and_planned_all_the_same(tmp_path: Path) -> None:
-    for number in range(168):
-        (tmp_path / f"k{number}").mkdir()
-        (tmp_path / f"k{number}" / "build.toml").write_text(
-            f'[general]\nname = "kernel-{number}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-            'backends = ["cpu", "cuda", "rocm"]\n[torch-noarch]\n'
-        )
-        add_package(tmp_path / f"k{number}")
-    for output in (["table"], ["json"], ["github", "--shard", "0"]):
-        done = kci("plan", tmp_path, "--format", *output)
-        assert done.code == 0, done.stderr
-        assert "warning[KCI308]" in done.stderr
-        assert "kernel-1" in done.stdout
-    done = kci("plan", tmp_path, "--shards", "1", "--format", "github")
-    assert (done.code, done.stdout) == (1, "")
-    assert "error[KCI305]" in done.stderr
-    assert "`--shards 3`" in done.stderr
 
 
 @pytest.fixture

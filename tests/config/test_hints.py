@@ -157,7 +157,6 @@ def test_what_a_hint_says_to_write_is_right(place: str, value: str) -> None:
         ("stable", '"3.0"', "the stable ABI version '3.0' has the minor version 0"),
         ("stable", '"3"', "the stable ABI version '3' has no minor version"),
         ("license", '"a\\u001bb"', '"a\\U0000001bb" is neither'),
-        ("backends", "[]", "`backends` is empty: there are no variants to build"),
     ],
 )
 def test_messages_say_values_as_toml_does(place: str, value: str, said: str) -> None:

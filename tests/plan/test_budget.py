@@ -254,7 +254,7 @@ def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> N
     assert "is estimated to take 30 to 300 min on" in late.message
 
 
-@pytest.mark.rule("KCI311", triggers=False)
+@pytest.mark.rule("KCI611", triggers=False)
 def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
@@ -262,7 +262,7 @@ def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["schema"] == 1
 
 
-@pytest.mark.rule("KCI311", triggers=True)
+@pytest.mark.rule("KCI611", triggers=True)
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[]", '{"schema": 2, "durations": []}', '{"schema": 1}', "[" * 100_000,
@@ -275,6 +275,6 @@ def test_a_broken_file_of_durations_is_refused(tmp_path: Path, text: str) -> Non
     path.write_text(text)
     with pytest.raises(FindingsError) as caught:
         read_durations(path)
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI311"]
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI611"]
     with pytest.raises(FindingsError, match="cannot read"):
         read_durations(tmp_path / "nothing.json")

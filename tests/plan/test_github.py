@@ -74,7 +74,7 @@ def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
     assert {github_matrix(fixed, index) for index in range(3)} >= {'{"include":[]}'}
 
 
-@pytest.mark.rule("KCI307", "KCI308", triggers=False)
+@pytest.mark.rule("KCI307", triggers=False)
 @pytest.mark.rule("KCI306", triggers=True)
 def test_the_size_of_outputs_is_counted_in_utf16_over_all_matrices() -> None:
     wide = "\N{MATHEMATICAL SCRIPT CAPITAL A}"  # one character, two units
@@ -106,13 +106,6 @@ def test_names_of_a_real_plan_are_ones_that_github_takes(catalog: Catalog) -> No
     for grouping in Grouping:
         for item in make_plan(matrix, None, PlanOptions(grouping=grouping)).legs:
             assert not set(item.artifact) & set('":<>|*?\r\n\\/')
-
-
-@pytest.mark.rule("KCI306", "KCI307", triggers=False)
-@pytest.mark.rule("KCI308", triggers=True)
-def test_more_jobs_than_a_page_shows_are_a_warning() -> None:
-    assert check_limits(sharded(many(500))) == []
-    assert [item.rule for item in check_limits(sharded(many(501)))] == ["KCI308"]
 
 
 def test_limits_are_handed_over_only_where_there_are_some() -> None:

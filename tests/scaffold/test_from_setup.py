@@ -131,7 +131,7 @@ def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> N
     assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in (here / "adder" / "tests" / "test_adder.py").read_text()
 
 
-def test_a_draft_says_what_is_left_and_check_holds_it(here: Path, runs: Runs) -> None:
+def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
     both(runs)
     made = taken(here, PROJECT)
     left = todo(here)
@@ -149,9 +149,6 @@ def test_a_draft_says_what_is_left_and_check_holds_it(here: Path, runs: Runs) ->
         "tests/test_adder.py only looks whether the functions are there: write tests of their results",
     ]
     assert [line.startswith(begin) for line, begin in zip(left, begins, strict=True)] == [True] * len(begins)
-    checked = kci("check", "adder")
-    assert checked.code == 1
-    assert checked.stderr.count("KCI165") == len(left)
 
 
 def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +253,12 @@ def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("said", "given", "written"),
     [
-        ("", "", "choose-a-license"),
+        ("", "", "other"),
         ("BSD-3-Clause", "", "BSD-3-Clause"),
         ("MIT License", "", "MIT"),
         ("MIT", "ISC", "ISC"),
-        ("a\nb", "", "choose-a-license"),
-        ("AGPL", "", "choose-a-license"),
+        ("a\nb", "", "other"),
+        ("AGPL", "", "other"),
     ],
 )
 def test_a_license_is_never_invented(said: str, given: str, written: str, here: Path, runs: Runs) -> None:
@@ -269,7 +266,7 @@ def test_a_license_is_never_invented(said: str, given: str, written: str, here: 
     made = taken(here, {"setup.py": "", "a.cpp": ""}, *(["--license", given] if given else []))
     assert made.code == 0, made.stderr
     assert read_kernel(here / "adder").build.general.license == written
-    assert any("write the license" in line for line in todo(here)) == (written == "choose-a-license")
+    assert any("write the license" in line for line in todo(here)) == (written == "other")
 
 
 def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) -> None:

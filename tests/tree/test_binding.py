@@ -61,15 +61,7 @@ def test_artifacts_of_other_commits_than_the_plan_s_are_refused(tmp_path: Path) 
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.rule("KCI614", triggers=True)
-def test_an_artifact_of_no_known_commit_is_reported(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src", source=None))
-    said: list[Diagnostic] = []
-    merge([artifact], tmp_path / "build", plan(CPU), report=said.append)
-    assert [item.rule for item in said] == ["KCI614"]
-
-
-@pytest.mark.rule("KCI612", "KCI613", "KCI614", "KCI615", triggers=False)
+@pytest.mark.rule("KCI612", "KCI613", "KCI615", triggers=False)
 def test_the_artifacts_of_the_plan_s_own_run_are_merged_without_a_word(tmp_path: Path) -> None:
     files = [
         make_artifact(tmp_path / "a", make_variant(tmp_path / "1"), run="77"),

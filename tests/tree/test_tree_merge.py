@@ -44,7 +44,7 @@ def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object
     return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.rule("KCI606", "KCI607", "KCI609", "KCI610", "KCI611", triggers=False)
+@pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", "KCI611", triggers=False)
 def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
@@ -294,7 +294,7 @@ def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
     assert merge([], tmp_path / "nothing", Planned({}), allow_partial=True) == []
 
 
-@pytest.mark.rule("KCI606", "KCI607", "KCI609", "KCI610", triggers=False)
+@pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
 def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(tmp_path: Path) -> None:
     first = [artifact(tmp_path, CPU, files={"__init__.py": "", "stale.py": ""}), artifact(tmp_path, STABLE)]
     tree = tmp_path / "build"
@@ -321,13 +321,13 @@ def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> N
     assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
 
 
-@pytest.mark.rule("KCI609", triggers=True)
+@pytest.mark.rule("KCI713", triggers=True)
 def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> None:
     merge([artifact(tmp_path, STABLE)], tmp_path / "build")
     for changes in ({"version": 2}, {"name": "relu"}):
         with pytest.raises(FindingsError) as caught:
             merge([artifact(tmp_path, CPU, folder=str(changes), **changes)], tmp_path / "build")
-        assert caught.value.diagnostics[0].rule == "KCI609"
+        assert caught.value.diagnostics[0].rule == "KCI713"
 
 
 @pytest.mark.rule("KCI610", triggers=True)

@@ -105,7 +105,7 @@ def test_noarch_lists_keep_the_order_of_the_file() -> None:
     assert metadata_for(build, "cpu", "1a2b3c4").backend.archs is None
 
 
-@pytest.mark.rule("KCI601", triggers=False)
+@pytest.mark.rule("KCI720", triggers=False)
 def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     build = build_of(
         general='python-depends = ["einops"]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]\n'
@@ -122,7 +122,7 @@ def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     ]
 
 
-@pytest.mark.rule("KCI601", triggers=True)
+@pytest.mark.rule("KCI720", triggers=True)
 @pytest.mark.parametrize(
     ("general", "says"),
     [
@@ -135,7 +135,7 @@ def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
 def test_an_unknown_dependency_is_an_error_for_every_backend(general: str, says: str) -> None:
     with pytest.raises(FindingsError, match=says) as caught:
         metadata_for(build_of(general=general), "cpu", "1a2b3c4")
-    assert caught.value.diagnostics[0].rule == "KCI601"
+    assert caught.value.diagnostics[0].rule == "KCI720"
     assert caught.value.hint
 
 
@@ -204,7 +204,7 @@ def test_an_older_sha_is_read_as_commit_in_lower_case() -> None:
     assert provenance.kernel_builder.commit == "a" * 40
 
 
-@pytest.mark.rule("KCI602", triggers=True)
+@pytest.mark.rule("KCI710", triggers=True)
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b"{", b"\xff{}", b'{"name": "a", "name": "b"}', b"[" * 100_000, b'{"a": 1} x', b"null"]
 )
@@ -213,7 +213,7 @@ def test_bytes_that_are_no_metadata_are_an_error_that_names_the_file(tmp_path: P
     path.write_bytes(raw)
     with pytest.raises(FindingsError, match=r"metadata\.json is not a metadata file") as caught:
         read_metadata(path)
-    assert caught.value.diagnostics[0].rule == "KCI602"
+    assert caught.value.diagnostics[0].rule == "KCI710"
 
 
 def test_a_missing_metadata_file_is_an_error(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_missing_metadata_file_is_an_error(tmp_path: Path) -> None:
         read_metadata(tmp_path / "metadata.json")
 
 
-@pytest.mark.rule("KCI602", triggers=False)
+@pytest.mark.rule("KCI710", triggers=False)
 def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     before = (variant / "metadata.json").read_bytes()

@@ -22,7 +22,7 @@ from kci.utils.archive import LIMITS
 from variants import COMMIT, CPU, leg_of, make_artifact, make_variant, variant_digest
 
 
-@pytest.mark.rule("KCI602", "KCI603", "KCI604", "KCI605", triggers=False)
+@pytest.mark.rule("KCI710", "KCI603", "KCI604", "KCI605", triggers=False)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
 def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) -> None:
     variant = make_variant(tmp_path / "a")

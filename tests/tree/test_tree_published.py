@@ -90,7 +90,7 @@ def test_a_variant_that_is_listed_and_not_whole_is_not_published(tmp_path: Path,
         assert CPU in problems[0].message
 
 
-@pytest.mark.rule("KCI313", triggers=False)
+@pytest.mark.rule("KCI611", triggers=False)
 @pytest.mark.rule("KCI314", triggers=False)
 def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) -> None:
     tree = tmp_path / "trees" / "gated-norm"
@@ -103,7 +103,7 @@ def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) 
         assert problems == []
 
 
-@pytest.mark.rule("KCI313", triggers=True)
+@pytest.mark.rule("KCI611", triggers=True)
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
 def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kci-manifest.json"
@@ -111,7 +111,7 @@ def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
     for place, message in ((tmp_path, "is not a manifest"), (tmp_path / "nowhere", "cannot read")):
         with pytest.raises(FindingsError, match=message) as caught:
             read_published([place])
-        assert [item.rule for item in caught.value.diagnostics] == ["KCI313"]
+        assert [item.rule for item in caught.value.diagnostics] == ["KCI611"]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ def states(committed: dict[str, str]) -> dict[str, Drift]:
     return {item.path: item.state for item in compare(FILES, committed)}
 
 
-def rules(committed: dict[str, str], version: str = "1.2.0") -> list[str]:
-    return [item.rule for item in drift_diagnostics(compare(FILES, committed), committed, version)]
+def rules(committed: dict[str, str]) -> list[str]:
+    return [item.rule for item in drift_diagnostics(compare(FILES, committed))]
 
 
-@pytest.mark.rule("KCI401", "KCI402", "KCI405", "KCI406", triggers=False)
+@pytest.mark.rule("KCI401", "KCI402", "KCI406", triggers=False)
 def test_same() -> None:
     assert set(states(FILES).values()) == {Drift.SAME}
     assert rules(FILES) == []
@@ -74,12 +74,6 @@ def test_a_file_by_somebody_else() -> None:
     foreign = {**FILES, RELEASE_FILE: "name: mine\n"}
     assert states(foreign)[RELEASE_FILE] is Drift.FOREIGN
     assert rules(foreign) == ["KCI402"]
-
-
-@pytest.mark.rule("KCI405", triggers=True)
-def test_a_file_by_a_newer_kci() -> None:
-    assert rules(FILES, version="1.1.9") == ["KCI405", "KCI405"]
-    assert rules(FILES, version="1.10.0") == []
 
 
 def test_writer() -> None:

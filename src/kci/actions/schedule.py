@@ -29,7 +29,6 @@ from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.github_limits import github_matrix, tests_matrix, work_of
-from kci.plan.settings_lints import replaced_settings
 from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
@@ -65,8 +64,8 @@ def main() -> None:
 def record() -> None:
     """Append the results that the legs uploaded to the history, and say what cannot be read."""
     results, problems = _results()
-    runs, conflicts = gather(results)
-    print_diagnostics([*problems, *conflicts])
+    runs = gather(results)
+    print_diagnostics(problems)
     new = history_branch().record(runs) if runs else 0
     print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
 
@@ -78,7 +77,7 @@ def retry() -> None:
     if plan == NO_PLAN:
         fail("there is no plan of this run", 1, "see the plan job")
     results, problems = _results()
-    runs, _ = gather(results)
+    runs = gather(results)
     suspects: list[str] = []
     if runs:
         found: list[Diagnostic] = []
@@ -120,7 +119,7 @@ def report() -> None:
         history = history_branch().fetch(Path(folder) / "clone")
         actions = latest_decisions(each(history), policy)
         grid = grid_of(each_run(history, lambda _: None), policy)
-    print_diagnostics([*problems, *replaced_settings(settings)])
+    print_diagnostics(problems)
     site = runner_temp() / "kci-report"
     write_site(grid, site, repository)
     set_output("report", str(site))

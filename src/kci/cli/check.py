@@ -27,10 +27,10 @@ from kci.utils.suggest import count
 def command(kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 
-    A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
-    `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
+    A finding is suppressed by an entry of `[[lint.ignore]]` in kci.toml. Notes of severity info are counted, and shown
+    with -v.
 
-    --fix fixes KCI107, KCI111, KCI132 and KCI135, as `kci update` does: comments, order and layout stay.
+    --fix fixes KCI107, KCI111 and KCI135, as `kci update` does: comments, order and layout stay.
 
     Examples:
         # check every kernel in this directory and kci.toml

@@ -17,7 +17,6 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import UsageError
 from kci.plan.planning import current_variants
-from kci.plan.settings_lints import replaced_settings
 from kci.plan.workspace import Choice
 from kci.publish.hub import TreeListing, list_hub_tree, list_tree
 from kci.tree.manifest import read_published
@@ -116,14 +115,14 @@ def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | 
         kci compat record results
     """
     found, problems = read_results(results)
-    runs, conflicts = gather(found)
+    runs = gather(found)
     new = 0
     if history is not None:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
         new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
-    print_diagnostics([*problems, *conflicts])
+    print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
     click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or branch}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
@@ -153,7 +152,7 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
 
     settings = find_settings(Path())
     actions = decide(each(), settings.settings.schedule.issues)
-    print_diagnostics([*problems, *replaced_settings(settings)])
+    print_diagnostics(problems)
     if output == "json":
         print_json(run=runs[-1] if runs else None, actions=actions)
     else:

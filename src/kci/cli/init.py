@@ -84,17 +84,16 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
         chosen = choose(name, **{option: value for option, value in given.items() if value})
         files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
-    draft = any(item.rule in _HELD for item in findings)
+    draft = bool(adopted and adopted.left)
     for line in adopted.taken if adopted else ():
         click.echo(f"taken over: {line}")
     for path in written if adopted is None or options().verbose else ():
         click.echo(str(target / path))
     if adopted and adopted.left:
         things = count(len(adopted.left), "thing")
-        click.echo(click.style(f"{target} is a draft: {things} left" if draft else f"{things} left to do", bold=True))
+        click.echo(click.style(f"{target} is a draft: {things} left", bold=True))
     for line in adopted.left if adopted else ():
         click.echo(f"  {line}")
-    findings = tuple(item for item in findings if item.rule != "KCI165")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
@@ -103,16 +102,12 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.left and not todo:
-        todo = "do what is listed above, and remove its lines from build.toml" if draft else "do what is listed above"
+        todo = "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
     if lacking:
         click.echo(lacking, err=True)
     return int(faulty or unusable)
-
-
-_HELD = ("KCI165", "KCI166")
-"""What makes a kernel that was taken over a draft; see `kci.config.file_lints`."""
 
 
 def _ask(name: str, given: dict[str, Any]) -> None:

@@ -122,13 +122,12 @@ def command(
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
     found = rendered.diagnostics
-    always = [item for item in found if item.rule in ("KCI405", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
-        print_diagnostics(found if check else always)
+        print_diagnostics(found if check else ())
         return int(check and any(item.severity is Severity.ERROR for item in found))
     rendered.write(force=force)
-    print_diagnostics([*always, *rendered.told])
+    print_diagnostics(rendered.told)
     for item in rendered.comparisons:
         state = "written" if item.path in rendered.rewritten else "unchanged"
         click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")

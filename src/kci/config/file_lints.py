@@ -16,7 +16,7 @@ from kci.config.model import CudaComponent, RocmComponent, XpuComponent
 from kci.config.python_depends import depends_table
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
-from kci.diagnostics import Diagnostic, Span, finding, in_file_order
+from kci.diagnostics import Diagnostic, in_file_order
 from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import one_of, suggestion
 
@@ -34,18 +34,6 @@ class Flag(NamedTuple):
     text: str
     src: tuple[str, ...]
     """The sources of its table, headers included."""
-
-
-class ProcessorFlags(Dated, frozen=True):
-    """`processor-flags.toml`."""
-
-    baseline: tuple[str, ...]
-    features: tuple[str, ...]
-    asks: tuple[str, ...]
-
-
-processor_flags = shipped("config/data/processor-flags.toml", ProcessorFlags)
-"""Which flags go beyond the oldest processors, and how sources ask for newer ones."""
 
 
 def flags_of(kernel: Kernel) -> Iterator[Flag]:
@@ -77,28 +65,6 @@ def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
         if found := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
             yield flag, found[0]
         before = flag.text
-
-
-def newer_processor_flags(kernel: Kernel) -> list[tuple[Flag, str]]:
-    """The flags that ask for newer processors than every machine of their system has, each with the part that does."""
-    pattern = _newer()
-    return [(flag, found[0]) for flag in flags_of(kernel) if (found := pattern.search(flag.text))]
-
-
-def asks_the_processor(source: bytes) -> bool:
-    """Whether a source has a word with which code asks what the processor can."""
-    return any(word.encode() in source for word in processor_flags().asks)
-
-
-@cache
-def _newer() -> re.Pattern[str]:
-    table = processor_flags()
-    baseline = "|".join(map(re.escape, ("native", *table.baseline)))
-    features = "|".join(map(re.escape, table.features))
-    intel = r"-x(?:AVX|COMMON-AVX|CORE-AVX|MIC-AVX|[A-Z]+LAKE|[A-Z]+RAPIDS|HASWELL|BROADWELL)[\w-]*"
-    return re.compile(
-        rf"(?<![\w-])(?:-m(?:arch|cpu)=(?!(?:{baseline})(?![\w.+-]))[\w.+-]+|-m(?:{features})[\w.-]*|{intel}|/arch:AVX\w*)"
-    )
 
 
 Lint = Callable[[Kernel], Iterator[Diagnostic]]
@@ -136,25 +102,6 @@ def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
             message = f"component `{label}` is for {component.backend}, which is not in `general.backends`: never built"
             hint = f'add "{component.backend}" to `backends`, or remove the component'
             yield kernel.document.at_value(("kernel", label, "backend"), "KCI131", message, hint)
-
-
-def no_backend(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI146: `backends` is empty, so that there is nothing to build."""
-    if not kernel.build.general.backends:
-        hint = f"name its backends, from: {', '.join(Backend)}"
-        yield kernel.document.at_value(
-            ("general", "backends"), "KCI146", "`backends` is empty: there are no variants to build", hint
-        )
-
-
-def duplicate_backend(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI132: a backend is listed twice."""
-    seen: set[str] = set()
-    for index, backend in enumerate(kernel.build.general.backends):
-        if backend in seen:
-            message = f"{backend} is listed twice"
-            yield kernel.document.at_value(("general", "backends", index), "KCI132", message, "remove one of the two")
-        seen.add(backend)
 
 
 def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -251,37 +198,12 @@ def repo_id_problem(repo_id: str) -> str:
 def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI141: a license that neither SPDX nor the Hub knows. Case is ignored."""
     text = kernel.build.general.license
-    if text == PLACEHOLDER_LICENSE or text.lower() in _hub_licenses() or _is_spdx(text):
+    if text.lower() in _hub_licenses() or _is_spdx(text):
         return
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
     yield kernel.document.at_value(("general", "license"), "KCI141", message, hint)
-
-
-PLACEHOLDER_LICENSE = "choose-a-license"
-"""What `kci init --from` writes where a project does not say under which license it is."""
-
-
-def license_not_chosen(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI166: the license is the placeholder of a kernel that was taken over."""
-    if kernel.build.general.license == PLACEHOLDER_LICENSE:
-        hint = "write the SPDX expression of its license, such as `BSD-3-Clause`; who wrote the code decides"
-        message = "nobody has said under which license this kernel is"
-        yield kernel.document.at_value(("general", "license"), "KCI166", message, hint)
-
-
-DRAFT = "# TODO (kci init): "
-"""How a line of build.toml begins that says what is left of a take-over."""
-
-
-def draft_left(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI165: a comment that `kci init --from` wrote says what is left to do."""
-    for number, text in enumerate(kernel.document.text.split("\n"), 1):
-        if text.startswith(DRAFT):
-            said = text.removeprefix(DRAFT).strip()[:400]
-            place = Span(number, 1, number, len(text) + 1)
-            yield finding("KCI165", said, path=kernel.document.path, hint="do it, then remove this line", span=place)
 
 
 def _is_spdx(text: str) -> bool:
@@ -328,16 +250,6 @@ def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], al
     if not allowed:
         return "this list has to be empty"
     return suggestion(name, allowed) or one_of(allowed)
-
-
-def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI143: components in a kernel of Python only; nothing compiles them."""
-    if kernel.build.torch_noarch is None:
-        return
-    for label in kernel.build.kernel:
-        message = f"component `{label}` is in a [torch-noarch] kernel, in which nothing is compiled"
-        hint = "make it a [torch] kernel, or remove the component"
-        yield kernel.document.at_key(("kernel", label), "KCI143", message, hint)
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -405,17 +317,12 @@ def _hub_licenses() -> frozenset[str]:
 FILE_LINTS: tuple[Lint, ...] = (
     backend_without_component,
     component_undeclared,
-    no_backend,
-    duplicate_backend,
     bounds_inverted,
     version_spelling,
     repo_id_missing,
     repo_id_malformed,
     license_unknown,
-    license_not_chosen,
-    draft_left,
     python_depend_unknown,
-    components_under_noarch,
     stable_abi_without_minor,
     flag_of_the_builder,
     relocatable_device_code,

@@ -275,11 +275,6 @@ def interpret(document: Document, directory: str) -> Kernel:
         message = f"edition {edition} is not released: published readers refuse it, and it may still change"
         hint = f"keep to `edition = {EDITION}` until they take it"
         notes.append(document.at_value(("general", "edition"), "KCI117", message, hint))
-    stable = build.torch.stable_abi if build.torch else None
-    for backend in stable.by_backend if stable else ():
-        if backend not in build.general.backends:
-            message = f"stable ABI entry for {backend}, which is not in `general.backends`: ignored"
-            notes.append(document.at_key(("torch", "stable-abi", str(backend)), "KCI112", message))
     return Kernel(directory, build, document, tuple(notes), edition)
 
 

@@ -224,8 +224,6 @@ class Tell(Table, frozen=True):
 class Decisions(Table, frozen=True):
     """When scheduled runs lead to issues."""
 
-    failures: Unsigned | None = None
-    """It is read and does nothing: a failure is believed when a second look, on another machine, says the same."""
     flaky_turns: Unsigned = 3
     """In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
     flaky_runs: Unsigned = 14

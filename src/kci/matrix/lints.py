@@ -89,14 +89,10 @@ class _Entry(NamedTuple):
     text: str
     siblings: tuple[str, ...]
     """The whole list."""
-    too_old: list[Version]
-    """The toolkit is too old for it, and it is left out."""
     too_new: list[Version]
     """The toolkit no longer has it, and it is left out."""
     refused: list[Version]
     """The toolkit cannot generate it, and the list still asks for it."""
-    lost: list[Version]
-    """The toolkit could generate it, and the intersection drops it."""
 
 
 def capability_unknown(subject: Subject) -> Iterator[Found]:
@@ -134,28 +130,6 @@ def capability_gone(subject: Subject) -> Iterator[Found]:
             )
             if not new or new not in entry.siblings:
                 yield entry.place, message, hint
-
-
-def capability_lost(subject: Subject) -> Iterator[Found]:
-    """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
-    for entry in subject.entries:
-        if entry.lost:
-            reason, hint = _why_lost(entry)
-            message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
-            yield entry.place, message, hint
-
-
-def capability_not_yet(subject: Subject) -> Iterator[Found]:
-    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
-    lists: dict[KeyPath, dict[Version, list[str]]] = {}
-    for entry in subject.entries:
-        if toolkits().old_name(entry.text) not in entry.siblings:  # else the same is listed by its older name
-            for version in entry.too_old:
-                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
-    for place, by_version in lists.items():
-        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
-        hint = "nothing to do, unless they are required"
-        yield place, f"{'; '.join(parts)}: not built there", hint
 
 
 def capability_refused(subject: Subject) -> Iterator[Found]:
@@ -207,43 +181,19 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             if text in seen or not toolkits().ever_built(text):
                 continue
             seen.add(text)
-            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, wanted, [], [], [], [])
+            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, wanted, [], [])
             for version in versions:
                 taken = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
-                    if not taken:
-                        entry.lost.append(version)
-                elif taken:
+                    continue
+                if taken:
                     entry.refused.append(version)
                 elif toolkits().newest_building(text) < version:
                     entry.too_new.append(version)
-                else:
-                    entry.too_old.append(version)
             yield entry
 
 
-def _why_lost(entry: _Entry) -> tuple[str, str]:
-    plain = entry.text.removesuffix(PTX)
-    for suffix in "af":
-        if any(sibling.removesuffix(PTX) == plain + suffix for sibling in entry.siblings):
-            return f"{plain}{suffix} in the same list replaces it", f"keep one of {plain} and {plain}{suffix}"
-    if plain[-1] in "af":
-        return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
-    return "the toolkit's default list does not have it", "list a capability of the default list instead"
-
-
 # --- the matrix as a whole --------------------------------------------------------------------------------------------
-
-
-def component_left_out(subject: Subject) -> Iterator[Found]:
-    """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
-    missing, bare = _without(subject)  # nothing_left reports the bare ones
-    for label, versions in missing.items():
-        without = [version for version in versions if version not in bare]
-        if without and len(versions) < len(subject.computes(Backend.CUDA)):
-            message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
-            hint = "nothing to do, if the binding compiles without it"
-            yield ("kernel", label, "cuda-minver"), message, hint
 
 
 def nothing_left(subject: Subject) -> Iterator[Found]:
@@ -349,17 +299,14 @@ def _list(versions: Iterable[Version]) -> str:
 MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
-    "KCI152": capability_lost,
-    "KCI153": capability_not_yet,
     "KCI154": capability_refused,
     "KCI155": archs_empty,
     "KCI156": gfx_unsupported,
-    "KCI157": component_left_out,
     "KCI158": nothing_left,
     "KCI160": stable_abi_newer,
     "KCI161": bounds_drop_everything,
     "KCI162": backend_without_rows,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI153", "KCI155")
+_OF_KEYS = ("KCI155",)
 """The rules that are about a key, not about its value."""

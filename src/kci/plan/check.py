@@ -17,7 +17,7 @@ from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import KCI_TOML
 from kci.config.sources.package_rules import source_findings
-from kci.config.suppression import apply_comments, apply_settings
+from kci.config.suppression import apply_settings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
@@ -88,14 +88,14 @@ def lint_kernel(
         found += lint_sources(kernel, directory, errors_only=errors_only)
         found += () if errors_only else lint_standards(kernel, catalog, directory)
     found += lint_matrix(kernel, catalog)
-    return sorted(apply_comments(found, kernel.document), key=in_file_order)
+    return sorted(found, key=in_file_order)
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
     """What `check` calls an error about one kernel: it cannot be built as its files say."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
-    kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
+    kept = apply_settings(found, workspace.settings)
     return [item for item in kept if item.severity is Severity.ERROR]
 
 
@@ -138,9 +138,8 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         meant |= {item.kernel for item in said.inputs}
         if meant - {None, *names}:
             names |= {kernel.build.name for kernel in read_each([str(settings.root)])[0]}
-        of_settings = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-        found += apply_comments(of_settings, settings.document)
-    return Checked(tuple(files), (*apply_settings(found, settings, files), *of_sources))
+        found += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+    return Checked(tuple(files), (*apply_settings(found, settings), *of_sources))
 
 
 def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[Diagnostic]]:

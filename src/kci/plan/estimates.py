@@ -48,7 +48,7 @@ def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
-    """Read a file of recorded durations; FindingsError (KCI311) if it cannot be read, or holds something else."""
+    """Read a file of recorded durations; FindingsError (KCI611) if it cannot be read, or holds something else."""
     try:
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
@@ -57,7 +57,7 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
         message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
         message = f"{path} is not a file of recorded durations: {error}"
-    raise rule_error("KCI311", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
 
 
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:

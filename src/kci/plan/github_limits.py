@@ -93,7 +93,7 @@ def part_matrices(plan: Plan, *, each: bool) -> int:
 
 
 def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+    """What GitHub would refuse: KCI305, KCI306, KCI307.
 
     `jobs` is the number of jobs with a matrix that a workflow file has for parts; None for as many as are needed.
     """
@@ -109,9 +109,6 @@ def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
                 else SMALLER
             )
             found.append(finding("KCI305", message, hint=hint))
-    if len(plan.legs) > MANY_JOBS:
-        message = f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable"
-        found.append(finding("KCI308", message, hint=SMALLER))
     return found
 
 
@@ -227,7 +224,7 @@ def work_of(
 
 
 def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308).
+    """What GitHub would refuse: KCI305, KCI306, KCI307.
 
     `jobs` as for `check_limits`.
     """
@@ -253,8 +250,6 @@ def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagn
     jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
     if jobs > MAX_JOBS:
         found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=SMALLER))
-    elif jobs > MANY_JOBS:
-        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=SMALLER))
     return found
 
 

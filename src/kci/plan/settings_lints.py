@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from kci.config.discovery import FoundSettings
 from kci.config.document import KeyPath
-from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
+from kci.config.settings import Machine, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
-from kci.diagnostics import Diagnostic, in_file_order
-from kci.matrix.catalog.runners import default_runners, hosted_runners
+from kci.diagnostics import Diagnostic, in_file_order, rules
+from kci.matrix.catalog.runners import hosted_runners
 from kci.matrix.lints import Found
 from kci.utils.suggest import nearest, one_of
 
@@ -49,11 +49,6 @@ def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) 
         for place, message, hint in lint(subject)
     ]
     return sorted(said, key=in_file_order)
-
-
-def replaced_settings(found: FoundSettings) -> list[Diagnostic]:
-    """What a kci.toml says about issues of scheduled runs that something else has replaced."""
-    return [item for item in lint_settings(found) if item.rule == "KCI816"]
 
 
 def label_malformed(subject: _Subject) -> Iterator[Found]:
@@ -97,38 +92,6 @@ def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
                 yield place, message, instead
 
 
-def price_without_currency(subject: _Subject) -> Iterator[Found]:
-    """KCI324: a price without a currency, or an unknown currency."""
-    for path, machine in subject.machines():
-        shared = _of_any(subject, path)
-        if machine.price is not None and machine.currency is None and not (shared and shared.currency is not None):
-            message = "`price` without `currency`: a cost cannot be stated"
-            yield (*path, "price"), message, 'add `currency = "USD"`, or another currency'
-        if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
-            message = f"{quoted(machine.currency[:20])} is not a currency code"
-            yield (*path, "currency"), message, "three capital letters, such as USD or EUR"
-
-
-def _of_any(subject: _Subject, path: KeyPath) -> Machine | None:
-    """The `any` entry of the same system, from which an entry takes what it does not say."""
-    table: MachinesByBackend = by_name(subject.settings, str(path[0]))
-    return by_name(table.any, str(path[2])) if table.any else None
-
-
-def currencies_mixed(subject: _Subject) -> Iterator[Found]:
-    """KCI325: prices in several currencies, which cannot be added up."""
-    first: str | None = None
-    for path, machine in subject.machines():
-        if machine.currency is None:
-            continue
-        first = first or machine.currency
-        if machine.currency != first:
-            message = (
-                f"this price is in {machine.currency[:20]}, an earlier one in {first[:20]}: they cannot be added up"
-            )
-            yield (*path, "currency"), message, "state every price in one currency"
-
-
 def unknown_kernel(subject: _Subject) -> Iterator[Found]:
     """KCI326: a limit, an overlay or inputs for a kernel that the repository does not have."""
     if subject.kernels is None:
@@ -138,14 +101,6 @@ def unknown_kernel(subject: _Subject) -> Iterator[Found]:
             if entry.kernel is not None and entry.kernel not in subject.kernels:
                 message = f"no kernel here is named {quoted(entry.kernel[:60])}"
                 yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
-
-
-def limit_empty(subject: _Subject) -> Iterator[Found]:
-    """KCI327: an entry of `limits` that limits nothing."""
-    for index, entry in enumerate(subject.settings.limits):
-        if entry.max_jobs is entry.cores is entry.timeout_minutes is entry.parts is None:
-            message = "this entry of `limits` sets no limit"
-            yield ("limits", index), message, "add `max-jobs`, `cores`, `timeout-minutes` or `parts`"
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[Found]:
@@ -194,6 +149,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None
         yield path, compute, re.compile(r"\d{1,3}\.\d{1,3}").fullmatch, "for a version such as `13.0`"
+    for index, ignored in enumerate(settings.lint.ignore):
+        yield ("lint", "ignore", index, "rule"), ignored.rule, rules().__contains__, "a rule that `kci explain` lists"
+        yield ("lint", "ignore", index, "reason"), ignored.reason, str.strip, "why the rule does not hold there"
     schedule, publish = settings.schedule, settings.publish
     yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
     yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
@@ -282,31 +240,6 @@ def _is_zone(name: str) -> bool:
     return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
 
 
-def digest_of_several(subject: _Subject) -> Iterator[Found]:
-    """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
-    for path, image in _images(subject.settings):
-        if len(path) == 3 and "{compute}" in image and "@sha256:" in image:
-            message = "`{compute}` stands for several versions, and the digest is that of one image"
-            hint = f'a table has an image for each version: `[{".".join(map(str, path))}]` with `"13.0" = "..."`'
-            yield path, message, hint
-
-
-def cores_without_effect(subject: _Subject) -> Iterator[Found]:
-    """KCI336: threads for compilers that have none."""
-    for index, entry in enumerate(subject.settings.limits):
-        if entry.cores is not None and entry.backend not in (None, "cuda"):
-            message = f"`cores` has no effect for {entry.backend}: only nvcc compiles with several threads"
-            yield ("limits", index, "cores"), message, 'use `max-jobs`, or `backend = "cuda"`'
-
-
-def branch_of_one_version(subject: _Subject) -> Iterator[Found]:
-    """KCI338: the branch of one version, for kernels of any version."""
-    branch = subject.settings.publish.branch
-    if branch is not None and re.fullmatch(r"v[0-9]+", branch):
-        message = f"`{branch[:20]}` is the branch of one version, and kernels of every version would go there"
-        yield ("publish", "branch"), message, 'write `branch = "v{version}"`, or leave it out'
-
-
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for backend in settings.images.__struct_encode_fields__:
         table = by_name(settings.images, backend)
@@ -314,39 +247,14 @@ def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield ("images", backend, *keys), image
 
 
-def runner_without_labels(subject: _Subject) -> Iterator[Found]:
-    """KCI331: a runner with neither labels nor group where kci knows no runner to take them from."""
-    for path, machine in subject.machines():
-        shared = _of_any(subject, path)
-        known = path[0] == "runners" and path[2] in default_runners().runner
-        if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
-            message = f"the entry does not select a runner and there is no default for {path[2]}: it has no effect"
-            yield path, message, "add `labels` or `group`"
-
-
-def failures_without_effect(subject: _Subject) -> Iterator[Found]:
-    """KCI816: the number of failures that once opened an issue."""
-    if subject.settings.schedule.issues.failures is not None:
-        message = "`failures` has no effect: a second look in the same run, on another machine, replaced it"
-        yield ("schedule", "issues", "failures"), message, "remove it; docs/compat.md has the rules"
-
-
 SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI322": label_malformed,
     "KCI323": label_of_no_runner,
-    "KCI324": price_without_currency,
-    "KCI325": currencies_mixed,
     "KCI326": unknown_kernel,
-    "KCI327": limit_empty,
     "KCI328": tier_name_taken,
     "KCI329": tier_unknown,
     "KCI330": value_impossible,
-    "KCI331": runner_without_labels,
-    "KCI334": digest_of_several,
-    "KCI336": cores_without_effect,
-    "KCI338": branch_of_one_version,
-    "KCI816": failures_without_effect,
 }
 """Each rule, and what finds it."""
-_OF_KEYS = ("KCI327", "KCI328", "KCI331", "KCI816")
+_OF_KEYS = ("KCI328",)
 """The rules that are about a key, not about its value."""

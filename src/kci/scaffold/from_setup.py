@@ -1,7 +1,7 @@
 """A kernel from a project with a setup.py: what that builds (`run_setup`) as build.toml, sources and a package.
 
 What comes out is a draft: C++ and Python are copied as they are. Whatever a person has to do is a line of `left`, with
-its place, and a TODO line of build.toml that `kci check` reports until it is gone (KCI165).
+its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from kci.build.process.run import Log
-from kci.config.file_lints import PLACEHOLDER_LICENSE
 from kci.config.reader import BUILD_TOML, parse_kernel
 from kci.config.sources.package_rules import OPS, check_package, package_of
 from kci.config.update import plan_update
@@ -328,7 +327,7 @@ class _Draft:
             return str(canonicalize_license_expression(said.removesuffix(" License")[:200]))
         except InvalidLicenseExpression:
             self.note(f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {said[:60]!r}, no SPDX expression")
-            return PLACEHOLDER_LICENSE
+            return "other"
 
 
 def _archs(flags: Iterable[str]) -> tuple[str, ...]:

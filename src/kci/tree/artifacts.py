@@ -167,10 +167,7 @@ def _bound_problems(source: Source, planned: Planned | None, run: CiRun) -> Iter
     if part is None or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path=path)
-    if planned.commit is not None and leg.source is None:
-        message = f"{path} names no commit; the plan is for commit {planned.commit[:12]}"
-        yield finding("KCI614", message, hint="build where git can be asked", path=path)
-    elif leg.source is not None and planned.commit not in (None, leg.source.commit):
+    if leg.source is not None and planned.commit not in (None, leg.source.commit):
         message = f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
         yield finding("KCI612", message, hint="make the plan and the artifacts from one commit", path=path)
 

@@ -80,7 +80,7 @@ def leg_for(
     try:
         name = parse_variant_name(variant_dir.name)
     except ValueError as error:
-        raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
     sealed = read_sealed(variant_dir)
     metadata = sealed.metadata
     try:
@@ -103,7 +103,7 @@ def leg_for(
             objects=objects,
         )
     except ValueError as error:
-        raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
 
 
 class SealedVariant(msgspec.Struct, frozen=True):

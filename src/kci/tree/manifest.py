@@ -129,13 +129,13 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     `places` are manifests, trees that have one, or folders of such trees. The files of a tree are compared with the
     digests in its manifest. A manifest without its tree is taken at its word: the merge needs the tree.
 
-    Raises FindingsError: a manifest is not there or cannot be read (KCI313).
+    Raises FindingsError: a manifest is not there or cannot be read (KCI611).
     """
     found: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
-            manifest = _load(path, "KCI313", f"name the {FILE_NAME} of a published tree, or the tree")
+            manifest = _load(path, "KCI611", f"name the {FILE_NAME} of a published tree, or the tree")
             beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
             with_tree = place.is_dir() or beside
             for entry in manifest.present:

@@ -242,7 +242,7 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
         versions.setdefault(source.leg.version, str(source.path))
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
-        raise rule_error("KCI609", f"{name} has more than one version: {shown}", hint="merge one version at a time")
+        raise rule_error("KCI713", f"{name} has more than one version: {shown}", hint="merge one version at a time")
     return next(iter(versions), None)
 
 
@@ -273,7 +273,7 @@ def _build(job: _Job, tree: Path) -> _Made:
             where = job.target / entry.variant
             message = f"{where} is {data.name} version {data.version}; "
             message += f"this merge is about {job.kernel} version {version}"
-            raise rule_error("KCI609", message, hint="merge into an empty directory", path=str(where))
+            raise rule_error("KCI713", message, hint="merge into an empty directory", path=str(where))
         link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)

@@ -32,7 +32,7 @@ _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
     """The names for a variant's metadata: the general ones, then the backend's own.
 
-    Every backend's list is checked, declared or not, because the reference resolves all of them (KCI601).
+    Every backend's list is checked, declared or not, because the reference resolves all of them (KCI720).
     """
     table = depends_table()
     general = build.general.python_depends or ()
@@ -57,7 +57,7 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
         if name not in known:
             message = f"{key} names {name!r}, which the loader does not know"
             hint = f"{choice}; no other package can be a dependency"
-            raise rule_error("KCI601", message, hint=hint, path="build.toml")
+            raise rule_error("KCI720", message, hint=hint, path="build.toml")
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -239,9 +239,9 @@ def read_metadata(path: Path) -> Metadata:
     try:
         return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
-        raise rule_error("KCI602", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path=str(path)) from error
     except ValueError as error:
-        raise rule_error("KCI602", f"{path} is not a metadata file: {error}", path=str(path)) from error
+        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path=str(path)) from error
 
 
 def decode(data: bytes) -> Metadata:

@@ -13,7 +13,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -32,9 +32,6 @@ SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
 """Of a run in the name of its file, so that names sort as runs do."""
-
-SKEW = timedelta(days=1)
-"""How far in the future a result may say that it was made."""
 
 HARDWARE = "+hardware"
 """After the system of a leg that was tested on the machine that its variant is for: another leg than its build."""
@@ -157,11 +154,10 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
 # --- results of legs --------------------------------------------------------------------------------------------------
 
 
-def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[list[LegResult], list[Diagnostic]]:
-    """The results in JSON files and folders of them, and what is wrong with others: a clock is ahead of `now`."""
+def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnostic]]:
+    """The results in JSON files and folders of them, and what is wrong with others."""
     found: list[LegResult] = []
     problems: list[Diagnostic] = []
-    latest = (now or datetime.now(UTC)) + SKEW
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
     for path in (path for some in files for path in some):
         if path.is_dir():
@@ -172,30 +168,23 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
             message = f"not a result, and not recorded: {error}"
             problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
             continue
-        if datetime.fromisoformat(result.at) > latest:
-            message = f"it is of {result.at}, which is still to come: the clock of that machine is wrong"
-            problems.append(finding("KCI803", message, path=str(path), hint="runs are ordered by number; it counts"))
         found.append(result)
     return found, problems
 
 
-def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
+def gather(results: Iterable[LegResult]) -> list[RecordedRun]:
     """Results as runs, one for each run, attempt and look.
 
     A failure that is an outage becomes one, and a leg that was skipped for want of a wheel that nobody has a failure.
     Where one leg has two different results in one look, the failure counts.
     """
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
-    problems: list[Diagnostic] = []
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
         legs = groups.setdefault((result.run, result.attempt, result.look), {})
         earlier = legs.get(result.leg)
-        if earlier is not None and earlier.outcome is not result.outcome:
-            message = f"run {result.run}: {result.leg} has both {earlier.outcome} and {result.outcome}"
-            problems.append(finding("KCI802", message, hint="the failure counts; do two jobs have the same leg?"))
         if earlier is None or earlier.outcome is not LegOutcome.FAILED:
             legs[result.leg] = result
-    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())], problems
+    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())]
 
 
 def _recorded(results: list[LegResult]) -> RecordedRun:

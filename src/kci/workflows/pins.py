@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 from packaging.version import Version
 
-from kci.config.settings import KCI_TOML, ActionPin, Actions
-from kci.diagnostics import Diagnostic, finding
+from kci.config.settings import ActionPin, Actions
 from kci.errors import UsageError
 from kci.utils.shipped import Dated, shipped
-from kci.utils.suggest import one_of
 from kci.version import REPOSITORY, __version__
 
 OWN = "kci/build"
@@ -109,17 +107,6 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
         for action, pin in sorted(wanted.items())
         if action in shipped and action != OWN
     }
-
-
-def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnostic]:
-    """KCI421 for each action that kci.toml pins and no rendered file uses."""
-    used = sorted({action_of(match[1]) for text in files.values() for match in _USES.finditer(text)})
-    return [
-        finding(
-            "KCI421", f"`[actions.pins]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used)
-        )
-        for action in sorted(set(wanted) - set(used))
-    ]
 
 
 def choose_pins(

@@ -13,7 +13,6 @@ from getopt import GetoptError, gnu_getopt
 from pathlib import Path
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError
@@ -215,21 +214,13 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     return Drift.CHANGED if new is not None else Drift.LEFT
 
 
-def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str], version: str) -> list[Diagnostic]:
-    """What is wrong with the committed files: KCI401, KCI402, KCI406, and KCI405 for one that a newer kci wrote."""
+def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
+    """What is wrong with the committed files: KCI401, KCI402, KCI406."""
     found = []
     for item in comparisons:
         if item.state in _SAID:
             rule, message, hint = _SAID[item.state]
             found.append(finding(rule, message, path=item.path, hint=hint))
-        writer = written_by(committed.get(item.path, ""))
-        try:
-            newer = bool(writer) and Version(writer) > Version(version)
-        except InvalidVersion:
-            newer = False
-        if newer:
-            message = f"kci {writer} wrote this file, and kci {version} is running"
-            found.append(finding("KCI405", message, path=item.path, hint="upgrade kci"))
     return found
 
 

@@ -19,7 +19,7 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
 from kci.plan.budget import check_time
 from kci.plan.check import require_readable
-from kci.plan.github_limits import MANY_JOBS, MAX_JOBS, caller_count, check_callers, check_limits, run_jobs
+from kci.plan.github_limits import caller_count, check_callers, check_limits
 from kci.plan.plan import MAX_MATRIX, Plan, Role
 from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
@@ -27,7 +27,7 @@ from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_own_parts
 from kci.workflows.gitlab import GitlabInputs, render_gitlab
-from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased, unused_pins
+from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, PublishJobs, render
 from kci.workflows.rendered_files import (
     Comparison,
@@ -46,7 +46,6 @@ class Bounds(msgspec.Struct, frozen=True):
     """What there is to say about the size of the runs."""
 
     refused: list[Diagnostic]
-    warnings: list[Diagnostic]
     plans: dict[str, Plan]
     """Everything that a run of each tier can build."""
 
@@ -64,12 +63,12 @@ def with_growth(count: int) -> int:
 def check_bounds(workspace: Workspace) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
-    What no run would get past is KCI419, and what will get there as the repository grows KCI420.
+    What no run would get past is KCI419.
     """
     settings, several = workspace.settings.settings, len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = Bounds([], [], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
+    bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     callers = caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
@@ -77,27 +76,7 @@ def check_bounds(workspace: Workspace) -> Bounds:
         problems = check_callers(plan, callers) if several else check_limits(plan)
         errors = [item for item in problems if item.severity is Severity.ERROR]
         bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
-        if not errors:
-            hint = 'group legs: `group = "image"` or `"backend"` under `[plan]` in kci.toml'
-            told = _tight(plan, several)
-            bounds.warnings.extend(finding("KCI420", f"{what}: {text}", hint=hint) for text in told)
     return bounds
-
-
-def _tight(plan: Plan, several: bool) -> list[str]:
-    """What is near a limit."""
-    legs = Counter(leg.kernel for leg in plan.legs if leg.role is not Role.PART)
-    told = [
-        f"{name} has {count} legs, and {MAX_MATRIX} are possible"
-        for name, count in sorted(legs.items())
-        if with_growth(count) > MAX_MATRIX
-    ]
-    jobs = run_jobs(len(legs) if several else 1, len(plan.legs))
-    if jobs > MANY_JOBS:
-        told.append(f"{jobs} jobs; GitHub's page is hard to use from {MANY_JOBS} on, and {MAX_JOBS} are refused")
-    elif with_growth(jobs) > MAX_JOBS:
-        told.append(f"{jobs} jobs, and {MAX_JOBS} are possible")
-    return told
 
 
 class RenderedFiles(msgspec.Struct, frozen=True):
@@ -206,13 +185,11 @@ def render_workflows(
     files = render(inputs, pins, __version__, parts, committed)
     if bounds.refused:
         raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
-    if unused := unused_pins(chosen.actions.pins, files):
-        raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
     if reference := unreleased(pins):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
         told.append(finding("KCI450", message, hint=hint))
-    compared = _compared(root, files, committed, bounds.warnings)
+    compared = _compared(root, files, committed)
     return msgspec.structs.replace(compared, told=tuple(told))
 
 
@@ -233,7 +210,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
-    compared = _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files))
     return msgspec.structs.replace(compared, told=tuple(told))
 
 
@@ -258,7 +235,7 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    compared = _compared(root, files, read_committed(root, files), [])
+    compared = _compared(root, files, read_committed(root, files))
     return msgspec.structs.replace(compared, told=tuple(told))
 
 
@@ -284,11 +261,9 @@ def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
-def _compared(
-    root: Path, files: dict[str, str], committed: Mapping[str, str], more: Sequence[Diagnostic]
-) -> RenderedFiles:
+def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -> RenderedFiles:
     comparisons = compare(files, committed)
-    found = (*drift_diagnostics(comparisons, committed, __version__), *more)
+    found = tuple(drift_diagnostics(comparisons))
     rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
     return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
 

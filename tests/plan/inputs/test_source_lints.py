@@ -75,20 +75,6 @@ def test_what_escapes_is_not_looked_at(tmp_path: Path) -> None:
     make(tmp_path, {}, ["../nowhere.cu", "/nowhere.cu"])
 
 
-@pytest.mark.rule("KCI514", triggers=True)
-def test_an_include_directory_that_is_not_there(tmp_path: Path) -> None:
-    """The compiler passes over it and misses a header: what is said of that is not where the mistake is."""
-    files = {"csrc/a.cu": "", "include/a.h": ""}
-    _, found = make(
-        tmp_path, files, ["csrc/a.cu"], torch='include = ["inclued"]', component='include = ["csrc", "x/y"]'
-    )
-    assert [(item.rule, item.line, item.message, item.hint) for item in found] == [
-        ("KCI514", 10, "the include directory 'inclued' does not exist", "did you mean `include`?"),
-        ("KCI514", 16, "the include directory 'x/y' does not exist", "name a directory, or leave it out"),
-    ]
-
-
-@pytest.mark.rule("KCI514", triggers=False)
 def test_include_directories_that_are_there_or_outside(tmp_path: Path) -> None:
     make(tmp_path, {"csrc/a.cu": "", "csrc/b/c.h": ""}, ["csrc/a.cu"], component='include = ["csrc", "csrc/b/", "."]')
 
@@ -304,21 +290,13 @@ NEWER = [
 ]  # fmt: skip
 
 
-@pytest.mark.rule("KCI164", triggers=True)
-@pytest.mark.parametrize("flag", NEWER)
-def test_a_flag_for_newer_processors(tmp_path: Path, flag: str) -> None:
-    sources = {"a.cu": '#include "b.h"', "b.h": "void f();"}
-    assert processor_flags(tmp_path, [flag], sources) == [("KCI164", flag, 15)]
-    assert processor_flags(tmp_path, [f"-Xcompiler={flag}"], sources) == [("KCI164", flag, 15)]
-
-
-@pytest.mark.rule("KCI163", "KCI164", triggers=False)
+@pytest.mark.rule("KCI163", triggers=False)
 @pytest.mark.parametrize("asks", ["#include <cpuid.h>", '__builtin_cpu_supports("avx2")', "at::get_cpu_capability()"])
 def test_a_kernel_that_asks_may_have_code_for_newer_processors(tmp_path: Path, asks: str) -> None:
     assert processor_flags(tmp_path, NEWER, {"a.cu": "", "features.h": asks}) == []
 
 
-@pytest.mark.rule("KCI163", "KCI164", triggers=False)
+@pytest.mark.rule("KCI163", triggers=False)
 def test_flags_that_all_processors_take(tmp_path: Path) -> None:
     flags = [
         "-mtune=native", "-march=x86-64", "-march=x86-64-v2", "-march=armv8-a", "-msse4.2", "-mno-avx2", "-arch=sm_90",

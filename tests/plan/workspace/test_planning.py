@@ -67,8 +67,10 @@ def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
 
 
 def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
-    text = f'# kci: ignore[KCI130] metal comes later\nbackends = ["cuda", "metal"]\n{CUDA}'
-    plan = plan_run(open_workspace([kernel(tmp_path, text)]), PlanRequest()).plan
+    place = kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')
+    entry = '[[lint.ignore]]\nrule = "KCI130"\npath = "*build.toml"\nreason = "metal comes later"\n'
+    (Path(place) / "kci.toml").write_text(entry)
+    plan = plan_run(open_workspace([place]), PlanRequest()).plan
     assert plan.legs
     assert {leg.backend for leg in plan.legs} == {"cuda"}
     assert [(item.variant, item.rule) for item in plan.left_out if item.backend == "metal"] == [

@@ -82,7 +82,7 @@ def test_each_torch_has_a_result_of_its_own(tmp_path: Path, monkeypatch: pytest.
         "2.13": LegOutcome.SKIPPED,
         "2.14": LegOutcome.PASSED,
     }
-    (run,), _ = gather(results)
+    (run,) = gather(results)
     (failure,) = run.failed
     assert failure.error == "error: not loaded: ImportError: undefined symbol: gone"
     assert "File x" in failure.excerpt
@@ -105,7 +105,7 @@ def test_a_build_that_fails_leaves_the_other_torches_unknown(tmp_path: Path, mon
         "2.12": LegOutcome.SKIPPED,
         "2.13": LegOutcome.SKIPPED,
     }
-    (run,), _ = gather(results)
+    (run,) = gather(results)
     assert run.failed[0].error == "a.cpp:3: error: no member named 'x'"
     assert len(run.unknown) == 3
 

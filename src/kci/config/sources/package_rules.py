@@ -36,7 +36,7 @@ from kci.config.sources.imports import (
     with_parents,
 )
 from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
-from kci.config.suppression import apply_settings, apply_source_comments
+from kci.config.suppression import apply_settings
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError, KciError
@@ -158,7 +158,7 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text, python_span().loader)
         ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text) else ()
-        return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
+        return FileFacts(read_module(name, tree), tuple(ops))
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"
         return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno)),))
@@ -197,34 +197,8 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return False
 
 
-_NEW_SYNTAX = re.compile(
-    rb"(?:^|;)\s*(?:match|type)\b|\bexcept\s*\*|^\s*(?:class|(?:async\s+)?def)\s+\w+\s*\[", re.MULTILINE
-)
-"""What every file with a syntax newer than Python 3.9 has; the many without are not parsed a second time."""
-
-
-def _older_syntax(text: bytes) -> Iterator[Diagnostic]:
-    """What the loader's oldest Python takes and the one that the requirements name does not."""
-    span = python_span()
-    if span.required >= (3, 9) and not _NEW_SYNTAX.search(text):
-        return
-    try:
-        _tree(text, span.required)
-    except SyntaxError as error:
-        message = f"it does not parse for Python {span.required}: {error.msg}"
-        hint = f"the requirements ask for it; the loader itself needs Python {span.loader}"
-        yield finding("KCI779", message, hint=hint, span=_line(error.lineno))
-
-
 def _line(line: int | None) -> Span:
     return Span(line or 1, 1, line or 1, 2)
-
-
-_WHEN = {
-    Reach.LOADED: "",
-    Reach.PERHAPS: " when that code runs",
-    Reach.NEVER: " (nothing in the package imports this file)",
-}
 
 
 def _import(
@@ -233,18 +207,16 @@ def _import(
     reach = min(graph.reach[module.name], site.reach)
     if site.level:
         reason = graph.missing(module, site)
-        if reason and not site.guarded:
-            rule = "KCI776" if reach is Reach.LOADED else "KCI777"
-            yield finding(rule, f"its relative import fails{_WHEN[reach]}: {reason}", path=where, span=site.span)
+        if reason and not site.guarded and reach is Reach.LOADED:
+            yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
         return
     top = site.module.partition(".")[0]
-    if top in python_span().first:
-        yield from _standard(site, reach, where, package)
+    if reach is Reach.NEVER or top in python_span().first:
         return
     wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
     if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
         return
-    rule = {Reach.LOADED: "KCI771", Reach.PERHAPS: "KCI773", Reach.NEVER: "KCI775"}[reach]
+    rule = "KCI771" if reach is Reach.LOADED else "KCI773"
     if top == package.name:
         hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
     else:
@@ -255,10 +227,11 @@ def _import(
         late = (
             "import it in the function that needs it"
             if reach is Reach.LOADED
-            else "say why it may be absent (`# kci: ignore[KCI773] reason`)"
+            else "say why it may be absent in [[lint.ignore]] of kci.toml"
         )
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
-    message = f"it imports {site.module}, which the kernel does not declare{_WHEN[reach]}"
+    when = "" if reach is Reach.LOADED else " when that code runs"
+    message = f"it imports {site.module}, which the kernel does not declare{when}"
     yield finding(rule, message, hint=hint, path=where, span=site.span)
 
 
@@ -276,23 +249,6 @@ def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], pa
         message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
         hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
         yield finding("KCI771", message, hint=hint, path=where, span=site.span)
-
-
-def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:
-    """A module of the standard library that some Python in question does not have."""
-    span = python_span()
-    top = site.module.partition(".")[0]
-    if package.allows(top) or site.guarded or reach is Reach.NEVER:
-        return
-    first, gone = span.first[top], span.gone.get(top)
-    if first > span.loader or (gone is not None and gone <= span.newest):
-        since = f"only has from {first} on" if first > span.loader else f"no longer has from {gone} on" if gone else ""
-        rule = "KCI778" if reach is Reach.LOADED else "KCI779"
-        yield finding(rule, f"it imports {top}, which Python {since}", path=where, span=site.span)
-    elif first > span.required:
-        hint = f"the loader itself needs Python {span.loader}"
-        message = f"it imports {top}, which Python has from {first} on"
-        yield finding("KCI779", message, hint=hint, path=where, span=site.span)
 
 
 _MAX_BYTES = 64 * 1024 * 1024
@@ -374,10 +330,7 @@ FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do whe
 
 def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
     """The findings about a kernel's sources, without suppressed ones; `remember` as for `check_sources`."""
-    found = apply_source_comments(check_sources(kernel, remember), kernel.document)
-    kept = apply_settings(found, settings, (), verification=True)
-    told = set(found)
-    return [item for item in kept if item in told]  # what is wrong with the entries of kci.toml is said elsewhere
+    return apply_settings(list(check_sources(kernel, remember)), settings)
 
 
 def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diagnostic]:

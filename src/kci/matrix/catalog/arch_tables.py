@@ -117,13 +117,6 @@ class Toolkits(Dated, frozen=True):
                 return entry.new + capability[len(entry.old) :]
         return ""
 
-    def old_name(self, capability: str) -> str:
-        """What a capability was called before it was renamed, else nothing; a suffix is kept."""
-        for entry in self.renamed:
-            if capability.startswith(entry.new):
-                return entry.old + capability[len(entry.new) :]
-        return ""
-
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
     found = _CAPABILITY.fullmatch(capability)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kci.config.discovery import FoundSettings, find_root
 from kci.config.document import KeyPath
-from kci.config.file_lints import asks_the_processor, flags_of, newer_processor_flags
+from kci.config.file_lints import flags_of
 from kci.config.minimum_versions import floors
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
@@ -114,8 +114,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        lints = (include_missing, newer_processor, pybind_included)
-        found += [item for lint in lints for item in lint(kernel, directory)]
+        found += pybind_included(kernel, directory)
     return found
 
 
@@ -172,28 +171,6 @@ def submodule_of(directory: Path, path: str) -> str:
     inside = os.path.relpath(directory.resolve() / path, root)
     places = re.findall(r"^\s*path\s*=\s*(.+?)\s*$", modules, re.MULTILINE)
     return next((place for place in places if Path(inside).is_relative_to(place)), "")
-
-
-def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI514: a directory of an `include` list does not exist. Compilers pass over it, and then miss a header."""
-    build = kernel.build
-    lists = [((name,), table.include) for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)) if table]
-    for place, include in [*lists, *((("kernel", name), item.include) for name, item in build.kernel.items())]:
-        for index, text in enumerate(include or ()):
-            if escapes(text) or "\0" in text or (directory / text).is_dir():
-                continue
-            folder, _, name = text.rstrip("/").rpartition("/")
-            near = nearest_name(name, _folders(directory / folder))
-            hint = f"did you mean `{posixpath.join(folder, near)}`?" if near else "name a directory, or leave it out"
-            message = f"the include directory {text[:100]!r} does not exist"
-            yield kernel.document.at_value((*place, "include", index), "KCI514", message, hint)
-
-
-def _folders(place: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
-    except OSError:
-        return []
 
 
 def _nearest_file(tree: SourceTree, path: str) -> str:
@@ -260,18 +237,6 @@ def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree
 
 
 _DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
-
-
-def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI164: a flag asks for newer processors than all users have, and no source asks which one it runs on."""
-    newer = newer_processor_flags(kernel)
-    tree = SourceTree(directory)
-    if not newer or any(asks_the_processor(_content(tree, source.text)) for source in _sources(kernel)):
-        return
-    for flag, part in newer:
-        message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
-        hint = "leave it out, or compile such code in a component of its own and ask before it is called (`cpuid`)"
-        yield kernel.document.at_value(flag.place, "KCI164", message, hint)
 
 
 _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")

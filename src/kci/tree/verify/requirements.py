@@ -1,9 +1,7 @@
 """Everything that can be verified about a path, in a fixed order, without what is suppressed.
 
-A kernel's own repository may suppress, a tree that came from elsewhere may not. Sources: a comment behind a finding or
-on the line above it, a comment `# kci: ignore[KCI771] reason` in build.toml for the whole kernel, and `[lint] ignore`
-of kci.toml. Trees and variants: `[lint] ignore` of the kci.toml above them, for a comment inside of a tree would be
-whoever made the tree judging it.
+A kernel's own repository may suppress, by `[[lint.ignore]]` of the kci.toml above what is verified; a tree that came
+from elsewhere may not: a kci.toml inside of a tree would be whoever made the tree judging it.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,7 +16,7 @@ import msgspec
 from kci.config.discovery import find_settings
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
+from kci.config.suppression import SuppressedFinding, apply_settings
 from kci.diagnostics import Diagnostic, Severity, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import is_variant_name, parse_variant_name
@@ -50,14 +47,7 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
-    kept = list(found)
-    if sources:
-        document = None
-        with suppress(FindingsError):  # among the findings
-            document = read_kernel(place.path).document
-        kept = apply_source_comments(kept, document, suppressed.append)
-    checked = {item.path for item in found}
-    kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
+    kept = apply_settings(found, settings, suppressed.append)
     return Verification(tuple(kept), tuple(suppressed))
 
 

@@ -6,7 +6,6 @@ Everything that these say and that the files can contradict is computed again.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,24 +60,11 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
 
 
 def _together(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    known = [(variant, variant.metadata) for variant in variants if variant.metadata is not None]
-    identities = sorted({(metadata.name, metadata.version) for _, metadata in known})
+    known = [variant.metadata for variant in variants if variant.metadata is not None]
+    identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
         listed = ", ".join(f"{name} version {version}" for name, version in identities)
         yield finding("KCI713", f"the tree mixes {listed}", path=shown)
-    ids: dict[str, set[str]] = defaultdict(set)
-    commits: dict[str, set[str]] = defaultdict(set)
-    for _, metadata in known:
-        ids[metadata.backend.type.value].add(metadata.id)
-        if metadata.provenance is not None and metadata.provenance.kernel is not None:
-            commits[metadata.id].add(metadata.provenance.kernel.commit)
-    for backend, found in sorted(ids.items()):
-        if len(found) > 1:
-            yield finding("KCI714", f"the {backend} variants carry the ids {', '.join(sorted(found))}", path=shown)
-    for shared, found in sorted(commits.items()):
-        if len(found) > 1:
-            listed = ", ".join(commit[:12] for commit in sorted(found))
-            yield finding("KCI715", f"variants with the id {shared} come from the commits {listed}", path=shown)
 
 
 def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:

@@ -66,9 +66,6 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
         )
     if variant.name is not None and not variant.noarch and backend in ("cuda", "rocm") and not metadata.backend.archs:
         yield finding("KCI712", f"a compiled {backend} variant lists no architectures", path=where)
-    record = metadata.provenance.kernel if metadata.provenance else None
-    if record is not None and record.dirty:
-        yield finding("KCI719", f"it was built from {record.commit[:12]} with uncommitted changes", path=where)
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
