@@ -125,11 +125,9 @@ def actions_page() -> str:
 
     parts = [
         "# Actions\n",
-        "What the rendered workflows are made of; [Workflows](workflows.md) shows them in workflows of your own. Inputs are",
-        "text, as in every action, and reach kci through the environment only. GitHub warns of an input that no action has, and",
-        "asks for none; kci ends the action with exit code 2 where a required one is empty or a value can mean nothing.\n",
-        "Every action brings what it needs: kci from its own commit, its dependencies by the hashes locked there, and a",
-        "Python where the runner has none.",
+        "Rendered workflows consist of these actions; [a workflow of your own](workflows.md#a-workflow-around-the-actions) can use them",
+        "too. An action ends with exit code 2 if a required input is empty or a value is not valid. It installs kci from its own commit,",
+        "dependencies by their hashes, and a Python if the runner has none.",
     ]
     for folder in ACTIONS:
         action = yaml.safe_load((ROOT / folder / "action.yml").read_text(encoding="utf-8"))
