@@ -40,8 +40,7 @@ FAMILIES = {
 """The page in docs/rules/ of each family of rules, and its title, by the beginning of their ids."""
 
 CLI_END = """
-Every command takes `-q` (print only errors to stderr), `-v` (print more), `--color auto|always|never` and `--plain` (for screen readers:
-no color, no tables, no animation). kci obeys `NO_COLOR`.
+Every command takes `-q` (print only errors to stderr), `-v` (print more) and `--color auto|always|never`. kci obeys `NO_COLOR`.
 
 stdout carries the answer and nothing else; findings and progress go to stderr.
 
