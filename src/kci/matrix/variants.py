@@ -1,4 +1,4 @@
-"""Variant names: what a build output is called, and what a name says about it.
+"""Variants and their names: what a build output is called, and what it is built against.
 
 The grammar is the reference builder's:
 

@@ -1,4 +1,4 @@
-"""The files of a repository: links followed in memory, every directory listed once.
+"""The files of a repository: links followed in memory, directories listed and files hashed once.
 
 Paths are relative to the tree's root, with `/`; the root itself is empty. What leads out of the root is not there.
 A tree is read when it is asked and remembers what it read, so it shows one moment of the disk: make a new one for the
