@@ -12,10 +12,10 @@ from kci.cli import COMMANDS, kci
 from kci.config import settings
 from kci.workflows.extensions import POINTS
 
-PAGE = ROOT / "docs" / "community.md"
+PAGE = (ROOT / "docs" / "beside.md").read_text(encoding="utf-8").partition("## The workflows of kernels-community")[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in PAGE.read_text(encoding="utf-8").splitlines()
+    for line in PAGE.splitlines()
     if line.startswith("| ") and not line.startswith("| what their")
 ]
 FEATURES = {
