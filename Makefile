@@ -8,7 +8,7 @@ export KCI_CACHE ?= $(HOME)/.cache/kci
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-lowest lint types format docs site
+.PHONY: help demo test test-fast test-lowest lint types docs site bench
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,13 +55,12 @@ types: $(VENV)/.dev  ## the strict type checker, for the system here and for Win
 	$(BIN)/mypy
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
-format: $(VENV)/.dev  ## fix style
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
 docs: $(VENV)/.dev  ## write the generated pages of docs/
 	$(BIN)/python bin/gen_docs.py
 
 # The generator is told to treat every warning as an error; its own notice about its successor is none.
 site: $(VENV)/.dev  ## the pages of docs/ as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
