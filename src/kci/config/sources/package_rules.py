@@ -144,7 +144,7 @@ def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | N
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        tree = _tree(text, python_span().loader)
+        tree = _tree(text)
         ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text, package.name) else ()
         return read_module(name, tree), list(ops)
     except SyntaxError as error:
@@ -154,7 +154,8 @@ def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | N
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
 
-def _tree(text: bytes, version: tuple[int, ...]) -> ast.Module:
+def _tree(text: bytes) -> ast.Module:
+    version = python_span().loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
         tree = ast.parse(text, feature_version=(version[0], version[1]))
