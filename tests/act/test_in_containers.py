@@ -13,7 +13,7 @@ import pytest
 from act.harness import Containers, act_path, copy_whole_actions, offline_pip, run_workflow
 from act.test_workflow import RELEASE, add_kernel, render
 from build.process.test_real_engine import IMAGE, podman
-from workflows.slurm_cluster import wait_for
+from buildkit import wait_for
 
 __all__ = ["podman"]
 
