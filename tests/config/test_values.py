@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import mutations
 from kci.config.urls import GitUrl
 from kci.config.values import KernelName, StableAbi, Version, python_name
 
@@ -95,14 +94,3 @@ def test_stable_abi() -> None:
     for value in ({"npu": "2.11"}, {"cuda": 2.11}, [], 2.11, "", {"cuda": ""}):
         with pytest.raises(ValueError, match=r"."):
             StableAbi.parse(value)
-
-
-def test_the_corpus_has_good_and_bad_urls() -> None:
-    """The agreement test leans on it."""
-    good = 0
-    for url in mutations.URLS:
-        try:
-            good += bool(GitUrl.parse(url)) or 1
-        except ValueError:
-            continue
-    assert 50 < good < len(mutations.URLS) - 50
