@@ -49,6 +49,9 @@ def main(directory: str, action: str = "") -> int:
         command = [*(uv_command(uv, place) if uv else pip_command(python, packages)), str(lock)]
         # In a directory of kci's own: uv reads the pyproject.toml of the one it is started in.
         subprocess.run(command, check=True, cwd=place, env=surroundings())
+        # With --target pip puts programs, ccache is one, where nobody looks for them.
+        for program in (packages / "bin").glob("*"):
+            program.replace(Path(interpreter(place)).parent / program.name)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"::error::what kci depends on cannot be installed: {error}", flush=True)
         print("A runner without the package index needs a mirror: PIP_INDEX_URL for pip, UV_DEFAULT_INDEX for uv. A")

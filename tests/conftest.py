@@ -299,7 +299,7 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
             assert (rule in recorded.asked) is mark.kwargs["triggers"], f"{rule}: {mark.kwargs}"
 
 
-PORTABLE_ROOMS = {"catalog", "config", "matrix", "plan", "render"}
+PORTABLE_ROOMS = {"config", "matrix", "plan", "workflows"}
 """Rooms of functions from values to values; what of their tests needs no file runs on every system."""
 
 OF_ONE_SYSTEM = {"torch", "network", "slow", "programs"}

@@ -13,7 +13,7 @@ from kci.utils.locks import locked
 from outside_tools import npm_packages, npm_script, program
 
 PACKAGES = ("@actions/workflow-parser@0.3.61", "@actions/expressions@0.3.61")
-SCRIPTS = Path(__file__).parent / "render"
+SCRIPTS = Path(__file__).parent / "workflows"
 _IMPORT = re.compile(rb'(from "[^"]*\.json");')
 _EXPRESSION = re.compile(r"\$\{\{(.*)\}\}", re.DOTALL)
 

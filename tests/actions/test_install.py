@@ -102,13 +102,16 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     python = tmp_path / "kci" / "bin" / "python"
     code = (
         "import kci; from importlib.metadata import version; from kci.build.process.container import running_wheel;"
-        "wheel = running_wheel(); print(kci.__file__, version('click'), version('kci'), wheel is not None)"
+        "from kci.build.toolchains.compilers import find_cache; wheel = running_wheel();"
+        "print(kci.__file__, version('click'), version('kci'), wheel is not None, find_cache())"
     )
-    shown = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    env = os.environ | {"KCI_COMPILER_CACHE": ""}
+    done = subprocess.run([python, "-I", "-c", code], env=env, capture_output=True, text=True, check=True)
+    shown = done.stdout.split()
     click = re.search(r"^click==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     assert click
     assert shown[0] == str(checkout / "src" / "kci" / "__init__.py")
-    assert shown[1:] == [click[1], "0.1.0", "True"]
+    assert shown[1:] == [click[1], "0.1.0", "True", str(tmp_path / "kci" / "bin" / "ccache")]
     (metadata,) = (tmp_path / "kci").glob("lib/*/site-packages/kci-*.dist-info/METADATA")
     assert f"Requires-Dist: click=={click[1]}\n" in metadata.read_text(), "a container installs what is locked"
     rendered = subprocess.run(

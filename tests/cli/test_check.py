@@ -50,7 +50,7 @@ def test_text_has_findings_on_stderr_and_the_sum_on_stdout(repository: Path) -> 
     assert result.code == 1
     assert "kernels/a b/build.toml:5:11: warning[KCI141]" in result.stderr
     assert "kernels/a b/build.toml:15:8: error[KCI136]" in result.stderr
-    assert result.stdout == "1 file checked: 1 error, 1 warning\n"
+    assert result.stdout == "1 file checked: 1 error, 1 warning, 0 infos\n"
 
 
 def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> None:
@@ -62,7 +62,7 @@ def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> N
         "rule": "KCI136", "severity": "error", "message": "", "hint": "", "path": "kernels/a b/build.toml",
         "line": 15, "column": 8, "end_line": 15, "end_column": 22, "related": [],
     }  # fmt: skip
-    assert result.stderr == "1 file checked: 1 error, 1 warning\n"
+    assert result.stderr == "1 file checked: 1 error, 1 warning, 0 infos\n"
 
 
 def test_github_has_one_annotation_a_line(repository: Path) -> None:
@@ -131,14 +131,14 @@ def test_kernels_of_several_repositories_have_their_own_settings(tmp_path: Path)
 def test_explain_tells_all_of_a_rule_by_its_id_or_name() -> None:
     shown = kci("explain", "kci151").stdout
     assert shown == kci("explain", "capability-gone").stdout
-    for part in ("KCI151 capability-gone (warning)", "Why: ", "Fix: ", "Wrong:\n\n    [general]", '"6.0", "8.0"'):
+    for part in ("KCI151 capability-gone (warning)", "Why: ", "Fix: ", "Wrong:\n\n    [general]"):
         assert part in shown
 
 
 def test_explain_lists_every_rule_and_suggests_near_ones() -> None:
     assert [line[:6] for line in kci("explain").stdout.splitlines()] == list(rules())
     assert "did you mean `KCI151`?" in kci("explain", "KCI1512").stderr
-    assert "did you mean `capability-lost`?" in kci("explain", "capability-losst").stderr
+    assert "did you mean `capability-gone`?" in kci("explain", "capability-gonne").stderr
     assert kci("explain", "xyz").code == 2
 
 

@@ -1,4 +1,4 @@
-"""What people see: four widths of terminal, no color where none is wanted, and nothing that moves with --plain."""
+"""What people see: four widths of terminal, no color where none is wanted, and nothing else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def test_in_a_pipe_nothing_is_cut() -> None:
         ((), {"TERM": "dumb"}, False),
         (("--color", "always"), {"NO_COLOR": "1"}, True),
         (("--color", "never"), {}, False),
-        (("--plain",), {}, False),
     ],
 )
 def test_color_is_there_only_where_it_is_wanted(
@@ -76,19 +75,6 @@ def test_color_is_there_only_where_it_is_wanted(
         _, seen = on_terminal(command, ".", *arguments, cwd=tmp_path, columns=120, **environment)
         assert "KCI004" in seen
         assert ("\x1b[" in seen) is colored, command
-
-
-def test_plain_tables_are_sentences() -> None:
-    said = kci_process("matrix", "rms-norm", *EDITION, "--plain", cwd=EXAMPLES).stdout.splitlines()
-    name = "torch-stable-abi211-cpu-aarch64-darwin"
-    assert said[1] == f"variant {name}, kind stable-abi, system aarch64-darwin, torch 2.13, compute cpu"
-
-
-def test_plain_findings_have_no_drawing(tmp_path: Path) -> None:
-    (tmp_path / "build.toml").write_text("[general]\nname = 'a' 'b'\n")
-    said = kci_process("check", "--plain", cwd=tmp_path).stderr
-    assert "build.toml:2:12: error[KCI004]" in said
-    assert "^" not in said
 
 
 SLOW_TO_END = """

@@ -83,7 +83,6 @@ WRONG = {
     "a text with commas for a list": KERNEL.replace('["cuda"]', '"cuda, rocm"'),
     "a backend without a component": KERNEL.replace('["cuda"]', '["cuda", "rocm"]'),
     "a component without its backend": KERNEL.replace('["cuda"]', '["cpu"]'),
-    "a backend twice": KERNEL.replace('["cuda"]', '["cuda", "cuda"]'),
     "an edition as a text": KERNEL.replace("edition = 5", 'edition = "5"'),
     "an edition that there is not": KERNEL.replace("edition = 5", "edition = 4"),
     "a version as a text": KERNEL.replace("version = 1", 'version = "1"'),

@@ -106,7 +106,7 @@ def test_what_github_refuses() -> None:
     assert rules(dict.fromkeys((f"k{number}" for number in range(100)), 10)) == ["KCI305"]
 
 
-@pytest.mark.rule("KCI305", triggers=False)
+@pytest.mark.rule("KCI305", "KCI306", triggers=False)
 def test_what_fits() -> None:
     assert rules({"big": 256}) == []
     assert run_jobs(90, 908) == MAX_JOBS

@@ -117,7 +117,6 @@ class Command(_WithExamples):
             click.Option(
                 ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
             ),
-            click.Option(["--plain"], is_flag=True, help="For screen readers: no color, no tables, no animation."),
         ]
 
     def invoke(self, ctx: click.Context) -> Any:

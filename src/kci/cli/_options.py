@@ -14,7 +14,6 @@ class Options(NamedTuple):
     quiet: bool = False
     verbose: bool = False
     color: str = "auto"
-    plain: bool = False
 
 
 def options() -> Options:
@@ -25,7 +24,7 @@ def options() -> Options:
 
 def colored(given: Options) -> bool | None:
     """Whether to color; None to color on a terminal. See https://no-color.org for the variable."""
-    if given.plain or given.color == "never":
+    if given.color == "never":
         return False
     if given.color == "always":
         return True

@@ -48,7 +48,7 @@ def progress_log() -> Callable[[str], None]:
     """
     if options().quiet:
         return lambda _line: None
-    if terminal_width(sys.stderr) is None or options().plain:
+    if terminal_width(sys.stderr) is None:
         from kci.build.toolchains.downloads import SeldomTransfers
 
         return SeldomTransfers(lambda line: click.echo(line, err=True))
@@ -77,7 +77,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
     for diagnostic in diagnostics:
         if options().quiet and diagnostic.severity is not Severity.ERROR:
             continue
-        text = render_text(diagnostic, (lambda _path: []) if options().plain else lines)
+        text = render_text(diagnostic, lines)
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         click.echo(text.replace(mark, styled, 1), err=True)
@@ -170,13 +170,7 @@ _LEAST_TEXT = 24
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
-    """A table with aligned columns: as wide as its content in files and pipes, as wide as the terminal on one.
-
-    With `--plain`, each row is one line that names every value.
-    """
-    if options().plain:
-        named = [zip(headers, row, strict=True) for row in rows]
-        return "\n".join(", ".join(f"{name} {cell}" for name, cell in row if cell and cell != "-") for row in named)
+    """A table with aligned columns: as wide as its content in files and pipes, as wide as the terminal on one."""
     lines = lines_of(headers, rows, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 

@@ -29,7 +29,7 @@ class LiveTable:
         self.live: Any = None
 
     def __enter__(self) -> Self:
-        if self.options.quiet or self.options.plain or dumb() or not sys.stderr.isatty():
+        if self.options.quiet or dumb() or not sys.stderr.isatty():
             return self
         from rich.console import Console
         from rich.live import Live

@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._findings import FORMATS, show_findings
-from kci.cli._workspace import CATALOG, KERNELS
+from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
@@ -23,8 +23,7 @@ from kci.utils.suggest import count
 @KERNELS
 @answer_forms(*FORMATS)
 @click.option("--fix", is_flag=True, help="First fix the findings whose fix does not change what the file means.")
-@CATALOG
-def command(kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
+def command(kernels: tuple[str, ...], output: str, fix: bool) -> int:
     """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 
     A finding is suppressed by an entry of `[[lint.ignore]]` in kci.toml. Notes of severity info are counted, and shown
@@ -40,7 +39,7 @@ def command(kernels: tuple[str, ...], output: str, fix: bool, catalog: str | Non
     """
     if fix:
         _fix(kernels)
-    checked = check_kernels(kernels, catalog, default_cache() / "inputs")
+    checked = check_kernels(kernels, None, default_cache() / "inputs")
     what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, what=what)
 

@@ -165,14 +165,16 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
     return 1 if problems else 0
 
 
+_TITLE = "Kernels and toolchains"
+
+
 @command.command("report")
 @_HISTORY
 @answer_forms("html", "markdown", "json")
 @click.option(
     "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
-@click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
-def report(history: Path, output: str, into: Path | None, title: str) -> int:
+def report(history: Path, output: str, into: Path | None) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
     A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
@@ -192,15 +194,15 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         states = {str(state): grid.count(state) for state in CellState}
         print_json(counts=states, report=grid)
     elif output == "markdown":
-        click.echo(markdown_report(grid, title), nl=False)
+        click.echo(markdown_report(grid, _TITLE), nl=False)
     elif into is not None:
         with writing(into):
-            pages = write_site(grid, into, title)
+            pages = write_site(grid, into, _TITLE)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
     else:
-        click.echo(whole_page(grid, title), nl=False)
+        click.echo(whole_page(grid, _TITLE), nl=False)
     return 1 if problems else 0
 
 

@@ -9,7 +9,7 @@ import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
-from kci.cli._workspace import CACHE, CATALOG, KERNELS, opened
+from kci.cli._workspace import CACHE, KERNELS, opened
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
@@ -25,8 +25,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @KERNELS
 @answer_forms("text", "json")
 @CACHE
-@CATALOG
-def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | None) -> None:
+def command(kernels: tuple[str, ...], output: str, cache: Path) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
     With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
@@ -36,8 +35,8 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
         # list what this machine lacks, and how to install it
         kci doctor
     """
-    workspace = _workspace(kernels, catalog)
-    found = examine_machine(cache, workspace.catalog if workspace else load_catalog(catalog))
+    workspace = _workspace(kernels)
+    found = examine_machine(cache, workspace.catalog if workspace else load_catalog())
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":
@@ -58,9 +57,9 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
                 click.echo(paragraph(f"- {line}"))
 
 
-def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
+def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
     try:
-        return opened(kernels, catalog)
+        return opened(kernels, None)
     except KciError as error:
         if kernels:
             raise

@@ -9,7 +9,7 @@ import click
 
 from kci.cli import PATH, Command, options
 from kci.cli._output import print_diagnostics, print_json, progress_log
-from kci.cli._workspace import CATALOG, PLACE, opened
+from kci.cli._workspace import PLACE, opened
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
 from kci.publish.publish import PublishRequest, publish_tree, tree_of
@@ -38,14 +38,12 @@ from kci.utils.suggest import count
 @click.option("--create-pr", is_flag=True, help="Open pull requests instead of a commit: needs no right to write.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what changed as JSON.")
-@CATALOG
 def command(
     place: Path,
     kernel: Path | None,
     tree: Path | None,
     leave_out: str | None,
     as_json: bool,
-    catalog: str | None,
     **said: Any,
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
@@ -62,7 +60,7 @@ def command(
         kci publish --repo-id acme/my-kernel
     """
     tree, kernel = tree_of(place, kernel, tree)
-    workspace = opened([str(kernel)], catalog) if kernel is not None else None
+    workspace = opened([str(kernel)], None) if kernel is not None else None
     request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:

@@ -13,7 +13,7 @@ import click
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import CACHE, CATALOG, PLACE, opened
+from kci.cli._workspace import CACHE, PLACE, opened
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -72,7 +72,6 @@ from kci.tree.verify.load_rules import probe
 )
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
 @CACHE
-@CATALOG
 def command(
     place: Path,
     kernel: Path | None,
@@ -86,7 +85,6 @@ def command(
     leg: str | None,
     allow_empty: bool,
     cache: Path,
-    catalog: str | None,
 ) -> int:
     """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
 
@@ -105,7 +103,7 @@ def command(
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
     torch = None if torch is None else _minor(torch)
-    known = _workspace(sources, catalog)
+    known = _workspace(sources)
     names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
     try:
@@ -213,10 +211,10 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, l
     )
 
 
-def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:
+def _workspace(sources: Path | None) -> Workspace | None:
     """The kernel of a tree; None if it is not named or cannot be read, which its tests do not need."""
     with suppress(KciError):
-        workspace = opened([str(sources)], catalog) if sources is not None else None
+        workspace = opened([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

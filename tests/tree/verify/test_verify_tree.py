@@ -56,7 +56,6 @@ def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path
     "KCI711",
     "KCI712",
     "KCI717",
-    "KCI719",
     "KCI720",
     "KCI730",
     "KCI731",
