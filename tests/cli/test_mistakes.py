@@ -18,9 +18,10 @@ def checked(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Result:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     (folder / "build.toml").write_text(text)
+    (folder / "kci.toml").write_text('catalog = "2026-08-20"\n')
     monkeypatch.chdir(folder)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    return kci("check", "--catalog", "2026-08-20", "--color", "never")
+    return kci("check", "--color", "never")
 
 
 def test_the_page_of_what_is_said(

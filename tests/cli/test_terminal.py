@@ -109,11 +109,10 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
 
 
-@pytest.mark.parametrize("options", [Options(plain=True), Options(quiet=True)])
-def test_nothing_moves_for_who_asked_for_that(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, too; `kci run` shows their progress by this."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    with _run_display.LiveTable(options, 1) as display:
+    with _run_display.LiveTable(Options(quiet=True), 1) as display:
         assert display.live is None
 
 
@@ -162,11 +161,6 @@ def test_what_cannot_be_made_to_fit_is_whole() -> None:
     assert lines_of(("a", "b"), [("x" * 30, "y" * 30)], 40, Layout())[1] == f"{'x' * 30}  {'y' * 30}"
 
 
-def test_a_table_for_those_who_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_output, "options", lambda: Options(plain=True))
-    assert _output.table(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == "a 1\na 2, b 3, c 4"
-
-
 NAME = "a-long-name-of-a-wheel.whl"
 DOWNLOAD = ["installing", TransferLine(NAME, 10**6, 2 * 10**6, 1.0), TransferLine(NAME, 2 * 10**6, 2 * 10**6, 2.0),
             "ninja: Entering directory"]  # fmt: skip
@@ -194,7 +188,7 @@ def test_a_download_takes_one_line_of_a_terminal(
 
 @pytest.mark.parametrize(
     ("columns", "options", "shown"),
-    [(None, Options(), DOWNLOAD), (40, Options(plain=True), DOWNLOAD), (40, Options(quiet=True), [])],
+    [(None, Options(), DOWNLOAD), (40, Options(quiet=True), [])],
 )
 def test_elsewhere_its_lines_stay(
     columns: int | None,
