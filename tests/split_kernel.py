@@ -13,7 +13,6 @@ import pytest
 from buildkit import program, warm_cache, write_tree
 
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
-CHOSEN = ("--only", VARIANT, "--catalog", "2026-08-20")  # its newest torch is the one that tests have
 NAMES = [f"unit{number}" for number in range(7)]
 _BUILD = """
     [general]

@@ -69,11 +69,6 @@ def test_git_urls() -> None:
             GitUrl.parse(url)
 
 
-def test_a_bare_host_is_told_how_to_be_one() -> None:
-    with pytest.raises(ValueError, match="or write git@host:"):
-        GitUrl.parse("host:path")
-
-
 def test_messages_about_long_values_stay_short() -> None:
     for text in ("a" * 100_000 + "_", "https://" + "@" * 100_000, "x" * 100_000 + ":/"):
         for check in (GitUrl.parse, KernelName.parse, Version.parse):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kci.workflows.pins import action_of, choose_pins, find_pins, shipped_pins, without_pins
+from kci.workflows.pins import choose_pins, find_pins, shipped_pins, without_pins
 from kci.workflows.render import RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import Drift, compare
 
@@ -73,10 +73,6 @@ def test_forms_of_uses() -> None:
     text = f'  uses: "actions/checkout@{NEWER}"  #   v9.9.9  \n- uses: a/b/c@{NEWER} # v1 zizmor: ignore[x]\n'
     text += f"# uses: x/y@{NEWER} # v1\n"
     assert [(action, pin.version) for action, pin in find_pins(text)] == [("actions/checkout", "v9.9.9"), ("a/b", "v1")]
-
-
-def test_action_of_folders() -> None:
-    assert action_of("kci/build/plan") == "kci/build"
 
 
 def test_only_well_formed_pins_are_taken_out_for_comparison() -> None:
