@@ -8,7 +8,7 @@ export KCI_CACHE ?= $(HOME)/.cache/kci
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-lowest lint types format docs site bench clean
+.PHONY: help demo test test-fast test-lowest lint types format docs site
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
 	$(BIN)/python -m pytest -p no:randomly --hypothesis-profile ci -n 3 --dist worksteal --durations=20
 
-test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
+test-fast: $(VENV)/.dev  ## the tests that need no torch and no network, and are quick
 	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal
 
 # The tools of developers need newer versions of some of them; what tests those is left out.
@@ -55,7 +55,7 @@ types: $(VENV)/.dev  ## the strict type checker, for the system here and for Win
 	$(BIN)/mypy
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
-format: $(VENV)/.dev  ## mend what can be mended by machine
+format: $(VENV)/.dev  ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -65,9 +65,3 @@ docs: $(VENV)/.dev  ## write the generated pages of docs/
 # The generator is told to treat every warning as an error; its own notice about its successor is none.
 site: $(VENV)/.dev  ## the pages of docs/ as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
-bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
-	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
-
-clean:  ## remove what the targets made here (not the cache)
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

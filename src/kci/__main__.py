@@ -1,5 +1,6 @@
 """The program `kci`, and `python -m kci`."""
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -7,6 +8,7 @@ from contextlib import suppress
 
 def start() -> None:
     """Run the command line, and leave the process with its exit code."""
+    gc.set_threshold(100_000)  # syntax trees are many objects without a circle
     _prepare_streams()
     from kci.cli import main
 

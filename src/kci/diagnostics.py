@@ -31,7 +31,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a rule id stands for; `kci explain` prints it and docs/rules.md is made from it."""
+    """What a rule id stands for; `kci explain` prints it and the pages of docs/rules/ are made from it."""
 
     id: str
     name: str

@@ -243,7 +243,13 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     assert again() == usual, "where kci is installed does not matter"
     (tmp_path / "kci" / "workflows" / "pins.py").write_text("# another room\n")
     assert again() == usual
-    for part in ("build/process/run.py", "build/native/builder.py", "tree/metadata.py", "run/build_leg.py"):
+    for part in (
+        "build/process/run.py",
+        "config/backends.py",
+        "build/native/builder.py",
+        "tree/metadata.py",
+        "run/build_leg.py",
+    ):
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError
-from kci.plan.inputs import source_tree
-from kci.plan.inputs.source_tree import StatCache
 from kci.tree import digest
 from kci.tree import merge as carry
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
+from kci.utils import stat_cache
+from kci.utils.stat_cache import StatCache
 from variants import CPU, CUDA, STABLE, make_artifact, make_variant
 
 
@@ -106,7 +106,7 @@ def test_a_record_is_of_one_tree_and_old_ones_are_forgotten(
     known = StatCache(tree, place).get(path, (tree / path).stat())
     assert known == digest.file_hash(tree / path)
     assert StatCache(tmp_path / "other", place).get(path, (tree / path).stat()) is None
-    monkeypatch.setattr(source_tree, "_KEPT", 2)
+    monkeypatch.setattr(stat_cache, "_KEPT", 2)
     for number in range(4):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").write_text("")

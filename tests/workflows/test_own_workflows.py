@@ -106,3 +106,14 @@ def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newe
     readme, ours = ((folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT))
     shown = [line for line in readme.splitlines() if line not in ours.splitlines()]
     assert any("  2.99   " in line for line in shown) is bool(shown) is newer
+
+
+def test_dependabot_knows_every_folder_with_an_action() -> None:
+    (updates,) = (
+        entry
+        for entry in read_yaml((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
+        if entry["package-ecosystem"] == "github-actions"
+    )
+    actions = [*ROOT.glob("action.yml"), *ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
+    folders = {"/" + file.parent.relative_to(ROOT).as_posix().removeprefix(".") for file in actions}
+    assert set(updates["directories"]) == folders

@@ -14,11 +14,11 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import cost_sentence, estimate, money
 from kci.plan.plan import Estimate, Plan, Unplanned
-from kci.tree.manifest import Manifest
 from kci.utils.suggest import between, count
 
 if TYPE_CHECKING:
     from kci.run.records import RunPlan
+    from kci.tree.manifest import Manifest
 
 
 class AnswerTable(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, 
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.plan import Role
 from kci.plan.planning import PlanRequest, plan_run
-from kci.tree.manifest import read_published
 from kci.utils.cache import default_cache
 
 
@@ -85,11 +85,15 @@ def command(
         raise UsageError("--shard needs --format github", hint="--format json prints every leg with its shard")
     if matrix is not None and output != "github":
         raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
-    known, problems = read_published(published)
-    print_diagnostics(problems)
+    known: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
+    if published:
+        from kci.tree.manifest import read_published  # it loads half of kci, as does what follows
+
+        known, problems = read_published(published)
+        print_diagnostics(problems)
     if trees is not None:
-        from kci.run.tree_index import read_index, today  # it loads half of kci
+        from kci.run.tree_index import read_index, today
 
         index = read_index(trees, partial(click.echo, err=True)).still(today())
         known, carried = known | index.published(), index.carried()

@@ -1,4 +1,4 @@
-"""Which kernels a command is about: the directories named, or every kernel below them."""
+"""Which kernels a command is about, and the kci.toml that holds for them."""
 
 from __future__ import annotations
 

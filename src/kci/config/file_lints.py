@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from kci.config.backends import BACKENDS
 from kci.config.document import KeyPath
 from kci.config.model import CudaComponent, RocmComponent, XpuComponent
 from kci.config.python_depends import depends_table
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version, quoted
+from kci.config.values import Version, quoted
 from kci.diagnostics import Diagnostic, in_file_order
 from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import one_of, suggestion
@@ -69,9 +70,6 @@ def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
 
 Lint = Callable[[Kernel], Iterator[Diagnostic]]
 
-WITHOUT_COMPONENTS = (Backend.CANN, Backend.NEURON, Backend.TPU)
-"""Backends that no component can be for (docs/format.md#components)."""
-
 
 def lint_file(kernel: Kernel) -> list[Diagnostic]:
     """What every lint of `FILE_LINTS` finds in a kernel's build.toml, in file order."""
@@ -88,7 +86,7 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
         if kernel.build.components(backend):
             continue
         hint = f'add a component with `backend = "{backend}"`, or remove it from `backends`'
-        if backend in WITHOUT_COMPONENTS:
+        if not BACKENDS[backend].components:
             hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
         message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
         yield kernel.document.at_value(("general", "backends", declared.index(backend)), "KCI130", message, hint)

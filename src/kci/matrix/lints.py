@@ -16,7 +16,7 @@ from kci.config.document import KeyPath
 from kci.config.model import Component, CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, Severity, rules
 from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
 from kci.matrix.catalog.arch_tables import toolkits
 from kci.matrix.catalog.rows import Catalog, Row
@@ -31,7 +31,11 @@ class Subject:
     def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
         self.kernel = kernel
         self.catalog = catalog
-        self.variants: tuple[Variant, ...] = select(kernel, catalog).variants
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """What a release has."""
+        return select(self.kernel, self.catalog).variants
 
     def computes(self, backend: str) -> list[Version]:
         """The compute versions that compiled variants of a backend are built with, oldest first."""
@@ -69,12 +73,13 @@ Found = tuple[KeyPath, str, str]
 """The place of a finding, its message and its hint."""
 
 
-def lint_matrix(kernel: Kernel, catalog: Catalog) -> list[Diagnostic]:
-    """What every lint of `MATRIX_LINTS` finds in a kernel."""
+def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
+    """What every lint of `MATRIX_LINTS` finds in a kernel, or those of them that find errors."""
     subject, document = Subject(kernel, catalog), kernel.document
     return [
         (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
         for rule, lint in MATRIX_LINTS.items()
+        if not errors_only or rules()[rule].severity is Severity.ERROR
         for place, message, hint in lint(subject)
     ]
 

@@ -1,4 +1,4 @@
-"""Variant names: what a build output is called, and what a name says about it.
+"""Variants and their names: what a build output is called, and what it is built against.
 
 The grammar is the reference builder's:
 
@@ -23,10 +23,8 @@ from typing import Any
 
 import msgspec
 
+from kci.config.backends import BACKENDS
 from kci.config.values import SYSTEMS
-
-COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
-"""Backends whose compute part carries a version, and the prefix of that version."""
 
 
 class Kind(enum.StrEnum):
@@ -69,8 +67,8 @@ def variant_name(
     """
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
-    part, prefix = backend, COMPUTE_PREFIX.get(backend)
-    if prefix is not None:
+    part = backend
+    if prefix := BACKENDS[backend].compute_prefix:
         if compute is None:
             raise ValueError(f"{backend} needs a compute version")
         part = prefix + digits(compute)
@@ -110,7 +108,7 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     if found["cxx"] and found["os"] != "linux":
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
     part, vv = found["compute"].rstrip("0123456789"), found["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
-    backend = next((backend for backend, prefix in COMPUTE_PREFIX.items() if prefix == part), part)
+    backend = next((backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part)
     compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kci.config.backends import BACKENDS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
 from kci.matrix.catalog.runners import Runners, default_prices, quotas
@@ -175,7 +176,7 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
         ways.append(f'compile it in parts: `parts = {needed}` in a [[limits]] of kci.toml with `kernel = "{kernel}"`')
     ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
     ways += ["name a machine with more cores under [runners] in kci.toml"]
-    ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
+    ways += ["build for fewer architectures"] if BACKENDS[worst.backend].archs else []
     if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
         ways += ["raise `timeout-minutes` in [[limits]]"]
     ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]

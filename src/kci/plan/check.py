@@ -87,7 +87,7 @@ def lint_kernel(
     if directory is not None:
         found += lint_sources(kernel, directory, errors_only=errors_only)
         found += () if errors_only else lint_standards(kernel, catalog, directory)
-    found += lint_matrix(kernel, catalog)
+    found += lint_matrix(kernel, catalog, errors_only=errors_only)
     return sorted(found, key=in_file_order)
 
 
@@ -129,7 +129,7 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         names.add(kernel.build.name)
         unlisted = list(include_not_listed(kernel, settings, tree))
         found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
-        of_sources += source_findings(kernel, settings, remember)
+        of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
     if settings.document is not None:
         files.append(settings.document.path)
@@ -171,7 +171,7 @@ def without_faulty(
     faulty = list(workspace.unread)
     for kernel in workspace.kernels:
         errors = kernel_errors(workspace, kernel)
-        of_sources = source_findings(kernel, workspace.settings, trees.remember)
+        of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
         errors += [item for item in of_sources if item.severity is Severity.ERROR]
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
@@ -237,12 +237,14 @@ def require_readable(workspace: Workspace, remember: Path | None = None) -> list
         FindingsError: `kci check` finds an error in a build.toml.
     """
     wrong, told = list(workspace.unread), []
+    trees = SourceTrees(remember)
     for kernel in workspace.kernels:
         errors = kernel_errors(workspace, kernel)
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
-        of_sources = source_findings(kernel, workspace.settings, remember)
+        of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
         told += [replace(item, severity=Severity.WARNING) for item in of_sources if item.severity is Severity.ERROR]
+    trees.save()
     if wrong:
         every = [found for item in wrong for found in item.diagnostics]
         raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)

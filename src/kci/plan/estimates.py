@@ -1,4 +1,4 @@
-"""What a variant takes that nobody has built: a range, by its backend and its number of objects."""
+"""How long a variant takes: recorded minutes, else a range by backend and number of objects."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ PACKAGE = Path(__file__).parent.parent
 
 _BUILDING = (
     "build",
+    "config/backends.py",
     "matrix/catalog/data/floors.toml",
     "run/build_leg.py",
     "tree/digest.py",

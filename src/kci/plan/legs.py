@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from kci.config.backends import BACKENDS
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Runners, default_runners
-from kci.matrix.variants import COMPUTE_PREFIX, KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
+from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, RunnerGroup, Skipped, Unplanned, assign, shards
@@ -124,9 +125,10 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     if first.kind is Kind.NOARCH:
         return "noarch"
     computes = {item.variant.compute for item in part}
-    if grouping is Grouping.IMAGE and len(computes) == 1 and first.compute and first.backend in COMPUTE_PREFIX:
+    prefix = BACKENDS[first.backend].compute_prefix
+    if grouping is Grouping.IMAGE and len(computes) == 1 and first.compute and prefix:
         major, minor = (*first.compute.split("."), "0")[:2]
-        return f"{COMPUTE_PREFIX[first.backend]}{major}{minor}-{first.system}"
+        return f"{prefix}{major}{minor}-{first.system}"
     backends = {item.variant.backend for item in part}
     return f"{'-'.join(sorted(backends))}-{first.system}"
 

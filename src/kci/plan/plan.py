@@ -1,4 +1,4 @@
-"""What a plan is made of, and the documents that it becomes."""
+"""What a plan is made of, the documents that it becomes, and its matrices."""
 
 from __future__ import annotations
 

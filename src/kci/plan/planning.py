@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from kci.config.discovery import find_root
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
@@ -115,8 +114,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
     matrix, bare = without_components(workspace, whole)
-    roots = {find_root(Path(kernel.directory))[0] for kernel in workspace.kernels}
-    commit = clean_commit(roots.pop()) if len(roots) == 1 else None
+    roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
+    commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
     options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:

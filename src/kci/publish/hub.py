@@ -1,4 +1,4 @@
-"""What a tree, a manifest or a repository on the Hub has: its variants, whether they are whole, and who signed them.
+"""What the Hub or a tree has: its variants, whether they are complete, and who signed them.
 
 The Hub lists the digests of large files, so that no library is downloaded.
 """

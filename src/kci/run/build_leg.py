@@ -13,11 +13,13 @@ from kci.build.builders import build_variant, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
+from kci.config.backends import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import Variant
+from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
 from kci.tree import kernel_id
@@ -157,7 +159,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         FindingsError: the sources or the binary do not meet the requirements.
     """
     request = _with_settings(workspace, request)
-    if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
+    if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
@@ -217,8 +219,11 @@ def _require_zstd(request: LegRequest) -> None:
 
 
 def _require_sources(workspace: Workspace, request: LegRequest) -> None:
+    trees = SourceTrees(request.options.cache / "inputs")
+    found = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
+    trees.save()
     _refuse_errors(
-        source_findings(request.kernel, workspace.settings, request.options.cache / "inputs"),
+        found,
         f"{request.variant.name} is not built: the kernel's sources do not meet",
         "`kci check` lists all findings",
     )

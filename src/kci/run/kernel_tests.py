@@ -23,6 +23,7 @@ from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
+from kci.config.backends import BACKENDS
 from kci.config.python_depends import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
@@ -43,7 +44,6 @@ kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
 print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
 """
 _LOADED = "kci:["
-_DEVICES = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "xpu": "an Intel GPU", "metal": "an Apple GPU"}
 
 
 class TestState(enum.StrEnum):
@@ -115,7 +115,7 @@ def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) ->
         return f"needs a machine of {parts.system}"
     known = environment is not None and environment.backend == parts.backend
     if parts.backend not in ("cpu", "universal") and not known and not has_device(parts.backend):
-        return f"needs {_DEVICES.get(parts.backend, f'a device for {parts.backend}')}"
+        return f"needs {BACKENDS[parts.backend].device or f'a device for {parts.backend}'}"
     if environment is None:
         own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
         return "" if parts.backend in ("cpu", "universal") else own

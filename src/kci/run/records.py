@@ -1,4 +1,4 @@
-"""What the jobs of a CI run upload besides what they build: why a variant failed, and what became of a kernel.
+"""The records that the jobs of a CI run upload: failures, objects, merged kernels, tests.
 
 Outputs of jobs cannot carry this: of the legs of a matrix, and of the kernels of a caller, only the last one's
 survive. Every record is a small file of an artifact. It comes from a machine that ran a kernel's own code, so it is

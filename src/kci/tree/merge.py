@@ -18,7 +18,6 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
-from kci.plan.inputs.source_tree import StatCache
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
@@ -38,6 +37,7 @@ from kci.tree.pack import packable, unpack
 from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import default_cache
+from kci.utils.stat_cache import StatCache
 from kci.utils.walk import is_bytecode, walk
 
 _Put = Callable[[str, str], object]

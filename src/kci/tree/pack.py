@@ -1,4 +1,4 @@
-"""Opening an artifact that somebody else made. Everything in it is hostile until it was looked at.
+"""Packing a variant directory as an artifact, and unpacking an artifact that somebody else made.
 
 The archive is read as a stream, once, front to back. Every header is judged before `tarfile` acts on it: only plain
 files with tame names below `<variant>/` are let through, so there is no link to follow and nothing to sanitise.

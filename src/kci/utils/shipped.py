@@ -1,4 +1,4 @@
-"""The templates that kci ships: where they are, and the one way in which they are filled in."""
+"""The data and templates that kci ships, read once and typed."""
 
 from __future__ import annotations
 

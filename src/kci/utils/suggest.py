@@ -1,4 +1,4 @@
-"""Hints that name what was probably meant."""
+"""Hints that name what was probably meant, and counts in words."""
 
 from __future__ import annotations
 

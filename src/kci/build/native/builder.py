@@ -17,7 +17,7 @@ import msgspec
 from kci.build import generated_files
 from kci.build.kernel_files import refused, write_package
 from kci.build.native import hipify
-from kci.build.native.command_lines import TVM_FFI_BACKENDS, Toolchain
+from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
 from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
@@ -43,12 +43,11 @@ from kci.build.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.build.toolchains.torch_version import read_torch_version, same_version
 from kci.build.visible_files import VisibleFiles
+from kci.config.backends import BACKENDS
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
 from kci.utils.locks import locked
-
-BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -141,7 +140,7 @@ def build(request: Request, log: Log) -> Built:
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
-    archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
+    archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
     return msgspec.structs.replace(made, archs=archs)
 
 
@@ -213,8 +212,9 @@ def _require_buildable(request: Request) -> None:
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         raise refused("KCI507", message, kind=BuildFailedError)
-    compiled = TVM_FFI_BACKENDS if variant.kind is Kind.TVM_FFI else BUILDABLE
-    if variant.backend not in compiled or not variant.system.endswith("-linux"):
+    facts = BACKENDS[variant.backend]
+    compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
+    if not compiled or not variant.system.endswith("-linux"):
         message = f"the native builder does not compile {variant.name}"
         hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
         raise MissingToolError(message, hint=hint)

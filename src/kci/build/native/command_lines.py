@@ -27,23 +27,13 @@ from kci.build.toolchains.downloads import FetchedTool
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
+from kci.config.backends import BACKENDS
 from kci.config.minimum_versions import floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
 
 _POISON = "@"
-_OF_BACKEND = {
-    "cpu": ("-DCPU_KERNEL",),
-    "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-    # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
-    "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
-    "xpu": ("-DXPU_KERNEL", "-DUSE_XPU"),
-}
-"""What a kernel's sources can ask for the backend with."""
-
-TVM_FFI_BACKENDS = ("cpu", "cuda")
-"""What kci compiles tvm-ffi kernels for."""
 
 
 def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
@@ -57,7 +47,7 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
         f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
         f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
     ]
-    defines += _OF_BACKEND[variant.backend]
+    defines += BACKENDS[variant.backend].defines
     defines += toolchains().torch_defines(variant.backend)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
@@ -66,7 +56,7 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
 
 def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
     """The same for a source of a `[tvm-ffi]` kernel."""
-    return [_OF_BACKEND[backend][0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
+    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
 
 
 def stable_abi_define(stable_abi: str) -> str:
@@ -97,8 +87,6 @@ TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP
 
 # What a shell or nvcc could take for something else than a part of a name.
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
-_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
-"""Torch's library for a GPU backend."""
 
 
 class Toolchain(msgspec.Struct, frozen=True):
@@ -183,8 +171,8 @@ def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
     """The libraries of torch for which empty ones stand in; see `link_command`."""
     if target.tvm_ffi:
         return ()
-    library = _GPU_LIBRARY.get(target.variant.backend)
-    own = (library,) if library is not None else ()
+    library = BACKENDS[target.variant.backend].torch_library
+    own = (library,) if library else ()
     if chain.environment.headers_only:
         return (*own, "torch_cpu")
     return own if target.variant.kind is Kind.STABLE_ABI else ()

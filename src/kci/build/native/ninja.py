@@ -1,4 +1,4 @@
-"""Running ninja: what was killed for want of memory is compiled again alone, and what has no time left is ended."""
+"""build.ninja and running it: what lacked memory runs again alone, and a deadline ends the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of one build, by ccache: which of them it may take, and what it had.
+"""The objects of one build, by ccache, and the packs that carry them.
 
 ccache looks at what a compiler read the last time, and not at a header that would be found before one of those now. So
 the names of the kernel's files, torch and the toolkit are a namespace: of other ones nothing is found.

@@ -1,4 +1,4 @@
-"""What the machine, or the control group that a build is in, has of cores and memory."""
+"""Cores and memory of this machine or its control group, and how many compilers run at once."""
 
 from __future__ import annotations
 

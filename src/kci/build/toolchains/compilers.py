@@ -1,4 +1,4 @@
-"""The compilers of this machine: which ones a build would use, what they are, and what to say when one is missing."""
+"""The compilers of this machine, and the compiler cache in front of them."""
 
 from __future__ import annotations
 

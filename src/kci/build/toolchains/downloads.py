@@ -1,4 +1,4 @@
-"""What is downloaded, with its bytes: torch and a CUDA toolkit take minutes, and a person wants to see them."""
+"""Downloads with their progress, and files out of wheels by HTTP ranges."""
 
 from __future__ import annotations
 

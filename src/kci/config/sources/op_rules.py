@@ -81,12 +81,14 @@ def names_of(nodes: Iterable[ast.AST]) -> FileNames:
     return found
 
 
-def may_define_ops(text: bytes) -> bool:
+def may_define_ops(text: bytes, own: str) -> bool:
     """Whether a file has any of the words that the rules about ops look for; most have none."""
-    return _WORDS.search(text) is not None
+    if any(word in text for word in _WORDS):
+        return True
+    return b"ops" in text and re.search(rb"\.[\s\\]*" + own.encode(), text) is not None
 
 
-_WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode())
+_WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:

@@ -1,7 +1,7 @@
 """Python files of a package: they parse, import only what is there wherever a kernel is loaded, and name ops right.
 
-One answer for the sources, before anything is built, and for the variants of a tree. What earlier runs found out is
-remembered, so that only files that changed are parsed again.
+One answer for the sources, before anything is built, and for the variants of a tree. What was found in a kernel is
+remembered, so that it is parsed again only when a file of it changed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_defi
 from kci.config.suppression import apply_settings
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import FindingsError, KciError
-from kci.utils.atomic import write_atomic
+from kci.errors import FindingsError
 from kci.utils.shipped import Dated, shipped
+from kci.utils.stat_cache import StatCache
 from kci.utils.walk import Entry, is_bytecode, is_lfs_pointer, walk
+from kci.version import __version__
 
 MAX_BYTES = 4 * 1024 * 1024
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
@@ -107,17 +108,12 @@ def package_of(
 
 
 def check_package(
-    files: Iterable[Entry],
-    shown: str,
-    package: Package,
-    generated: Collection[str],
-    facts: PackageFacts | None = None,
+    files: Iterable[Entry], shown: str, package: Package, generated: Collection[str]
 ) -> Iterator[Diagnostic]:
     """The rules about all Python files of a package in a directory that is shown as `shown`.
 
-    `generated` are modules that a build adds; `facts` is what earlier runs found out about the files.
+    `generated` are modules that a build adds.
     """
-    facts = facts or PackageFacts()
     modules: list[tuple[str, PackageModule]] = []
     others = set(generated)
     for item in files:
@@ -127,10 +123,15 @@ def check_package(
             others.add(module_name(item.name))
         if item.name.endswith(".py"):
             where = f"{shown}/{item.name}"
-            module, found = _file(item, where, package, facts)
-            yield from found
+            try:
+                with item.path.open("rb") as file:
+                    text = file.read(MAX_BYTES + 1)
+            except OSError as error:
+                yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
+                continue
+            module, found = _judged(item.name, text, package)
+            yield from (msgspec.structs.replace(one, path=where) for one in found)
             modules += [(where, module)] if module is not None else []
-    facts.save()
     graph = ImportGraph((module for _, module in modules), others)
     for where, module in modules:
         for site in module.sites:
@@ -138,32 +139,19 @@ def check_package(
     yield from _absent(graph, modules, package)
 
 
-def _file(
-    item: Entry, where: str, package: Package, facts: PackageFacts
-) -> tuple[PackageModule | None, list[Diagnostic]]:
-    try:
-        with item.path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        return None, [finding("KCI700", f"cannot read it: {error.strerror}", path=where)]
-    known = facts.of(item.name, text)
-    if known is None:
-        known = facts.put(item.name, text, _judged(item.name, text, package))
-    return known.module, [msgspec.structs.replace(found, path=where) for found in known.found]
-
-
-def _judged(name: str, text: bytes, package: Package) -> FileFacts:
+def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
+    """What the import graph needs of a file, None if it does not parse; and the findings about it alone."""
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text, python_span().loader)
-        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text) else ()
-        return FileFacts(read_module(name, tree), tuple(ops))
+        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text, package.name) else ()
+        return read_module(name, tree), list(ops)
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"
-        return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno)),))
+        return None, [finding("KCI770", message, span=_line(error.lineno))]
     except (ValueError, RecursionError, MemoryError) as error:
-        return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
+        return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
 
 def _tree(text: bytes, version: tuple[int, ...]) -> ast.Module:
@@ -251,92 +239,29 @@ def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], pa
         yield finding("KCI771", message, hint=hint, path=where, span=site.span)
 
 
-_MAX_BYTES = 64 * 1024 * 1024
-
-
-class FileFacts(msgspec.Struct, frozen=True):
-    """What one file says."""
-
-    module: PackageModule | None
-    """What the import graph needs; None if it cannot be parsed."""
-    found: tuple[Diagnostic, ...]
-    """The findings about the file alone, without its path."""
-
-
-class _FactsFile(msgspec.Struct, frozen=True):
-    judge: str
-    entries: dict[str, FileFacts]
-
-
-class PackageFacts:
-    """The facts of the files of one package, by name and content."""
-
-    def __init__(self, folder: Path | None = None, package: Path | None = None) -> None:
-        """Read what `folder` has about a package; a record that cannot be read, or of another kci, says nothing."""
-        self._path: Path | None = None
-        self._known: dict[str, FileFacts] = {}
-        self._used: dict[str, FileFacts] = {}
-        if folder is None or package is None:
-            return
-        place = hashlib.sha256(os.path.realpath(package).encode(errors="surrogateescape")).hexdigest()[:16]
-        self._path = folder / f"{place}.python.msgpack"
-        try:
-            with self._path.open("rb") as file:
-                read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_FactsFile)
-        except (OSError, ValueError, RecursionError):
-            return
-        self._known = read.entries if read.judge == _judge() else {}
-
-    def of(self, name: str, text: bytes) -> FileFacts | None:
-        """What a file says, if that is known; its name is relative to the package."""
-        key = _key(name, text)
-        known = self._known.get(key)
-        if known is not None:
-            self._used[key] = known
-        return known
-
-    def put(self, name: str, text: bytes, facts: FileFacts) -> FileFacts:
-        """Remember what a file says."""
-        self._used[_key(name, text)] = facts
-        return facts
-
-    def save(self) -> None:
-        """Keep it for the next run; where that is impossible, the next run parses the files again."""
-        if self._path is None or self._used.keys() == self._known.keys():
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path, msgspec.msgpack.encode(_FactsFile(_judge(), self._used)))
-        except (OSError, ValueError, KciError):
-            return
-
-
-def _key(name: str, text: bytes) -> str:
-    return f"{hashlib.sha256(text).hexdigest()} {name}"
-
-
 @cache
 def _judge() -> str:
-    """What decides besides the files: the code and the data of this room, and the Python that parses."""
-    room = Path(__file__).parent
-    digest = hashlib.sha256(sys.version.encode())
-    for file in sorted([*room.glob("*.py"), *room.glob("data/*")]):
-        digest.update(file.read_bytes())
+    """What decides besides the files: kci's code and data, and the Python that parses."""
+    kci = Path(__file__).parents[2]
+    digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
+    for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
+        if file.suffix in (".py", ".toml"):
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
 FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
 
 
-def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
-    """The findings about a kernel's sources, without suppressed ones; `remember` as for `check_sources`."""
-    return apply_settings(list(check_sources(kernel, remember)), settings)
+def source_findings(kernel: Kernel, settings: FoundSettings, seen: StatCache | None = None) -> list[Diagnostic]:
+    """The findings about a kernel's sources, without suppressed ones; `seen` as for `check_sources`."""
+    return apply_settings(list(check_sources(kernel, seen)), settings)
 
 
-def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diagnostic]:
+def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
     """The rules about a kernel directory: its package is in place, its Python is fine, its C++ names no namespace.
 
-    In the folder `remember`, facts about files are kept from run to run; without it every file is parsed.
+    `seen` has what earlier runs found in the same files; without it every file is parsed.
     """
     build, shown = kernel.build, kernel.directory
     kernel_dir = Path(shown)
@@ -357,12 +282,25 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_listed(kernel_dir, shown, build))
-    packaged = [(f"{where}/{item.name}", str(item.path)) for item in files if item.regular and not item.link]
-    for path, file in [*packaged, *listed]:
-        if is_lfs_pointer(file):
-            yield finding("KCI732", "it is a pointer of Git LFS, and not the file", path=path, hint=FETCH_LFS)
-    yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
-    yield from check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES))
+    base = os.path.realpath(root)
+    own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
+    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
+
+    def found() -> list[Diagnostic]:
+        pointers = [path for path, file in every if is_lfs_pointer(file)]
+        unfetched = "it is a pointer of Git LFS, and not the file"
+        return [
+            *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
+            *check_package(own, where, package, (OPS,)),
+            *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
+        ]
+
+    if seen is not None:
+        with suppress(OSError):  # `found` says which file cannot be read
+            given = (_judge(), package, [(path, seen.digest(file)) for path, file in every])
+            yield from seen.answer(where, given, list[Diagnostic], found)
+            return
+    yield from found()
 
 
 def listed_sources(build: Build) -> set[str]:

@@ -1,4 +1,4 @@
-"""Overlays: what a repository or a kernel changes about an edition of the catalog.
+"""Editions of the catalog, and overlays: what a repository or a kernel changes about one.
 
 The reference lets a kernel pass a function from the support table to another one. An overlay has the same power, as
 data: it replaces the table, adds rows, changes rows, and narrows by expressions. The order is fixed: `replace`, then

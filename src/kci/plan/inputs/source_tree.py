@@ -1,4 +1,4 @@
-"""The files of a repository: links followed in memory, every directory listed once.
+"""The files of a repository: links followed in memory, directories listed and files hashed once.
 
 Paths are relative to the tree's root, with `/`; the root itself is empty. What leads out of the root is not there.
 A tree is read when it is asked and remembers what it read, so it shows one moment of the disk: make a new one for the
@@ -10,112 +10,13 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from kci.config.discovery import find_root
-from kci.errors import FindingsError, KciError
-from kci.utils.atomic import write_atomic
+from kci.errors import FindingsError
+from kci.utils.stat_cache import StatCache, file_digest
 from kci.utils.walk import is_bytecode
-
-SCHEMA = 4
-_TICK_NS = 3_000_000_000
-"""FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
-_FINE_TICK_NS = 20_000_000
-"""The same for a file system that counts nanoseconds: Linux moves its clock 100 times a second at least."""
-_COARSE_NS = 1_000_000
-_KEPT = 64
-"""Trees that have a record; the oldest records go."""
-_MAX_BYTES = 256 * 1024 * 1024
-_MAX_ENTRIES = 200_000
-
-
-class _Remembered(msgspec.Struct, frozen=True, array_like=True):
-    seen: tuple[int, int, int, int, int]
-    digest: str
-
-
-class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
-    schema: int
-    root: str
-    entries: dict[str, _Remembered]
-
-
-class StatCache:
-    """Digests of the files below one root, kept in a file in the directory `place`."""
-
-    def __init__(self, root: Path, place: Path) -> None:
-        # a file that cannot be read, or is of another root or schema, says nothing
-        self._root = os.path.realpath(root)
-        self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
-        self._entries: dict[str, _Remembered] = {}
-        self._used: set[str] = set()
-        self._changed = False
-        try:
-            with self._path.open("rb") as file:
-                read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_CacheFile)
-        except (OSError, ValueError, RecursionError):
-            return
-        if read.schema == SCHEMA and read.root == self._root:
-            self._entries = read.entries
-
-    def get(self, path: str, now: os.stat_result) -> str | None:
-        """The digest of a file; None if it may have changed."""
-        entry = self._entries.get(path)
-        if entry is None or entry.seen != _seen(now):
-            return None
-        self._used.add(path)
-        return entry.digest
-
-    def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str) -> None:
-        """Remember what a file held, if it was at rest while it was read."""
-        if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
-            self._used.add(path)
-            self._entries[path] = _Remembered(_seen(before), digest)
-            self._changed = True
-
-    def put_written(self, digests: Mapping[str, str]) -> None:
-        """Remember files that were written just now, where the file system tells the next change from this one.
-
-        `digests` are the hex SHA-256 by path below the root. Raises an OSError if a file is not there.
-        """
-        before = {path: Path(self._root, path).lstat() for path in digests}
-        wait_ns = max(map(_at_rest_ns, before.values()), default=0) - time.time_ns() + 1
-        if 0 < wait_ns <= _FINE_TICK_NS:
-            time.sleep(wait_ns / 1e9)
-        for path, status in before.items():
-            self.put(path, status, Path(self._root, path).lstat(), digests[path])
-
-    def save(self) -> None:
-        """Write down what is remembered; where that is impossible, the next run reads the files again."""
-        if not self._changed:
-            return
-        many = len(self._entries) > _MAX_ENTRIES
-        entries = {path: self._entries[path] for path in self._used} if many else self._entries
-        try:
-            data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries))
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path, data)
-            oldest = sorted(self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]
-            for path in oldest:
-                path.unlink(missing_ok=True)
-        except (OSError, ValueError, KciError):
-            return
-        self._changed = False
-
-
-def _at_rest_ns(status: os.stat_result) -> int:
-    """From when on a file that was changed again would show it."""
-    tick = _TICK_NS if status.st_ctime_ns % _COARSE_NS == 0 else min(_TICK_NS, _FINE_TICK_NS)
-    return max(status.st_mtime_ns, status.st_ctime_ns) + tick
-
-
-def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
-
 
 _MOST_LINKS = 40
 
@@ -254,19 +155,10 @@ class SourceTree:
 
     def _digest(self, real: str) -> str:
         place = f"{self.root}/{real}"
-        remembered = self.remembered
         try:
-            before = os.stat(place) if remembered is not None else None  # noqa: PTH116
-            if remembered is not None and before is not None and (known := remembered.get(real, before)) is not None:
-                return known
-            with open(place, "rb", buffering=0) as file:  # noqa: PTH123
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-                after = os.fstat(file.fileno())
+            return self.remembered.digest(place) if self.remembered is not None else file_digest(place)
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
-        if remembered is not None and before is not None:
-            remembered.put(real, before, after, found)
-        return found
 
 
 class PatchedTree(SourceTree):
@@ -336,17 +228,20 @@ class SourceTrees:
     def __init__(self, remember: Path | None = None) -> None:
         self.remember = remember
         self._trees: dict[Path, SourceTree] = {}
-        self._caches: list[StatCache] = []
+        self._of: dict[str, SourceTree] = {}
 
     def of(self, directory: str) -> SourceTree:
         """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
-        root = find_root(Path(directory))[0]
-        if root not in self._trees:
-            cache = StatCache(root, self.remember) if self.remember is not None else None
-            self._caches += [cache] if cache is not None else []
-            self._trees[root] = SourceTree(root, cache)
-        return self._trees[root]
+        if directory not in self._of:
+            root = find_root(Path(directory))[0]
+            if root not in self._trees:
+                cache = StatCache(root, self.remember) if self.remember is not None else None
+                self._trees[root] = SourceTree(root, cache)
+            self._of[directory] = self._trees[root]
+        return self._of[directory]
 
     def save(self) -> None:
-        for cache in self._caches:
-            cache.save()
+        """Keep what was read for the next run."""
+        for tree in self._trees.values():
+            if tree.remembered is not None:
+                tree.remembered.save()

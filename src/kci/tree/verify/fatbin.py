@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from kci.config.backends import BACKENDS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections
@@ -226,7 +227,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
         return
     backend = metadata.backend.type.value
-    if backend not in ("cuda", "rocm") or not metadata.backend.archs:
+    if not BACKENDS[backend].archs or not metadata.backend.archs:
         return
     code = DeviceCode()
     seen = relocatable = False

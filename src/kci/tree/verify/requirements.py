@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.backends import BACKENDS
 from kci.config.discovery import find_settings
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
@@ -157,7 +158,6 @@ def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]
 
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
-_NAMES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "cann": "CANN", "metal": "Metal"}
 
 
 class VariantState(msgspec.Struct, frozen=True):
@@ -198,8 +198,9 @@ class Compliance(msgspec.Struct, frozen=True):
         groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
         for item in self.variants:
             groups[item.backend, item.system].append(item.compliant)
+        titles = {str(backend): facts.title for backend, facts in BACKENDS.items()}
         return [
-            f"compliant for {' '.join([_NAMES.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
+            f"compliant for {' '.join([titles.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
             for (backend, system), states in sorted(groups.items())
         ] + list(self.kernels)
 

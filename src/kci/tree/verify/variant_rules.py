@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kci.config.backends import BACKENDS
 from kci.config.python_depends import depends_table
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
@@ -64,7 +65,7 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding(
             "KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", hint=hint, path=where
         )
-    if variant.name is not None and not variant.noarch and backend in ("cuda", "rocm") and not metadata.backend.archs:
+    if variant.name is not None and not variant.noarch and BACKENDS[backend].archs and not metadata.backend.archs:
         yield finding("KCI712", f"a compiled {backend} variant lists no architectures", path=where)
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
