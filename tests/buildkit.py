@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -171,3 +172,12 @@ def warm_cache(tmp_path: Path) -> Path:
         if not (made / part).exists():
             (made / part).symlink_to(default_cache() / part)
     return made
+
+
+def wait_for(there: Callable[[], object], what: str) -> None:
+    """Look until something is there."""
+    for _ in range(1200):
+        if there():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"waited in vain for {what}")

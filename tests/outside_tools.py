@@ -124,26 +124,6 @@ def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
     return place
 
 
-def pypi_programs(requirement: str) -> Path:
-    """A folder with the programs of a package of PyPI; kept for later runs.
-
-    Args:
-        requirement: the package with its version.
-    """
-    place = default_cache() / "test-tools" / requirement.replace("==", "-")
-    place.mkdir(parents=True, exist_ok=True)
-    complete = place / "complete"
-    with locked(place):
-        if not complete.exists():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-            command = [*pip, "--target", str(place / "package"), "--upgrade", requirement]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                missing(f"pip cannot install {requirement}: {done.stderr.strip()[-200:]}")
-            complete.touch()
-    return place / "package" / "bin"
-
-
 def npm_script(place: Path, script: Path) -> str:
     """A script of the tests beside the packages that it imports; several versions of it may lie there."""
     data = script.read_bytes()

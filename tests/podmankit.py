@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -19,16 +18,6 @@ from kci.utils.locks import locked
 IMAGE = "localhost/kci-debian:12"
 WHEELS: tuple[str, ...] = (*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"],)
 MORE_WHEELS = ("apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
-
-_KCI = "localhost/kci-itself"
-_INSTALL = """\
-set -e
-python3 -m venv /opt/kci
-/opt/kci/bin/pip install --quiet --no-index --find-links /wheels $WHEELS
-cp -R /source/kci /opt/kci/lib/python3.11/site-packages/
-printf '#!/bin/sh\\nexec /opt/kci/bin/python -m kci "$@"\\n' > /usr/local/bin/kci
-chmod +x /usr/local/bin/kci
-"""
 
 
 def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, network: str = "none") -> Iterator[None]:
@@ -79,32 +68,3 @@ def wheels_for_container() -> Path:
             subprocess.run([*pip, *WHEELS, *MORE_WHEELS], check=True)
             complete.write_text(wanted)
     return folder
-
-
-def image_with_kci() -> str:
-    """An image with this checkout's kci in it, made once for the same sources; those of others are removed."""
-    source = ROOT / "src" / "kci"
-    total = hashlib.sha256("\n".join((_INSTALL, *WHEELS)).encode())
-    for path in sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"):
-        total.update(str(path.relative_to(source)).encode() + path.read_bytes())
-    image = f"{_KCI}:{total.hexdigest()[:16]}"
-    if subprocess.run(["podman", "image", "exists", image], check=False).returncode == 0:
-        return image
-    wheels = wheels_for_container()
-    old = subprocess.run(["podman", "images", "-q", _KCI], capture_output=True, text=True, check=True).stdout.split()
-    subprocess.run(["podman", "rmi", "-f", *old], check=bool(old), capture_output=True)
-    name = "kci-image-for-tests"
-    mounts = [
-        "-v",
-        f"{wheels}:/wheels:ro",
-        "-v",
-        f"{source.parent}:/source:ro",
-        "-e",
-        f"WHEELS={' '.join(WHEELS)}",
-    ]
-    try:
-        subprocess.run(["podman", "run", "--name", name, *mounts, IMAGE, "sh", "-c", _INSTALL], check=True)
-        subprocess.run(["podman", "commit", "--quiet", name, image], check=True)
-    finally:
-        subprocess.run(["podman", "rm", "-f", name], check=False, capture_output=True)
-    return image

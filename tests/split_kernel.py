@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,8 @@ import pytest
 from buildkit import program, warm_cache, write_tree
 
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
-CHOSEN = ("--only", VARIANT, "--catalog", "2026-08-20")  # its newest torch is the one that tests have
 NAMES = [f"unit{number}" for number in range(7)]
-_BUILD = f"""
+_BUILD = """
     [general]
     name = "split"
     version = 1
@@ -23,7 +23,7 @@ _BUILD = f"""
     backends = ["cpu"]
 
     [torch]
-    src = [{", ".join(f'"csrc/{name}.cpp"' for name in NAMES)}]
+    src = [{listed}]
     stable-abi = "2.11"
 
     [kernel.cpu]
@@ -37,11 +37,17 @@ _LAST = """
 extern "C" __attribute__((visibility("default"))) void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
 """
 
-SOURCES = {f"csrc/{name}.cpp": f"int {name};\n" for name in NAMES} | {
-    "build.toml": _BUILD,
-    "torch-ext/split/__init__.py": "",
-    "csrc/last.cpp": _LAST,
-}
+
+def sources(names: Sequence[str], text: str) -> dict[str, str]:
+    """The files of a kernel that has these sources, each with this text."""
+    return {f"csrc/{name}.cpp": text.format(name=name) for name in names} | {
+        "build.toml": _BUILD.format(listed=", ".join(f'"csrc/{name}.cpp"' for name in names)),
+        "torch-ext/split/__init__.py": "",
+        "csrc/last.cpp": _LAST,
+    }
+
+
+SOURCES = sources(NAMES, "int {name};\n")
 
 marks = [
     pytest.mark.torch,
@@ -53,15 +59,15 @@ marks = [
 class SplitKernel:
     """The kernel, the cache of the client, and the notes of the compiler."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, files: dict[str, str] = SOURCES, wait: str = "sleep 1") -> None:
         self.place = place
-        self.directory = write_tree(place / "split", SOURCES)
+        self.directory = write_tree(place / "split", files)
         self.cache = warm_cache(place)
         self.notes = place / "made.txt"
         self.notes.touch()
         (place / "bin").mkdir()
         find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
-        noted = f'case "$made" in obj/[0-9]*) sleep 1; echo "$made" >> {self.notes} ;; esac'
+        noted = f'case "$made" in obj/[0-9]*) {wait}; echo "$made" >> {self.notes} ;; esac'
         self.compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
 
     def made(self) -> collections.Counter[str]:

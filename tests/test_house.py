@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import pkgutil
 import re
-import shutil
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
 import grimp
-import pytest
 
 from conftest import ROOT, load_script
 
@@ -46,38 +44,6 @@ def test_the_drawing_leads_wherever_the_imports_lead() -> None:
     while more := {(a, d) for a, b in reached for c, d in arrows if b == c} - reached:
         reached |= more
     assert real <= reached
-
-
-def test_the_imports_go_down_the_levels_of_the_contract() -> None:
-    level = {room: number for number, layer in enumerate(drawing.layers()) for room in layer}
-    assert set(level) >= set(drawing.rooms())
-    assert [edge for edge in by_grimp() if level[edge[0]] >= level[edge[1]]] == []
-
-
-def test_a_planted_import_changes_the_drawing(tmp_path: Path) -> None:
-    for room in ("config", "matrix"):
-        shutil.copytree(SOURCE / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
-    assert "matrix" not in drawing.imports(tmp_path)["config"]
-    (tmp_path / "config" / "planted.py").write_text("def late():\n    from kci.matrix import names\n    return names\n")
-    assert "matrix" in drawing.imports(tmp_path)["config"]
-
-
-@pytest.mark.parametrize(
-    ("statement", "rooms"),
-    [
-        ("import kci.plan.legs", {"plan"}),
-        ("from kci import errors, verify", {"errors", "verify"}),
-        ("from kci.tree.pack import pack", {"tree"}),
-        ("from . import kci", set()),
-        ("import kcinot.plan", set()),
-    ],
-)
-def test_each_form_of_an_import_is_seen(tmp_path: Path, statement: str, rooms: set[str]) -> None:
-    for room in ("catalog", "errors", "plan", "tree", "verify"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "__init__.py").touch()
-    (tmp_path / "catalog" / "planted.py").write_text(statement)
-    assert drawing.imports(tmp_path)["catalog"] == rooms
 
 
 def modules() -> list[Path]:
@@ -144,8 +110,3 @@ def test_no_two_modules_import_each_other_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "kci" / "one.py").write_text("def late():\n    from kci.two import x\n")
     (tmp_path / "kci" / "two.py").write_text("if TYPE_CHECKING:\n    import kci.one\n")
     assert circles(tmp_path / "kci") == [["kci.one", "kci.two"], ["kci.one", "kci.two"]]
-
-
-def test_what_counts_as_code() -> None:
-    text = '"""Words.\n\nMore.\n"""\n\nA = """\ntext\n"""  # why\n\n\ndef f():\n    """Words."""\n    return 1\n'
-    assert weight.weight_of(text) == weight.Weight(1, 1, 3, 5, 13)

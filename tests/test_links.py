@@ -14,8 +14,6 @@ from conftest import ROOT
 TEXTS = (".md", ".py", ".toml", ".yml", ".j2", ".sh", ".txt")
 CITATION = re.compile(r"docs/([a-z-]+\.md)#([A-Za-z0-9_-]+)")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-NUMBERED = re.compile(r"\bformat[\s#]+sections?\b|\(sections? \d|[§]", re.IGNORECASE)
-"""How the sections of a document were cited that no reader of this repository has."""
 
 
 def texts() -> list[Path]:
@@ -63,23 +61,6 @@ def test_every_section_of_the_format_has_an_anchor_of_its_own() -> None:
     assert bare == []
     found = re.findall(r'<a id="([^"]+)">', "\n".join(lines))
     assert len(found) == len(set(found))
-
-
-def test_nothing_cites_the_section_numbers_of_another_document() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}: {match.group()}"
-        for file in texts()
-        for match in [NUMBERED.search(file.read_text(encoding="utf-8"))]
-        if match
-    ]
-    assert found == []
-
-
-@pytest.mark.parametrize(
-    "text", ["(format section 2.3)", "Format sections 1 and 2", "(section 4)", "see §5", "format\nsection 1"]
-)
-def test_the_old_citations_would_be_seen(text: str) -> None:
-    assert NUMBERED.search(text)
 
 
 PAGES = [file for file in texts() if file.suffix == ".md" and "tests" not in file.relative_to(ROOT).parts]

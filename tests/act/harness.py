@@ -1,4 +1,4 @@
-"""Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours, in containers if asked.
+"""Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours.
 
 GitHub's own actions are replaced by the stand-ins beside this file. They move files in a folder, and are as strict as
 the real ones where it matters. act runs jobs side by side, skips what GitHub skips, and tells all of it as JSON.
@@ -124,28 +124,6 @@ def pull_request(repository: Path, base: str, by: str = "example/kernels", known
     return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": of}}
 
 
-class Containers(NamedTuple):
-    """What jobs run in, in place of this machine."""
-
-    socket: str
-    """Of an engine with Docker's API."""
-    image: str
-    shared: tuple[Path, ...] = ()
-    """Folders of this machine that the jobs see too, beside those of the run."""
-
-    def options(self, *more: Path) -> list[str]:
-        """What act is told."""
-        places = " ".join(f"--volume {place}:{place}" for place in (STAND_INS.parent, *self.shared, *more))
-        # Where a program that act asks for is missing, podman's answer may never come.
-        places += f" --volume {STAND_INS / 'bin' / 'node'}:/usr/local/bin/node:ro"
-        return ["--pull=false", "--container-daemon-socket", "-", "--container-options", places]
-
-    def places(self) -> dict[str, str]:
-        """Environment variables that are others there."""
-        path = f"{STAND_INS / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        return {"KCI_ACT_PYTHON": "/usr/bin/python3", "PATH": path}
-
-
 def run_workflow(
     repository: Path,
     workflow: str,
@@ -157,7 +135,6 @@ def run_workflow(
     env: dict[str, str] | None = None,
     earlier: Sequence[Run] = (),
     variables: dict[str, str] | None = None,
-    containers: Containers | None = None,
     job: str = "",
     own: str = "kci/build@v1",
     secrets: dict[str, str] | None = None,
@@ -175,7 +152,6 @@ def run_workflow(
         env: more environment variables for the steps.
         earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
         variables: the repository's variables, for `vars`.
-        containers: what jobs run in; without it, they run on this machine.
         job: the only job to run, with those that it needs; empty for all.
         own: the repository of kci's own actions, and what follows it in the workflow; empty if it uses none.
         secrets: the repository's secrets, beside GitHub's own.
@@ -192,9 +168,7 @@ def run_workflow(
     read = scratch / Path(workflow).name
     read.write_text(re.sub(r"^ +queue: max\n", "", (repository / workflow).read_text(), flags=re.MULTILINE))
     command = [act, event, "--workflows", str(read), "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
-    place = containers.image if containers else "-self-hosted"
-    command += [word for label in PLATFORMS for word in ("--platform", f"{label}={place}")]
-    command += containers.options(scratch) if containers else []
+    command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
     command += ["--job", job] if job else []
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"{own}={checkout}"] if own else []
@@ -217,11 +191,6 @@ def run_workflow(
         (runs / str(number)).symlink_to(run.artifacts)
     last = max((str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"), default="")
     places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
-    if containers:
-        # Where the repository lies here, a container has the workspace.
-        clone = scratch / "pushed.git"
-        subprocess.run(["git", "clone", "--quiet", "--bare", str(repository), str(clone)], check=True)
-        places |= containers.places() | {"KCI_ACT_REPOSITORY": str(clone)}
     places |= github_names(repository, event, payload or {}) | {"KCI_ACT_WORKFLOW": str(repository / workflow)}
     used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
     places["KCI_ACT_ACTIONS"] = " ".join(sorted(name.replace("/", "-") for name in used))
@@ -233,8 +202,6 @@ def run_workflow(
     # Jobs that run side by side note in one unguarded map where local actions are; on one thread none is interrupted
     # there. On several, Go ends act: "concurrent map writes".
     surroundings["GOMAXPROCS"] = "1"
-    if containers:
-        surroundings["DOCKER_HOST"] = containers.socket
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
     (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)

@@ -183,18 +183,3 @@ def test_without_a_tree_to_test_what_the_tests_need_is_built(branch: Branch) -> 
     change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
     pull = branch.pull(base)
     assert pull.jobs == ended([*BUILT, TEST, *OTHERS]), pull.log
-
-
-def test_of_several_kernels_those_are_tested_again_whose_tests_changed(branch: Branch) -> None:
-    for name in ("other-kernel", "third-kernel"):
-        write_test(add_kernel(branch.repository, name, ("cuda",)), "# fine\n")
-    render(branch.repository)
-    base = head_commit(branch.repository)
-    first = branch.push()
-    assert first.ok, first.log
-    change(branch.repository, "other-kernel/tests/test_it.py", "# better\n")
-    change(branch.repository, "third-kernel/torch-ext/third_kernel/__init__.py", "VALUE = 1\n")
-    pull = branch.pull(base)
-    built = ["build third-kernel torch-cuda", "merge third-kernel"]
-    tests = [f"test {name} cuda-x86_64-linux" for name in ("other-kernel", "third-kernel")]
-    assert pull.jobs == ended([*built, *tests, *OTHERS]), pull.log

@@ -129,17 +129,6 @@ def test_what_the_last_push_has_built_is_published_and_not_built_again(
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
 
 
-def test_a_dry_run_of_one_kernel(repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path) -> None:
-    inputs = {"tier": "release", "kernel": "some-kernel", "only": "", "backends": "", "dry-run": "true"}
-    run = runner.run(repository, PUBLISH, "workflow_dispatch", place(tmp_path, "scratch"), inputs=inputs)
-    assert run.ok, run.log
-    assert [job for job in run.jobs if job.startswith("publish ")] == ["publish some-kernel"]
-    assert run.checks["dry run of some-kernel"] == "success"
-    assert "acme/some-kernel@v1: would publish" in run.log
-    assert published(hub) == set()
-    assert "attested: /" not in run.log
-
-
 def test_what_a_newer_run_has_published_is_not_replaced_by_an_older_one(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:

@@ -189,13 +189,6 @@ def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: 
         assert [state for state, _ in place.issues()] == ["open"]
 
 
-def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, tmp_path: Path) -> None:
-    add_kernel(tmp_path / "repository", "some-kernel", ("rocm",))
-    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache")
-    run = place.run()
-    assert run.jobs == {"keep-schedule-enabled": "success", "plan": "success"}, run.log
-
-
 class WithTests:
     """Kernels of Python for CUDA, the first of which has tests, which fail as long as their file says so.
 
@@ -241,17 +234,3 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers
     assert good.jobs == dict.fromkeys(ran, "success"), good.log
     assert place.history()[-1]["passed"] == sorted([built, on_hardware])
     assert [state for state, _ in place.issues()] == ["closed"]
-
-
-def test_what_it_found_gets_there_out_of_a_called_workflow_too(shared_by_workers: Path, tmp_path: Path) -> None:
-    tested = WithTests(tmp_path, shared_by_workers, "some-kernel", "other-kernel")
-    run = tested.place.run(KCI_TEST_PYTHON=tested.python)
-    names = ("some-kernel", "other-kernel")
-    ran = [f"build {name} torch-cuda" for name in names]
-    ran += [f"watch-test {name} cuda-x86_64-linux" for name in names]
-    assert run.jobs == dict.fromkeys([*ran, *AFTER], "success"), run.log
-    found, again = sorted(tested.place.history(), key=lambda item: item.get("look", 1))
-    assert [failure["leg"] for failure in again["failed"]] == [f"some-kernel {WithTests.TESTED}"]
-    assert [failure["leg"] for failure in found["failed"]] == [f"some-kernel {WithTests.TESTED}"]
-    fine = [f"{name} {WithTests.BUILT}" for name in names]
-    assert found["passed"] == sorted([*fine, f"other-kernel {WithTests.TESTED}"])

@@ -229,23 +229,6 @@ def test_a_tree_that_does_not_meet_the_requirements_is_no_success(
     assert "does not meet the requirements" in merged.log
 
 
-def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: Runner, repository: Path) -> None:
-    (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    built = runner.run(
-        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3", threads="2"
-    )
-    assert built.code
-    command = "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some"
-    assert f"NVCC_THREADS=2 {command}" in built.log
-
-
-@pytest.mark.parametrize("name", ["jobs", "threads", "disk"])
-def test_counts_are_numbers(runner: Runner, repository: Path, name: str) -> None:
-    refused = runner.run("build", repository, kernel="some", variant="torch-cpu", upload="true", **{name: "many"})
-    assert refused.code == 2
-    assert f"the input `{name}` must be a number from 1" in refused.log
-
-
 def test_room_for_the_image_is_looked_for_only_where_there_is_one(runner: Runner, repository: Path) -> None:
     for container, said in (("none", False), ("example.invalid/image", True)):
         built = runner.run(
@@ -335,18 +318,6 @@ def test_one_leg_builds_several_variants(runner: Runner, repository: Path) -> No
     nameless = runner.run("build", repository, kernel="some", variant="torch-cpu torch-cuda", upload="true")
     assert nameless.code == 2
     assert "the input `leg` is missing" in nameless.log
-
-
-def test_legs_elsewhere_are_not_for_forks(runner: Runner, repository: Path) -> None:
-    plan = runner.run("plan", repository, extra={"KCI_FORK": "true"})
-    assert plan.code == 0, plan.log
-    assert plan.outputs["has-work"] == "true"
-    assert runner.run("plan", repository, extra={"KCI_FORK": "perhaps"}).code == 2
-
-
-def test_flags_are_strict(runner: Runner, repository: Path) -> None:
-    assert runner.run("build", repository, kernel="some", variant="torch-cpu", upload="True").code == 2
-    assert runner.run("merge", repository, artifacts="x", allow_partial="True").code == 2
 
 
 @pytest.mark.parametrize(

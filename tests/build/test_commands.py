@@ -175,25 +175,10 @@ def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
     assert not any("gomp" in word for word in link_command(chain(), made, ["a.o"]))
 
 
-def test_clang_is_not_given_a_flag_of_gcc() -> None:
-    command = compile_command(chain(gcc_flags=()), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
-    assert not set(GCC_FLAGS) & set(command)
-
-
 @pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])
 def test_the_standard_follows_torch(torch: str, standard: int) -> None:
     command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
     assert f"-std=gnu++{standard}" in command
-
-
-def test_the_links_are_what_the_commands_name(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, headers=(CUTLASS,))
-    assert links(made) == {
-        "torch": TORCH,
-        "python": Path("/py"),
-        "cuda": toolkit.root,
-        "cutlass_3_8": CUTLASS.folder,
-    }
 
 
 def test_linking_a_full_cpu_build() -> None:
@@ -233,24 +218,6 @@ def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> N
         assert command[command.index("cuda-headers") - 1] == "-isystem"
         assert command.index("torch/include") < command.index("cuda-headers")
     assert links(made)["cuda-headers"] == Path("/cache/libs")
-
-
-def test_linking_a_full_cuda_build(toolkit: Toolkit) -> None:
-    command = link_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
-    assert "-Lstub" not in command
-    cudart = [f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13"]
-    assert command[-7:] == ["-ltorch_cuda", "-lc10_cuda", *cudart, "-ltorch_cpu", "-ltorch", "-lc10"]
-
-
-@pytest.mark.parametrize("name", ["torch213-cxx11-cpu-x86_64-linux", "torch-stable-abi211-cu130-x86_64-linux"])
-def test_no_library_path_goes_into_the_binary(toolkit: Toolkit, name: str) -> None:
-    command = link_command(chain(cuda=toolkit), target(name), ["a.o"])
-    assert not any("rpath" in word for word in command)
-
-
-def test_a_stable_abi_cpu_build_needs_only_the_shims() -> None:
-    command = link_command(chain(), target("torch-stable-abi211-cpu-x86_64-linux"), ["a.o"])
-    assert [word for word in command if word.startswith("-l")] == ["-lstdc++", "-ltorch_cpu"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from kci.build.native.ninja import NINJA_LOG, failed_commands
 from kci.build.native.recipe import Recipe
 from kci.build.process.run import Finished
 from kci.build.request import Request
-from kci.cli._output import print_error
 from kci.errors import first_error
 
 NINJA = """\
@@ -171,20 +170,6 @@ def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe
     said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
     error = failed_build(*planned, Finished(1, NINJA.format(said=said)))
     assert "needs C++20: leave `-std` out" in error.hint
-
-
-def test_what_is_printed_has_the_place_the_words_and_the_command(
-    planned: tuple[Recipe, Request], capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_error(failed_build(*planned, Finished(1, NINJA.format(said=GCC))))
-    shown = capsys.readouterr().err
-    place = f"{planned[1].kernel_dir}/csrc/plus.cpp:7:3: error"
-    assert shown.startswith(f"{place}[KCI513]: building {CPU} failed at ")
-    assert shown.count("'x' was not declared") == 1
-    assert f"\n{place}: 'x' was not declared\n" in shown
-    assert shown.splitlines()[-1] == "  hint: correct that, and give the same command again: what compiled is kept"
-    assert "In function 'int f()'" in shown
-    assert "-c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o" in shown
 
 
 @pytest.mark.rule("KCI513", triggers=False)

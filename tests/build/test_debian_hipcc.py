@@ -80,32 +80,3 @@ def test_code_for_both_archs(hipcc: None, torch_cache: Path, tmp_path: Path) -> 
     assert "libamdhip64.so.5" in dynamic
     assert all(f"amdgcn-amd-amdhsa--{arch}".encode() in module.read_bytes() for arch in ARCHS)
     assert os.access(module, os.X_OK)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("file", "behind"),
-    [
-        ("csrc/rms_norm.cu", "using torch::stable::Tensor;"),
-        ("csrc/rms_norm.cu", "  STD_CUDA_KERNEL_LAUNCH_CHECK();"),
-        ("csrc/rms_norm_device.cuh", "namespace rms_norm {"),
-        ("csrc/rms_norm_check.h", "namespace rms_norm {"),
-    ],
-)
-def test_an_error_is_at_the_file_and_line_that_somebody_wrote(
-    hipcc: None, torch_cache: Path, tmp_path: Path, file: str, behind: str
-) -> None:
-    """Whatever hipify puts on top: a comment in each file that it changes, and an include where code is for devices."""
-    ignored = shutil.ignore_patterns("build", "__pycache__")
-    kernel = Path(shutil.copytree(ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=ignored))
-    (tmp_path / "debian.toml").write_text(OVERLAY)
-    lines = (kernel / file).read_text().splitlines()
-    at = lines.index(behind) + 1
-    (kernel / file).write_text(
-        "\n".join([*lines[:at], '  ; static_assert(sizeof(cudaStream_t) == 1, "wrong");', *lines[at:]]) + "\n"
-    )
-    arguments = ["build", for_rocm(kernel), "--variant", VARIANT, "--tier", "all", "--output", tmp_path / "out"]
-    arguments += ["--catalog", tmp_path / "debian.toml", "--cache", torch_cache]
-    done = kci_process(*arguments, KCI_COMPILER_CACHE="off")
-    assert done.code == 4, done.stderr
-    assert f"{file}:{at + 1}:" in done.stdout + done.stderr

@@ -224,12 +224,6 @@ def test_the_generated_ops_detect_the_backend_at_import(tmp_path: Path, backend:
     assert json.loads(done.stdout) == [namespace, f"{namespace}::fwd"]
 
 
-def test_the_content_does_not_depend_on_the_backend(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    cpu, cuda = built(kernel, tmp_path, "torch-cpu"), built(kernel, tmp_path, "torch-cuda")
-    assert (cpu / "_ops.py").read_text() == (cuda / "_ops.py").read_text()
-
-
 def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     files = package_files(kernel, build_of(kernel), compiled=True)

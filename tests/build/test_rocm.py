@@ -12,14 +12,13 @@ from buildkit import copy_kernel, only_these, program, quiet, request, variant, 
 from kci.build import plan_commands
 from kci.build.native import builder
 from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, links, stub_command
-from kci.build.native.hipify import Translation, hip_path, translate, translated
+from kci.build.native.hipify import Translation, translate, translated
 from kci.build.native.units import Language, Unit
 from kci.build.request import Request
 from kci.build.toolchains import rocm
 from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.environment import Environment, isolated
 from kci.build.toolchains.rocm import Rocm, find_rocm
-from kci.build.toolchains.torch_version import read_torch_version
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
@@ -185,17 +184,6 @@ def test_a_torch_for_another_rocm_is_not_kept(
     assert not environment.root.exists()
 
 
-@pytest.mark.slow
-def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip_of_the_tests(monkeypatch, tmp_path)
-    rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
-    monkeypatch.setattr("kci.build.toolchains.environment.is_reachable", lambda _url: True)
-    environment = isolated(tmp_path, "2.13", "rocm7.2")
-    environment.ensure(environment.python, quiet)
-    found = read_torch_version(environment.torch)
-    assert (found.rocm, found.built_for) == ("7.2", "ROCm 7.2")
-
-
 # --- commands ---
 
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=Path("/env/torch"), ninja=Path("/env/ninja"), root=None)
@@ -308,19 +296,6 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
 # --- what is translated ---
 
 
-@pytest.mark.parametrize(
-    ("entry", "made"),
-    [
-        ("csrc/a.cu", "csrc/a.hip"),
-        ("csrc/cuda/a.cu", "csrc/hip/a.hip"),
-        ("cuda/deep/CUDA_a_cuda.cu", "hip/deep/HIP_a_hip.hip"),
-        ("a.b.cu", "a.b.hip"),
-    ],
-)
-def test_the_name_of_a_translation(entry: str, made: str) -> None:
-    assert hip_path(entry) == made
-
-
 def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> None:
     (moved, stayed), _ = translated([unit("csrc/cuda/a.cu", "gfx90a"), unit("csrc/a.cu", "gfx90a")])
     assert moved.include == (PurePosixPath("inc"), PurePosixPath("csrc/cuda"))
@@ -375,12 +350,6 @@ def test_unsupported_calls_stop_the_build_and_are_listed(tmp_path: Path) -> None
     assert not (tmp_path / "work/hip").exists()
 
 
-def test_no_unsupported_calls_are_no_reason_to_stop(tmp_path: Path) -> None:
-    body = 'print("Total number of unsupported CUDA function calls: 0\\n\\n")'
-    translate(translation(tmp_path, body), quiet)
-    assert (tmp_path / "work/hip/a.hip").read_text() == "int a;\n"
-
-
 @pytest.mark.parametrize("top", [1, 2, 0])
 def test_a_translation_has_the_name_and_the_lines_of_its_source(tmp_path: Path, top: int) -> None:
     """hipify puts a comment on top, and for code for devices an include."""
@@ -405,14 +374,6 @@ def test_a_hint_is_about_what_hipify_said(tmp_path: Path, said: str, hint: str) 
         translate(translation(tmp_path, f"raise SystemExit({said!r})"), quiet)
     assert hint in caught.value.hint
     assert bool(hint) == bool(caught.value.hint)
-
-
-@pytest.mark.parametrize("body", ['raise ValueError("no kernel end found")', 'raise SystemExit("no kernel end found")'])
-def test_a_hipify_that_fails_is_quoted_without_a_traceback(tmp_path: Path, body: str) -> None:
-    with pytest.raises(BuildFailedError, match="hipify failed") as caught:
-        translate(translation(tmp_path, body), quiet)
-    assert "no kernel end found" in caught.value.message
-    assert "Traceback" not in caught.value.message
 
 
 def test_a_kernel_cannot_bring_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from buildkit import (
     CPU,
     DATA,
     STABLE_CPU,
-    STABLE_CUDA,
     build_of,
     quiet,
     request,
@@ -28,7 +27,6 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
 ]
-NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 MORE = 3
 
 
@@ -90,7 +88,6 @@ def module(what: Request) -> bytes:
         (DATA / "bare", STABLE_CPU),
         (DATA / "plus-one", CPU),
         (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
-        pytest.param(DATA / "bare", STABLE_CUDA, marks=NVCC),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
@@ -101,7 +98,7 @@ def test_the_bytes_of_parts_are_those_of_a_whole_build(kernel: Path, name: str, 
     count = whole.objects.made
     assert (whole.objects.found, count) == (0, count)
     many = name == STABLE_CPU or bool(os.environ.get("KCI_MANY"))
-    if many or name == STABLE_CUDA:
+    if many:
         assert machines.build()[1] == expected, "a second whole build"
     for parts in (2, 5, count) if many else (2,):
         packs = tmp_path / f"packs-{parts}"
@@ -124,30 +121,6 @@ def test_a_link_compiles_what_is_missing_and_says_so(tmp_path: Path) -> None:
     built, binary = machines.build(link=True, objects_from=(tmp_path / "2.tar",))
     assert built.objects is not None
     assert (built.objects.found, built.objects.made, binary) == (2, 3, expected)
-
-
-def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of `kci build --help`, each on a machine of its own."""
-    for place in ("whole", "1", "2", "link"):
-        machine = tmp_path / place
-        machine.mkdir()
-        monkeypatch.setenv("KCI_CACHE", str(warm_cache(machine)))
-        kernel = checkout(DATA / "bare", machine, len(place))
-        words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4"]
-        if place in "12":
-            done = kci(*words, "--part", f"{place}/2", "--pack", tmp_path)
-            assert done.stdout.strip() == str(tmp_path / f"objects.bare.{STABLE_CPU}.part{place}of2.tar.zst")
-            assert not (kernel / "build").exists()
-        elif place == "link":
-            done = kci(*words, "--link", "--objects-from", tmp_path, "--objects-to", tmp_path / "all.tar")
-            assert "5 of 5 objects are as they were" in done.stderr
-            assert (tmp_path / "all.tar").is_file()
-            assert not list(machine.glob("cache/work/*/*/ccache"))
-        else:
-            done = kci(*words)
-        assert done.code == 0, done.stderr
-    whole, linked = (next((tmp_path / place).glob("*/build/*/*.so")) for place in ("whole", "link"))
-    assert whole.read_bytes() == linked.read_bytes()
 
 
 def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import random
@@ -14,61 +13,27 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import STABLE_CPU, program, warm_cache, write_tree
 from kci.errors import UNFINISHED, UnfinishedBuildError
+from split_kernel import VARIANT, SplitKernel, marks, sources
 
 OBJECTS, JOBS = 24, 2
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "4"))
 NAMES = [f"part{number:02d}" for number in range(OBJECTS)]
-BUILD = f"""
-    [general]
-    name = "many"
-    version = 1
-    edition = 5
-    license = "MIT"
-    backends = ["cpu"]
-
-    [torch]
-    src = [{", ".join(f'"csrc/{name}.cpp"' for name in NAMES)}]
-    stable-abi = "2.11"
-
-    [kernel.cpu]
-    backend = "cpu"
-    src = ["csrc/last.cpp"]
-    depends = ["torch"]
-"""
 # a second of g++
 SOURCE = "#include <regex>\nbool {name}(const std::regex &one) {{ return one.mark_count(); }}\n"
 
-LAST = 'extern "C" __attribute__((visibility("default"))) void *PyInit__many_cpu_1a2b3c4() { return nullptr; }\n'
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the native builder works on Linux"),
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64"),
-]
+pytestmark = marks
 
 
-class Case:
-    """A kernel of many sources, and a compiler that notes each object that it has made."""
+class Case(SplitKernel):
+    """A kernel of many sources, and its builds in processes of their own."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        files = {f"csrc/{name}.cpp": SOURCE.format(name=name) for name in NAMES}
-        self.kernel = write_tree(
-            place / "kernel",
-            {"build.toml": BUILD, "torch-ext/many/__init__.py": "", "csrc/last.cpp": LAST, **files},
-        )
-        self.cache = warm_cache(place)
-        self.notes = place / "made.txt"
-        self.notes.touch()
-        (place / "bin").mkdir()
-        noted = f'case "$made" in obj/[0-9]*) echo "$made" >> {self.notes} ;; esac'
-        find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
-        compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
-        monkeypatch.setenv("CXX", str(compiler))
+        super().__init__(place, sources(NAMES, SOURCE), wait=":")
+        monkeypatch.setenv("CXX", str(self.compiler))
         monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
         self.command = [
-            sys.executable, "-m", "kci", "build", str(self.kernel), f"--variant={STABLE_CPU}", f"--jobs={JOBS}",
+            sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",
             f"--cache={self.cache}", f"--output={place / 'out'}", "--unique-id=1a2b3c4",
         ]  # fmt: skip
 
@@ -86,10 +51,6 @@ class Case:
                     process.send_signal(how)
                     how = 0
         return process.returncode, "".join(said)
-
-    def made(self) -> collections.Counter[str]:
-        """How often each object was compiled."""
-        return collections.Counter(self.notes.read_text().split())
 
 
 @pytest.mark.slow
@@ -128,14 +89,14 @@ def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatc
     case = Case(tmp_path, monkeypatch)
     code, said = case.build("--stop-after=0.03")
     assert code == UnfinishedBuildError.exit_code
-    found = re.search(rf"error: {STABLE_CPU} is not finished: (\d+) of {OBJECTS + 1} objects are done", said)
+    found = re.search(rf"error: {VARIANT} is not finished: (\d+) of {OBJECTS + 1} objects are done", said)
     assert found is not None, said
     done = int(found[1])
     assert ("goes on where this one ended" in said) is (done > 0)
     assert 0 <= done <= OBJECTS
-    assert not (tmp_path / "out" / STABLE_CPU).exists()
+    assert not (tmp_path / "out" / VARIANT).exists()
     for name in NAMES[4:]:
-        (case.kernel / "csrc" / f"{name}.cpp").write_text(f"int {name};\n")
+        (case.directory / "csrc" / f"{name}.cpp").write_text(f"int {name};\n")
     code, said = case.build()
     assert code == 0, said
     again = [output for output, times in case.made().items() if times > 1]

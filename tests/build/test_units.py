@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import build_of, copy_kernel, quiet, request, write_tree
+from buildkit import quiet, request, write_tree
 from kci.build.kernel_files import inside, source_file
 from kci.build.native.units import Language, collect
 from kci.build.request import BuildOptions, Request
 from kci.config.reader import parse_kernel
 from kci.config.values import Depend
-from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError, UsageError
+from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.selection import select
 
@@ -108,7 +108,6 @@ depends = ["torch"]
 src = ["csrc/host.cpp"]
 """
 FILES = ("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh", "csrc/host.cpp", "csrc/late.cu")
-PACKAGE = "torch-ext/many/__init__.py"
 
 
 @pytest.mark.rule("KCI502", "KCI506", "KCI508", triggers=False)
@@ -209,25 +208,6 @@ def test_a_variant_with_every_component_left_out_is_refused(tmp_path: Path) -> N
     with pytest.raises(BuildFailedError, match="no component") as caught:
         collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
     assert "cuda-minver" in caught.value.hint
-
-
-def test_the_kernels_of_these_tests_have_what_they_name(tmp_path: Path) -> None:
-    for name in ("plus-one", "twice"):
-        root = copy_kernel(name, tmp_path)
-        for backend in ("cpu", "cuda"):
-            if build_of(root).components(backend):
-                compute = "cu130" if backend == "cuda" else backend
-                try:
-                    collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
-                except KciError as error:
-                    pytest.fail(f"{name} {backend}: {error.message}")
-
-
-@pytest.mark.rule("KCI508", triggers=True)
-def test_an_arch_that_nvcc_would_stop_at_is_named_before_it_runs(tmp_path: Path) -> None:
-    root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["8.0", "8.7x"]'), "a.cu")
-    with pytest.raises(FindingsError, match=r"kernel\.one lists 8\.7x, which CUDA 13\.0 does not support"):
-        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
 
 
 def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from buildkit import program
 from forked import fork_server
 from kci.cli import main
 
@@ -52,10 +49,3 @@ def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: 
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)
-
-
-def kci_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this kci a program, for shells and editors."""
-    folder.mkdir()
-    program(folder, "kci", f'exec {shlex.quote(sys.executable)} -m kci "$@"')
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -156,12 +156,6 @@ def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
 
 
 @pytest.mark.usefixtures("november")
-def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
-    answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
-    assert answer["catalog"] == {"name": "2026-11-23+kci.toml", "as_of": "2026-11-23"}
-
-
-@pytest.mark.usefixtures("november")
 def test_catalog_commands(monorepo: Path) -> None:
     (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
     bad = kci("catalog", "show", "bad.toml")
@@ -186,17 +180,6 @@ def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments:
     answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
     assert len(answers) == 1
     assert answers.pop().code == 0
-
-
-def test_an_older_edition_has_the_variants_and_archs_of_its_day(monorepo: Path) -> None:
-    """Who stays with the table of August gets what the reference of August builds, archs included."""
-
-    def archs(*more: str) -> set[str]:
-        answer = json.loads(kci("matrix", "kernels/one", "--format", "json", "--backend", "cuda", *more).stdout)
-        return {arch for variant in answer["kernels"][0]["variants"] for arch in variant["archs"]}
-
-    assert "10.3" in archs()
-    assert "10.3" not in archs("--catalog", "2026-08-20")
 
 
 def test_the_pr_tier_takes_a_row_that_users_get_before_a_newer_one(tmp_path: Path) -> None:

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import Result, kci
-from config.mistakes import FILES, KERNEL, MISTAKES, WRONG
-from conftest import ROOT
-
-PAGE = ROOT / "tests" / "golden" / "wrong.txt"
+from config.mistakes import FILES, KERNEL, WRONG
 
 
 def checked(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Result:
@@ -22,16 +19,6 @@ def checked(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Result:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     return kci("check", "--color", "never")
-
-
-def test_the_page_of_what_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    parts = [f"# {name}\n{checked(tmp_path, text, monkeypatch).stderr}" for name, text in WRONG.items()]
-    page = "\n".join(parts)
-    if request.config.getoption("--update-golden"):
-        PAGE.write_text(page, encoding="utf-8")
-    assert page == PAGE.read_text(encoding="utf-8")
 
 
 def test_without_a_mistake_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +35,3 @@ def test_every_mistake_is_said_once_with_its_place_and_what_to_do(
     assert heads, said
     assert len(heads) == len(set(heads)), said
     assert "hint: " in said
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(MISTAKES) + len(WRONG) >= 60

@@ -46,20 +46,6 @@ def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 
 
-def test_advice_that_is_followed_works() -> None:
-    hint = kci("plan", RELU, "--max-jobs", "6").stderr.partition("this would fit: ")[2]
-    option = hint.partition(" (")[0].split()
-    assert kci("plan", RELU, "--max-jobs", "6", *option).code == 0
-
-
-def test_groups_are_fewer_jobs() -> None:
-    count = {
-        group: len(json.loads(kci("plan", RELU, "--group", group, "--format", "json").stdout)["legs"])
-        for group in ("variant", "image", "backend")
-    }
-    assert count["variant"] > count["image"] > count["backend"]
-
-
 def test_shards_are_printed_one_by_one() -> None:
     whole = json.loads(kci("plan", RELU, "--format", "github", "--shards", "1").stdout)["include"]
     parts = [
@@ -106,13 +92,6 @@ def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path)
     plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*", "--format", "json").stdout)
     assert plan["legs"] == []
     assert plan["has_work"] is False
-
-
-def test_affected_by_a_catalog_file(repository: Path) -> None:
-    shutil.copy(ROOT / "src/kci/matrix/catalog/data/editions/2026-08-20.toml", repository / "rows.toml")
-    done = kci("plan", repository, "--affected", "HEAD", "--catalog", repository / "rows.toml", "--format", "json")
-    plan = json.loads(done.stdout)
-    assert {leg["kernel"] for leg in plan["legs"]} == {"norm", "pyonly"}, "at the base nothing could be planned with it"
 
 
 @pytest.mark.parametrize(
@@ -167,17 +146,6 @@ def test_what_is_declared_outside_of_the_kernel_touches_it(repository: Path) -> 
     declared = [item for item in plan["affected"] if item["path"] == "common/scale.h"]
     assert [item["kernel"] for item in declared] == ["norm"]
     assert "declared in kci.toml" in declared[0]["reason"]
-
-
-def test_affected_needs_its_base(repository: Path) -> None:
-    done = kci("plan", repository, "--affected", "nowhere")
-    assert (done.code, done.stdout) == (1, "")
-    assert "error[KCI312]" in done.stderr
-    assert "fetch-depth" in done.stderr
-
-
-def test_nothing_affected_is_no_work(repository: Path) -> None:
-    assert kci("plan", repository, "--affected", "HEAD", "--format", "github").stdout == '{"include":[]}\n'
 
 
 def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:

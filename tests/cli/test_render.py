@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from cli.runner import kci, kci_process
+from cli.runner import kci
 from conftest import add_package, load_script, read_yaml
 from kci.version import __version__
 from kci.workflows import pins
@@ -128,18 +127,6 @@ def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: 
     assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
 
 
-def test_the_newest_of_two_pins_goes_into_every_file(repository: Path) -> None:
-    kci("render")
-    file = repository / RELEASE
-    text = file.read_text()
-    at = text.index("actions/checkout@") + len("actions/checkout@")
-    end = text.index("\n", at)
-    file.write_text(text[:at] + "d" * 40 + " # v99.0.0" + text[end:])
-    assert kci("render").code == 0
-    for path in (RELEASE, COMPAT):
-        assert set(re.findall(r"actions/checkout@(\w+)", (repository / path).read_text())) == {"d" * 40}
-
-
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     file = repository / RELEASE
     file.parent.mkdir(parents=True)
@@ -198,14 +185,6 @@ def test_hostile_directory_name(repository: Path) -> None:
     assert not (repository / ".github").exists()
 
 
-def test_no_traceback_in_a_process_of_its_own(repository: Path) -> None:
-    (repository / "kernels" / "some" / "build.toml").write_text("[general\n")
-    found = kci_process("render", cwd=repository)
-    assert found.code == 1
-    assert "Traceback" not in found.stderr
-    assert found.stdout == ""
-
-
 def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) -> None:
     kci("render")
     file = repository / RELEASE
@@ -254,21 +233,6 @@ def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: 
         subprocess.run([*git, "symbolic-ref", f"{ref}/HEAD", f"{ref}/trunk"], check=True)
     assert kci("render").code == 0
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
-
-
-def test_a_pin_that_was_moved_back_is_brought_forward(repository: Path) -> None:
-    move_checkout(repository, "v1.0.0")
-    found = kci("render", "--check")
-    assert (found.code, found.stderr) == (0, "")
-    assert kci("render").stdout == f"{COMPAT}: written\n{RELEASE}: written\n"
-
-
-def move_checkout(repository: Path, version: str) -> None:
-    kci("render")
-    for path in (RELEASE, COMPAT):
-        text = (repository / path).read_text()
-        moved = re.sub(r"actions/checkout@\S+ # \S+", f"actions/checkout@{'d' * 40} # {version}", text)
-        (repository / path).write_text(moved)
 
 
 def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
-from kci import cli
 from kci.build.toolchains.downloads import TransferLine
 from kci.cli import Options, _output, _run_display
 from kci.cli._output import Layout, cut_apart, lines_of, middle
@@ -108,26 +107,6 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     code, seen = started.end()
     os.close(may_end)
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
-
-
-def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = []
-    display = _run_display.RunDisplay([], Options())
-    monkeypatch.setattr(display, "live", SimpleNamespace(stop=lambda: stopped.append(True)))
-    monkeypatch.setattr(cli, "at_interrupt", [display.stop])
-    monkeypatch.setattr(_run_display, "at_interrupt", cli.at_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        cli._interrupted(2, None)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    assert stopped == [True]
-    assert cli.at_interrupt == []
-
-
-def test_nothing_moves_where_the_terminal_only_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setenv("TERM", "dumb")
-    with _run_display.LiveTable(Options(), 1) as display:
-        assert display.live is None
 
 
 def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

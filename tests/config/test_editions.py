@@ -77,10 +77,6 @@ def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
     assert kernel(f"{GENERAL}edition = 5\n{text}\n")
 
 
-def test_edition_4_has_source_and_noarch() -> None:
-    assert kernel(GENERAL + 'source = "https://h/x"\n[torch-noarch]\n').edition == 4
-
-
 @pytest.mark.parametrize(
     ("lacking", "framework"),
     [

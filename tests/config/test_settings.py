@@ -16,8 +16,8 @@ from kci.config.discovery import FoundSettings, find_root, find_settings, settin
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
-from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
-from kci.config.values import SYSTEMS, Backend
+from kci.config.settings import Settings, System
+from kci.config.values import Backend
 from kci.errors import FindingsError, UsageError
 from kci.plan.settings_lints import lint_settings
 from planning import parse_settings
@@ -173,12 +173,6 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     assert list(validator.iter_errors(tomllib.loads(EXAMPLE[1]))) == []
     for wrong in ("catalogue = 1", "[runners.cdua]", "limits = 1", "[tiers.x]\nbase = 'y'", "[runners.cuda.linux]"):
         assert list(validator.iter_errors(tomllib.loads(wrong))), wrong
-
-
-def test_tables_by_system_and_backend_have_a_key_for_each() -> None:
-    assert set(Machines.__struct_encode_fields__) == set(SYSTEMS)
-    assert set(ImageBySystem.__struct_encode_fields__) - {"disk-gb"} <= set(SYSTEMS)
-    assert set(MachinesByBackend.__struct_encode_fields__) >= set(map(str, Backend))
 
 
 # --- where it is found ------------------------------------------------------------------------------------------------

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from config.mistakes import HEAD, MISTAKES
-from conftest import ROOT
 from kci.config.document import parse_document
-from kci.diagnostics import Diagnostic, render_text
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-
-PAGE = ROOT / "tests" / "golden" / "mistakes.txt"
 
 
 def said(text: str) -> Diagnostic:
@@ -18,21 +15,6 @@ def said(text: str) -> Diagnostic:
         parse_document(text.encode(), "build.toml")
     (found,) = caught.value.diagnostics
     return found
-
-
-def page() -> str:
-    parts = []
-    for name, text in MISTAKES.items():
-        lines = text.split("\n")
-        parts.append(f"# {name}\n{render_text(said(text), lambda _path, lines=lines: lines)}\n")  # type: ignore[misc]
-    return "\n".join(parts)
-
-
-def test_the_page_of_mistakes(request: pytest.FixtureRequest) -> None:
-    """The page is read by people: see that each message helps before it is updated with --update-golden."""
-    if request.config.getoption("--update-golden"):
-        PAGE.write_text(page(), encoding="utf-8")
-    assert page() == PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.rule("KCI004", triggers=True)

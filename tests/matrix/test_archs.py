@@ -6,7 +6,7 @@ import pytest
 
 from conftest import kernel, torch_kernel
 from kci.config.values import Version
-from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
+from kci.matrix.archs import component_archs, intersect_capabilities, variant_archs
 from kci.matrix.catalog.arch_tables import arch_tables
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.lints import lint_matrix
@@ -83,10 +83,6 @@ def test_the_day_of_the_edition_says_how_lists_are_intersected(
 def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: str) -> None:
     default = arch_tables().cuda_default(Version.parse(toolkit))
     assert (default[0], default[-1]) == (first, last)
-
-
-def test_numbers_sort_as_numbers() -> None:
-    assert sorted(["10.0", "9.0a", "9.0", "12.0"], key=natural) == ["9.0", "9.0a", "10.0", "12.0"]
 
 
 def test_the_metadata_order_is_textual_and_a_union_over_components() -> None:
@@ -173,8 +169,3 @@ def test_noarch_lists_are_copied_verbatim_and_only_for_their_backend() -> None:
     assert variant_archs(built, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
     assert variant_archs(built, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
     assert variant_archs(built, Kind.NOARCH, "cpu", None) is None
-
-
-def test_backends_without_archs_have_none() -> None:
-    built = torch_kernel(["cpu"]).build
-    assert variant_archs(built, Kind.FULL, "cpu", None) is None

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kci.config.values import SYSTEMS, Version
+from kci.config.values import Version
 from kci.matrix.catalog.loading import editions, load_catalog
-from kci.matrix.variants import Kind, VariantName, digits, parse_variant_name, variant_name
+from kci.matrix.variants import Kind, VariantName, parse_variant_name, variant_name
 
 
 def version(text: str) -> Version:
     return Version.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "run_together"),
-    [("2.9", "29"), ("2.10", "210"), ("13.0", "130"), ("13", "130"), ("2025.3.2", "20253"), ("2026.0.0", "20260")],
-)
-def test_major_and_minor_run_together(text: str, run_together: str) -> None:
-    assert digits(version(text)) == run_together
 
 
 @pytest.mark.parametrize(
@@ -73,12 +65,6 @@ def test_names_of_old_trees_are_still_read(name: str, parsed: VariantName) -> No
 def test_what_is_no_variant_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="not a variant name"):
         parse_variant_name(name)
-
-
-def test_cxx11_is_there_exactly_on_linux() -> None:
-    for system in SYSTEMS:
-        name = variant_name(Kind.FULL, "cpu", system, version("2.13"), None)
-        assert ("-cxx11-" in name) == system.endswith("-linux")
 
 
 def test_a_versioned_backend_needs_a_version() -> None:

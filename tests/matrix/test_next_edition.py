@@ -128,28 +128,12 @@ def test_a_tvm_ffi_outlives_the_row_that_had_it_or_its_end_is_told(tmp_path: Pat
     assert all(f"# {line}" in made.text for line in told)
 
 
-def test_a_nightly_is_outside_of_the_range_and_a_release_candidate_no_release(tmp_path: Path, current: Catalog) -> None:
-    made = proposed(tmp_path, current, [*RELEASES, *NIGHTLY, *wheels("2.15.0rc1", "cpu", "cu134")])
-    assert {torch for torch, *_ in bundled(made)} == {"2.13", "2.14"}
-    outside = {(row.torch.minor_text, str(row.backend)) for row in made.rows if not row.bundled}
-    assert outside >= {("2.15", "cuda"), ("2.16", "cuda"), ("2.16", "rocm")}
-
-
 def test_the_table_says_which_toolkits_users_get(tmp_path: Path, current: Catalog) -> None:
     names = [variant_name(Kind.FULL, "cuda", "x86_64-linux", torch, (13, 0)) for torch in ((2, 14), (2, 15))]
     table = tmp_path / "build-variants.json"
     table.write_text(json.dumps({"x86_64-linux": {"cuda": names}}))
     made = proposed(tmp_path, current, NEW, table)
     assert bundled(made) == {(torch, "cuda", "13.0", "x86_64-linux") for torch in ("2.14", "2.15")}
-
-
-def test_a_release_that_the_table_does_not_have_yet_is_outside_of_the_range(tmp_path: Path, current: Catalog) -> None:
-    names = [variant_name(Kind.FULL, "cuda", "x86_64-linux", torch, (13, 0)) for torch in ((2, 13), (2, 14))]
-    table = tmp_path / "build-variants.json"
-    table.write_text(json.dumps({"x86_64-linux": {"cuda": names}}))
-    made = proposed(tmp_path, current, NEW, table)
-    assert {torch for torch, *_ in bundled(made)} == {"2.13", "2.14"}
-    assert ("2.15", False) in {(row.torch.minor_text, row.bundled) for row in made.rows}
 
 
 @pytest.mark.parametrize(
@@ -227,24 +211,6 @@ def test_without_its_metadata_a_wheel_is_for_no_cuda_that_is_known(tmp_path: Pat
     assert any("cuda 13.2" in line for line in made.unknown)
 
 
-def test_the_edition_of_november_is_what_pypi_and_the_table_of_september_lead_to(
-    tmp_path: Path, current: Catalog
-) -> None:
-    (tmp_path / "table.json").write_text(json.dumps(publish(current)))
-    made = propose(current, pypi_page(tmp_path), tmp_path / "table.json")
-    shipped = load_catalog("2026-11-23")
-    assert {(*row[:4], row.bundled, row.tvm_ffi) for row in made.rows} == {
-        (*row.key, row.bundled, row.tvm_ffi) for row in shipped.rows
-    }
-
-
-def test_metadata_without_a_toolkit_are_those_of_a_build_for_the_cpu() -> None:
-    old = 'Requires-Dist: nvidia-cuda-runtime-cu12==12.8.90; platform_machine == "x86_64"\n'
-    assert next_edition.built_for(f"Name: torch\n{old}".encode()) == (Backend.CUDA, Version.parse("12.8"))
-    assert next_edition.built_for(b"Name: torch\nRequires-Dist: filelock\n") == (Backend.CPU, None)
-    assert next_edition.built_for(b"Name: torch\nRequires-Dist: cuda-toolkit==?; \x00\n\xff") == (Backend.CPU, None)
-
-
 def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -309,18 +275,6 @@ def test_an_edition_made_from_its_table_has_its_bundled_rows(name: str) -> None:
     original = load_catalog(name)
     made = read(imported(publish(original)))
     assert sorted(row.key for row in made.rows) == sorted(row.key for row in original.rows if row.bundled)
-
-
-def test_without_what_is_known_a_version_is_as_short_as_in_the_name() -> None:
-    table = {"x86_64-linux": {"xpu": ["torch212-cxx11-xpu20253-x86_64-linux"]}}
-    assert read(imported(table, known=[])).rows[0].compute == (2025, 3)
-    assert read(imported(table)).rows[0].compute == (2025, 3, 2)
-
-
-def test_rows_that_differ_in_version_and_system_only_are_one_table() -> None:
-    text = imported(publish(load_catalog("2026-11-23")))
-    assert text.count("[[row]]") == 10
-    assert 'compute = ["12.6", "13.0", "13.2"]\nsystems = ["x86_64-linux", "aarch64-linux"]' in text
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ STABLE = st.one_of(
 )
 TORCHES = [Version.parse(text) for text in ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14")]
 CUDAS = [Version.parse(text) for text in ("12.4", "12.6", "12.8", "13.0", "13.2", "13.4")]
-ROCMS = [Version.parse(text) for text in ("7.1", "7.14")]
 
 
 @st.composite

@@ -68,10 +68,6 @@ def built_in(now: KernelEnd, image: str) -> KernelEnd:
     return KernelEnd(now.kernel, now.prints, dict.fromkeys(now.toolchains, image))
 
 
-def decided(changed: list[str], catalog: Catalog, settings: dict[str, tuple[str, ...]] | None = None) -> list[Touch]:
-    return affected(changed, views(changed, {}, catalog), settings)
-
-
 def read_case(name: str) -> tuple[list[str], dict[str, str | None]]:
     changed, then = [], {}
     for line in (FIXTURES / f"{name}.in").read_text().splitlines():
@@ -111,25 +107,10 @@ def test_a_change_touches_what_the_fixture_says(case: str, catalog: Catalog) -> 
         assert told == view.moved, "every variant that moved is named, and with a file"
 
 
-def test_there_are_fixtures() -> None:
-    assert len(CASES) > 15
-
-
-def test_one_cuda_file_touches_no_cpu_variant(catalog: Catalog) -> None:
-    touched = [name for item in decided(["norm/csrc/cuda/hopper.cu"], catalog) for name in item.touches]
-    assert touched
-    assert all("-cu13" in name for name in touched), "the component needs CUDA 13, so CUDA 12.6 is not touched either"
-
-
 def test_the_order_of_files_does_not_matter(catalog: Catalog) -> None:
     files = ["norm/csrc/shared.h", "pyonly/build.toml", "README.md", "norm/README.md"]
     known = views(files, {}, catalog)
     assert affected(files, known) == affected(files[::-1], known) == affected(files * 2, known)
-
-
-def test_every_changed_file_gets_a_decision(catalog: Catalog) -> None:
-    files = ["a", "norm/b", "pyonly/c/d", "norm", "normal/x"]
-    assert {item.path for item in decided(files, catalog)} == set(files)
 
 
 def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:

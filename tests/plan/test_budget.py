@@ -43,13 +43,6 @@ def test_money_of_several_currencies_is_not_mixed() -> None:
     assert made.costs == {"EUR": 20.0, "USD": 10.0}
 
 
-def test_the_largest_contributor_comes_first() -> None:
-    legs = [leg("a", "small"), leg("b", "large", minutes=300), leg("c", "large", minutes=300)]
-    assert [(part.kernel, part.legs, part.minutes) for part in estimate(legs).parts] == [
-        ("large", 2, 600), ("small", 1, 5),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("minutes", "pool", "expected"),
     [
@@ -63,11 +56,6 @@ def test_the_largest_contributor_comes_first() -> None:
 )
 def test_waves_and_time_on_the_clock(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     assert simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]) == expected
-
-
-def test_pools_work_side_by_side() -> None:
-    legs = [leg(f"a{n}", minutes=10, pool=OWN) for n in range(4)] + [leg("b", minutes=15)]
-    assert simulate(legs) == (2, 20)
 
 
 @settings(max_examples=many(100))
@@ -172,7 +160,6 @@ def test_pools_and_the_longest_job() -> None:
 # --- recorded durations ---
 
 CU130 = "torch213-cxx11-cu130-x86_64-linux"
-CU126 = "torch213-cxx11-cu126-x86_64-linux"
 
 
 def test_a_recorded_duration_is_the_median_in_whole_minutes() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.plan.github_limits import MAX_JOBS, MAX_OUTPUT_UNITS, caller_count, check_callers, run_jobs, work_of
+from kci.plan.github_limits import MAX_JOBS, MAX_OUTPUT_UNITS, check_callers, run_jobs, work_of
 from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
 from kci.plan.runner_pools import Pool
 from planning import leg, plan
@@ -122,12 +122,3 @@ def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
     long = "x" * (MAX_OUTPUT_UNITS // 200)
     legs = [leg(f"v{number}", image=long) for number in range(210)]
     assert [item.rule for item in check_callers(with_kernels(legs), 1)] == ["KCI306"]
-
-
-@pytest.mark.rule("KCI307", triggers=True)
-def test_artifacts_of_one_name() -> None:
-    assert [item.rule for item in check_callers(with_kernels([leg("a"), leg("a")]), 1)] == ["KCI307"]
-
-
-def test_callers_grow_with_the_kernels() -> None:
-    assert [caller_count(number) for number in (0, 1, 52, 200, 201, 300, 401)] == [1, 1, 1, 1, 2, 2, 3]

@@ -16,7 +16,7 @@ from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Kind
 from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Leg, Plan, RunnerGroup, Shard, as_json, assign, shards
+from kci.plan.plan import Leg, Plan, Shard, as_json, assign, shards
 from planning import leg, plan
 
 
@@ -101,13 +101,6 @@ def test_artifacts_of_one_name_are_refused() -> None:
     assert "too long" in check_limits(plan([long], shards=(Shard(0, 1, None),)))[0].message
 
 
-def test_names_of_a_real_plan_are_ones_that_github_takes(catalog: Catalog) -> None:
-    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
-    for grouping in Grouping:
-        for item in make_plan(matrix, None, PlanOptions(grouping=grouping)).legs:
-            assert not set(item.artifact) & set('":<>|*?\r\n\\/')
-
-
 def test_limits_are_handed_over_only_where_there_are_some() -> None:
     entry = json.loads(github_matrix(sharded([leg(max_jobs=3)])))["include"][0]
     assert entry["max_jobs"] == 3
@@ -139,14 +132,3 @@ def test_github_reads_the_same_legs(catalog: Catalog, grouping: str) -> None:
     assert read("fromJSON(needs.plan.outputs.matrix).include[0].timeout > 0", text) is True
     runner = read("toJSON(fromJSON(needs.plan.outputs.matrix).include[0].runner)", text)
     assert json.loads(str(runner)) == list(made.legs[0].runner)  # type: ignore[arg-type]
-
-
-@pytest.mark.network
-def test_github_reads_a_runner_group() -> None:
-    text = github_matrix(sharded([leg(runner=RunnerGroup("large", ("x64",)))]))
-    assert read("fromJSON(needs.plan.outputs.matrix).include[0].runner.group", text) == "large"
-
-
-@pytest.mark.network
-def test_github_sees_that_an_empty_plan_is_empty() -> None:
-    assert read("fromJSON(needs.plan.outputs.matrix)", github_matrix(sharded([]))) == {"include": []}

@@ -9,15 +9,13 @@ import pytest
 from conftest import kernel, torch_kernel
 from kci.config.document import parse_document
 from kci.config.settings import Nix, Settings
-from kci.config.values import Grouping, Tier
+from kci.config.values import Grouping
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import apply, read_overlay
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan import github_limits
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import as_json
 from kci.plan.runner_pools import runners_from
 
 NOARCH = """
@@ -116,16 +114,6 @@ def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
     assert [item.rule for item in caught.value.diagnostics] == ["KCI304"]
 
 
-def test_the_github_form_is_the_legs(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([torch_kernel(["cpu"])], catalog, Tier.PR))
-    text = github_matrix(plan)
-    assert "\n" not in text
-    assert [entry["variant"] for entry in json.loads(text)["include"]] == [leg.variant for leg in plan.legs]
-    empty = make_plan(compute_matrix([torch_kernel(["cpu"], torch='minver = "9.0"')], catalog))
-    assert json.loads(github_matrix(empty)) == {"include": []}
-    assert as_json(plan)["schema"] == 1
-
-
 @pytest.mark.rule("KCI304", triggers=False)
 @pytest.mark.rule("KCI305", triggers=True)
 def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
@@ -137,18 +125,6 @@ def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
         github_matrix(make_plan(compute_matrix(many, catalog)))
     assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
     assert len(json.loads(github_matrix(make_plan(compute_matrix(many[:256], catalog))))["include"]) == 256
-
-
-@pytest.mark.rule("KCI306", triggers=True)
-def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
-    exactly = len(github_matrix(plan))
-    monkeypatch.setattr(github_limits, "MAX_OUTPUT_UNITS", exactly)
-    github_matrix(plan)
-    monkeypatch.setattr(github_limits, "MAX_OUTPUT_UNITS", exactly - 1)
-    with pytest.raises(FindingsError) as caught:
-        github_matrix(plan)
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]
 
 
 @pytest.mark.rule("KCI303", triggers=False)

@@ -10,19 +10,13 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.plan.github_limits import check_limits
-from kci.plan.plan import MAX_MATRIX, Leg, assign, shard_count, shard_of, shards, split
+from kci.plan.plan import MAX_MATRIX, Leg, assign, shard_of, shards, split
 from kci.plan.runner_pools import Pool
 from planning import leg, plan
 
 
 def legs(count: int, start: int = 0) -> list[Leg]:
     return [leg(f"v{number}", f"k{number % 75}") for number in range(start, start + count)]
-
-
-def test_one_matrix_while_everything_fits() -> None:
-    assert shard_count(legs(256)) == 1
-    assert shard_count(legs(257)) > 1
-    assert assign([])[1] == 1
 
 
 @pytest.mark.parametrize("count", [257, 453, 1000, 2000])
@@ -91,10 +85,6 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
     mixed = shards(own + [leg(f"w{number}") for number in range(10)], 1)
     assert mixed[0].max_parallel == 12, "two at a time on self-hosted runners, and none of the others waits"
-
-
-def test_a_pool_that_is_large_enough_needs_no_limit() -> None:
-    assert shards([leg(str(n), pool=Pool("gpu", 50)) for n in range(50)], 1)[0].max_parallel is None
 
 
 @settings(max_examples=many(300))

@@ -19,7 +19,7 @@ import pytest
 from cli.runner import Result, kci
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
-from kci.publish.branch_plan import BranchChanges, read_release
+from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
 from kci.tree.kernel_id import GitState
@@ -313,12 +313,6 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(
     assert hub[REPO].files("v1")["benchmarks/benchmark.py"] == b"pass\n"
 
 
-def test_pruning_needs_the_kernel(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    done = publish(make_tree(tmp_path), "--prune")
-    assert done.code == 2
-    assert "--kernel" in done.stderr
-
-
 # --- where to ---
 
 
@@ -433,10 +427,6 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Pa
     done = publish(make_tree(tmp_path), "--kernel", str(kernel))
     assert done.code == 2
     assert "version 2" in done.stderr
-
-
-def test_no_tree(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    refused(hub, tmp_path / "nothing", 2, "there is no such directory")
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:
@@ -692,11 +682,6 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
     assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
     assert len({item.commit for item in found}) == 1
     assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1
-
-
-def test_nothing_to_do_is_empty() -> None:
-    assert BranchChanges().empty
-    assert not BranchChanges(deleted=("x",)).empty
 
 
 def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import kci, kci_process
-from kci.errors import UsageError
-from kci.scaffold.new_kernel import BACKENDS, FRAMEWORKS, NewKernel, built_backends, choose, files_of
+from cli.runner import kci
+from kci.scaffold.new_kernel import BACKENDS, FRAMEWORKS, built_backends, choose, files_of
 from planning import parse_settings
 
 KINDS = {
@@ -201,24 +200,12 @@ def test_every_backend_that_is_offered_has_files() -> None:
             assert f'backends = ["{backend}"]' in files["build.toml"]
 
 
-def test_a_library_user_is_told_of_a_framework_that_there_is_not() -> None:
-    with pytest.raises(UsageError) as caught:
-        choose("some-kernel", framework="tensorflow")
-    assert "torch" in caught.value.hint
-    assert NewKernel(name="a1", repo_id="your-name/a1").placeholder
-
-
 def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) -> None:
     result = kci("init", "k1", "-y", "--license", "my own")
     assert result.code == 0
     assert "k1/build.toml:" in result.stderr
     assert "warning[KCI141]" in result.stderr
     assert ".kci-" not in result.stderr
-
-
-def test_from_the_installed_package_the_templates_are_there(tmp_path: Path) -> None:
-    """A wheel has `templates` inside of the package; see pyproject.toml."""
-    assert kci_process("init", "k1", "-y", cwd=tmp_path).code == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,6 @@ from kci.tree import digest
 from kci.tree import merge as carry
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
-from kci.tree.top_level import SUMS_NAME, decode_sums
 from kci.tree.verify import verify
 from kci.utils import stat_cache
 from kci.utils.stat_cache import StatCache
@@ -99,14 +98,6 @@ def test_checksums_that_lie_are_not_believed(tree: Path) -> None:
     assert "0" * 64 not in sums.read_text()
 
 
-def test_any_name_that_a_variant_may_have_is_known_by_its_checksum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files: dict[str, str | bytes] = {"__init__.py": "", "a\u2028b.txt": "c"}
-    merge([make_artifact(tmp_path / "a", make_variant(tmp_path / "a", "torch-cpu", files=files))], tmp_path / "build")
-    assert len(decode_sums((tmp_path / "build" / SUMS_NAME).read_bytes())) == 4
-
-
 def test_a_record_is_of_one_tree_and_old_ones_are_forgotten(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,16 +128,6 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "c" / "b" / "f").read_text() == "1"
     assert (tmp_path / "c" / "b" / "f").stat().st_ino != (tmp_path / "a" / "b" / "f").stat().st_ino
     assert not (tmp_path / "c" / "x.pyc").exists()
-
-
-def test_copies_share_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "f").write_text("1")
-    carry.copy(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b" / "f").write_text("2")
-    assert (tmp_path / "a" / "f").read_text() == "1"
-    with pytest.raises(FindingsError, match="cannot copy"):
-        carry.copy(tmp_path / "gone", tmp_path / "x")
 
 
 def test_the_checksums_cover_the_tree(tree: Path) -> None:

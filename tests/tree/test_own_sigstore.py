@@ -16,7 +16,7 @@ from cli.runner import kci
 from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
 from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
-from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+from variants import COMMIT, CPU, STABLE, make_artifact, make_variant
 
 WORKFLOW = "acme/norm/.github/workflows/publish.yml@refs/heads/main"
 SIGNED = [f"{STABLE}/metadata.json.sigstore", f"{CPU}/metadata.json.sigstore", "kci-attestation.sigstore.json"]
@@ -103,13 +103,6 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path
         (tree.parent / "sigstore.json").write_text(other.trust_config())
     settings.write_text(f'{own}trust-config = "sigstore.json"\n')
     assert problems(tree) == ["KCI791"]
-
-
-@pytest.mark.rule("KCI792", triggers=True)
-def test_another_tree_under_the_same_signature(tree: Path, sigstore: OwnSigstore) -> None:
-    sign(tree)
-    (tree / CPU).rename(tree / CUDA)
-    assert "KCI792" in problems(tree)
 
 
 Spoiling = Callable[[str, Answer], Answer]

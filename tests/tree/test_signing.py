@@ -69,17 +69,6 @@ def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sigstore")
-def test_the_tree_of_a_kernel_directory_is_meant(tree: Path, tmp_path: Path) -> None:
-    kci("sign", tree, *OWN)
-    kernel = tmp_path / "gated-norm"
-    kernel.mkdir()
-    tree.rename(kernel / "build")
-    assert problems(kernel, *OWN) == []
-    (kernel / "build" / CPU / "new.py").write_text("")
-    assert "KCI792" in problems(kernel, *OWN)
-
-
-@pytest.mark.usefixtures("sigstore")
 def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
     kci("sign", tree, *OWN)
     done = kci("verify", tree, "--signatures")
@@ -284,16 +273,3 @@ def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
     artifact.with_name(f"{artifact.name}.sigstore.json").write_bytes(REAL.read_bytes())
     with pytest.raises(FindingsError, match="other bytes"):
         check_artifact(artifact, None, SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))
-
-
-def test_a_failure_of_sigstore_is_told_in_its_words() -> None:
-    def says() -> None:
-        raise ValueError("no token")
-
-    def says_it_in_its_cause() -> None:
-        raise RuntimeError from OSError("no network")
-
-    with pytest.raises(FindingsError, match=r"Sigstore does not sign: ValueError no token$"):
-        sigstore_bundles._asked(says)
-    with pytest.raises(FindingsError, match=r"Sigstore does not sign: RuntimeError no network$"):
-        sigstore_bundles._asked(says_it_in_its_cause)

@@ -66,15 +66,6 @@ def test_a_run_is_recorded_and_read_again(tmp_path: Path) -> None:
     assert (failure.error, failure.replay) == ("csrc/a.cu:1: error: x", "kci build")
 
 
-def test_recording_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    results = files(tmp_path / "r", result(), failed(kernel="norm"))
-    (path,) = recorded(tmp_path / "h", results)
-    before = path.read_bytes()
-    assert recorded(tmp_path / "h", results) == []
-    assert [entry.name for entry in (tmp_path / "h").iterdir()] == [path.name]
-    assert path.read_bytes() == before
-
-
 def names(legs: Iterable[str]) -> list[str]:
     return [leg.partition(" ")[0] for leg in legs]
 
@@ -121,13 +112,6 @@ def test_a_history_of_an_older_version_is_read_and_decided_about(tmp_path: Path)
     assert "1234567" not in action.title
 
 
-def test_parts_of_one_run_are_one_run(tmp_path: Path) -> None:
-    recorded(tmp_path / "h", files(tmp_path / "a", result()))
-    recorded(tmp_path / "h", files(tmp_path / "b", failed(kernel="norm")))
-    recorded(tmp_path / "h", files(tmp_path / "c", result(run=2)))
-    assert summary(tmp_path / "h") == [(1, 1, 1, 0), (2, 1, 0, 0)]
-
-
 def test_an_outage_in_a_later_attempt_replaces_nothing(tmp_path: Path) -> None:
     recorded(tmp_path / "h", files(tmp_path / "a", failed(), result(kernel="norm", outcome="outage")))
     again = [result(attempt=2, outcome="outage"), result(kernel="norm", attempt=2)]
@@ -147,11 +131,6 @@ def test_of_two_results_in_one_attempt_the_failure_counts_and_it_is_said(tmp_pat
         assert problems == []
         (run,) = gather(found)
         assert (len(run.passed), len(run.failed)) == (0, 1)
-
-
-def test_the_same_result_twice_is_one(tmp_path: Path) -> None:
-    (run,) = gather(read_results([files(tmp_path / "r", failed(), failed())])[0])
-    assert len(run.failed) == 1
 
 
 def test_an_outage_is_no_failure() -> None:

@@ -17,7 +17,7 @@ from kci.config.settings import Decisions
 from kci.watch import report_page
 from kci.watch.history import Failure, RecordedRun, append, leg_key
 from kci.watch.leg_grid import CellState, GridCell, LegGrid, Trend, grid_of
-from kci.watch.report_page import cut, file_stems, markdown_report, svg_badge, whole_page
+from kci.watch.report_page import file_stems, markdown_report, svg_badge, whole_page
 
 HOSTILE = "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
 VARIANT, SYSTEM = "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux"
@@ -72,15 +72,6 @@ def test_a_cell_says_since_when_a_leg_fails_and_what_was_new_then() -> None:
     assert cell.failure.excerpt == "one\nerror: x"
 
 
-def test_a_failure_without_a_change_is_said_to_come_from_elsewhere() -> None:
-    assert only(grid(run(1, {key(): "pass"}), run(2, {key(): "e"}))).changed.startswith("neither commit nor catalog")
-
-
-def test_a_repair_is_a_trend_to_the_better() -> None:
-    cell = only(grid(run(1, {key(): "error"}), run(2, {key(): "pass"})))
-    assert (cell.state, cell.trend, cell.failure) == (CellState.PASSES, Trend.BETTER, None)
-
-
 @pytest.mark.parametrize(
     ("recent", "trend"),
     [
@@ -103,11 +94,6 @@ def test_an_outage_keeps_the_last_known_state() -> None:
     cell = only(grid(*runs))
     assert (cell.state, cell.recent, cell.runs) == (CellState.PASSES, "pu-", 1)
     assert "latest known result is of run 1" in whole_page(grid(*runs), "t")
-
-
-def test_a_leg_without_a_known_result_is_unknown() -> None:
-    cell = only(grid(run(1, {key(): "unknown"})))
-    assert (cell.state, cell.since, cell.days) == (CellState.UNKNOWN, None, None)
 
 
 def test_a_flaky_leg_is_told_as_one() -> None:
@@ -136,13 +122,6 @@ def test_kernels_that_fail_come_first_and_numbers_in_names_count() -> None:
     names = {"kernel-10": "pass", "kernel-2": "pass", "a": "unknown", "z-10": "error: x", "z-9": "error: y"}
     made = grid(run(1, {key(name): what for name, what in names.items()}))
     assert [kernel.kernel for kernel in made.kernels] == ["z-9", "z-10", "a", "kernel-2", "kernel-10"]
-
-
-def test_columns_are_sorted_by_version() -> None:
-    torches = ["2.13", "2.9", "2.14"]
-    made = grid(run(1, {key(torch=torch, compute="13.0", part="cu130"): "pass" for torch in torches}))
-    assert [column.torch for column in made.columns] == ["2.9", "2.13", "2.14"]
-    assert {column.backend for column in made.columns} == {"cuda"}
 
 
 def test_failures_of_one_cause_are_one_line() -> None:
@@ -261,12 +240,6 @@ def test_making_a_page_takes_time_in_proportion_to_its_cells() -> None:
     assert_in_proportion(page_of, 40)
 
 
-def test_cutting_counts_what_a_text_takes_as_html() -> None:
-    assert cut("abc", 100) == "abc"
-    assert cut("a" * 50, 50) == "a" * 47 + "…"
-    assert cut("<" * 50, 23) == "<" * 5 + "…"
-
-
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
@@ -352,12 +325,6 @@ def test_a_history_with_a_damaged_file_is_shown_and_said(history: Path, tmp_path
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_an_empty_history_is_an_empty_page(tmp_path: Path) -> None:
-    (tmp_path / "history").mkdir()
-    assert "No run is recorded yet." in report(tmp_path / "history")
-    assert report(tmp_path / "history", "--format", "markdown").startswith("# Kernels and toolchains\n")
-
-
 # --- the other forms --------------------------------------------------------------------------------------------------
 
 
@@ -366,11 +333,6 @@ def test_the_json_form_has_every_cell(history: Path) -> None:
     assert answer["schema"] == 1
     assert answer["counts"] == {"fails": 1, "flaky": 0, "unknown": 0, "passes": 1}
     assert [kernel["kernel"] for kernel in answer["report"]["kernels"]] == ["norm", "relu"]
-
-
-def test_into_is_for_pages_only(history: Path, tmp_path: Path) -> None:
-    done = kci("compat", "report", "--history", history, "--into", tmp_path / "x", "--format", "json")
-    assert done.code == 2
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:

@@ -23,7 +23,6 @@ from outside_tools import schema_errors
 from planning import leg
 
 HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
-RELU = '[general]\nname = "relu"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
 
 
 @pytest.mark.parametrize(
@@ -137,11 +136,6 @@ def test_images_limits_and_tags_are_the_plans() -> None:
     assert found["k: torch213-cxx11-cpu-aarch64-linux"]["tags"] == ["saas-linux-small-arm64"]
 
 
-def test_a_group_of_variants_is_one_job() -> None:
-    found = jobs(child_pipeline(document([leg("both", variants=("torch-cpu", "torch-cuda"))])))
-    assert "--variant torch-cpu --variant torch-cuda" in build_of(found["k: both"])
-
-
 def split_legs(parts: int) -> list[Leg]:
     name = "torch213-cxx11-cpu-x86_64-linux"
     shares = [(f"{name}.part{number}of{parts}", number) for number in range(1, parts + 1)]
@@ -224,13 +218,6 @@ def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for(count: int, li
     found = jobs(child_pipeline(document([leg(name) for name in variants(count)])))
     assert ("needs" in found["k: merge"]) is listed
     assert gitlab_data().max_needs == 50
-
-
-def test_300_legs_are_one_pipeline_within_gitlabs_bounds() -> None:
-    legs = [leg(name, f"kernel-{index}") for index in range(10) for name in variants(30)]
-    text = child_pipeline(document(legs))
-    assert len(jobs(text)) == 310
-    assert len(text.encode()) < 5_000_000
 
 
 def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> None:

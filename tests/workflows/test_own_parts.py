@@ -8,7 +8,6 @@ import pytest
 
 from cli.runner import kci
 from conftest import add_package, read_yaml
-from workflows.cases import CASES
 
 RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
 STEP = '- name: Mine\n  shell: bash\n  run: |\n    echo "one\n\n\n    two"\n'
@@ -50,15 +49,6 @@ def test_steps_go_where_their_file_says(repository: Path) -> None:
     assert kci("render").code == 0
     assert steps(repository, KERNEL, "build") == ["Check out", "before-build", "Build", "after-build"]
     assert "before-build" not in (repository / RELEASE).read_text()
-
-
-def test_a_script_keeps_every_line(repository: Path) -> None:
-    own(repository, "before-build.yml", STEP)
-    assert kci("render").code == 0
-    (step,) = (
-        s for s in read_yaml((repository / RELEASE).read_text())["jobs"]["build"]["steps"] if s["name"] == "Mine"
-    )
-    assert step["run"] == 'echo "one\n\n\ntwo"\n'
 
 
 def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
@@ -220,8 +210,3 @@ def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(re
     own(repository, "after-build.yml", STEP)
     assert kci("render").code == 0
     assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / RELEASE).read_text(), "as a bot moved it"
-
-
-def test_the_golden_files_have_every_point() -> None:
-    (case,) = (case for case in CASES if case.name == "one")
-    assert set(case.own.steps) == {"before-build", "after-build", "before-merge", "after-merge"}

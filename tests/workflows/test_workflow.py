@@ -12,7 +12,6 @@ import pytest
 
 from conftest import read_yaml
 from kci.errors import UnsafeError
-from kci.matrix.catalog.runners import hosted_runners, is_hosted
 from kci.utils import shipped
 from kci.workflows import render as workflow
 from kci.workflows.pins import shipped_pins
@@ -115,11 +114,6 @@ def test_header_says_version_command_and_inputs() -> None:
     assert re.search(r"# kci-inputs: [0-9a-f]{16}", head)
 
 
-def test_digest_changes_with_the_inputs() -> None:
-    digests = {workflow.input_digest(case.inputs, case.own) for case in ALL}
-    assert len(digests) == len(ALL)
-
-
 def test_triggers_and_concurrency() -> None:
     release = parsed(render(Inputs(names=("a",), branch="trunk"), shipped_pins(), VERSION)[RELEASE_FILE])
     triggers = release[True]  # YAML 1.1 reads `on` as true
@@ -200,31 +194,6 @@ def test_only_the_jobs_that_publish_one_kernel_wait_for_each_other(case: str) ->
     assert workflow["jobs"]["kci"]["name"] == "kci-publish"
 
 
-def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
-    compat = parsed(case_of("of-forks").files()[COMPAT_FILE])
-    assert set(compat[True]) == {"schedule", "workflow_dispatch"}
-    jobs = compat["jobs"]
-    assert set(jobs) == {"plan", "build", "plan-retry", "retry", "record", "report", "keep-schedule-enabled"}
-    assert jobs["build"]["continue-on-error"] is jobs["retry"]["continue-on-error"] is True
-    build = next(step["with"] for step in jobs["build"]["steps"] if step.get("uses", "").startswith("kci/build@"))
-    assert (build["results"], build["upload"]) == ("true", "false")
-    assert inputs_of_plan(jobs)["allow-empty"] == "true"
-    retry = next(step["with"] for step in jobs["retry"]["steps"] if step.get("uses", "").startswith("kci/build@"))
-    assert retry == build | {"retry": "true"}
-    assert jobs["retry"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan-retry.outputs.matrix) }}"
-    assert jobs["record"]["needs"] == ["plan", "build", "plan-retry", "retry"]
-    assert "!cancelled()" in jobs["record"]["if"]
-    assert jobs["keep-schedule-enabled"]["if"] == "${{ github.event_name == 'schedule' }}"
-    assert "60 days" in CASES[0].files()[COMPAT_FILE]
-    several = parsed(case_of("several").files()[COMPAT_FILE])
-    assert several["jobs"]["record"]["needs"] == ["plan", "kernels", "plan-retry", "retry"]
-    assert several["jobs"]["kernels"]["with"]["watch"] is True
-    assert several["jobs"]["retry"]["with"] == several["jobs"]["kernels"]["with"] | {"retry": True}
-    called = parsed(case_of("several").files()[KERNEL_FILE])
-    assert called["jobs"]["build"]["continue-on-error"] == "${{ inputs.watch }}"
-    assert "!inputs.watch" in called["jobs"]["merge"]["if"]
-
-
 def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
     for case in ALL:
         for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
@@ -233,22 +202,6 @@ def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
                 own = case.pins["kci/build"].repository or "kci/build"
                 allowed = {"actions/checkout", f"{own}/actions/schedule"}
                 assert used <= allowed
-
-
-def test_the_schedule_is_that_of_kci_toml() -> None:
-    compat = parsed(case_of("several").files()[COMPAT_FILE])
-    assert compat[True]["schedule"] == [{"cron": "17 4 * * 1", "timezone": "Europe/Paris"}]
-    plan = inputs_of_plan(compat["jobs"])
-    assert plan["tier"] == "nightly"
-    assert parsed(CASES[0].files()[COMPAT_FILE])[True]["schedule"][0].keys() == {"cron"}
-
-
-def test_pull_requests_build_the_tier_of_kci_toml_and_its_tiers_can_be_dispatched() -> None:
-    release = parsed(case_of("several").files()[RELEASE_FILE])
-    assert "&& 'quick' || 'release'" in inputs_of_plan(release["jobs"])["tier"]
-    assert release[True]["workflow_dispatch"]["inputs"]["tier"]["options"] == [
-        "release", "pr", "all", "nightly", "quick",
-    ]  # fmt: skip
 
 
 def test_every_kernel_is_called_on_its_own() -> None:
@@ -270,12 +223,6 @@ def test_every_kernel_is_called_on_its_own() -> None:
     assert set(parsed(case_of("several").files()[RELEASE_FILE])["jobs"]) == {"plan", "kernels", "kci"}
 
 
-def test_one_kernel_can_be_dispatched() -> None:
-    release = parsed(case_of("several").files()[RELEASE_FILE])
-    assert "kernel" in release[True]["workflow_dispatch"]["inputs"]
-    assert inputs_of_plan(release["jobs"])["kernel"] == "${{ inputs.kernel }}"
-
-
 def test_schedule_is_off_peak_spread_and_depends_on_names_only() -> None:
     moments = {cron((f"kernel-{number}",)) for number in range(500)}
     assert len(moments) > 350
@@ -286,26 +233,6 @@ def test_schedule_is_off_peak_spread_and_depends_on_names_only() -> None:
         assert (day, month) == ("*", "*")
         assert 0 <= int(weekday) <= 6
     assert cron(("b", "a")) == cron(("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("runner", "expected"),
-    [
-        (["ubuntu-24.04"], True),
-        ("macos-26", True),
-        (["self-hosted", "ubuntu-24.04"], False),
-        (["gpu"], False),
-        ({"group": "gpu"}, False),
-        ([], False),
-        (None, False),
-    ],
-)
-def test_hosted_runners(runner: object, expected: bool) -> None:
-    assert is_hosted(runner) is expected
-
-
-def test_the_runner_of_thinking_jobs_is_hosted() -> None:
-    assert hosted_runners().default in hosted_runners().labels
 
 
 @pytest.mark.parametrize("text", ["${{ secrets.TOKEN }}", "a\nb", "a\x1b[0m", "a\u2028b", "a\x85b"])
@@ -373,12 +300,3 @@ def test_what_a_fork_needs_machines_for_is_built_at_the_full_commit_that_was_rev
     assert refs == ["${{ inputs.commit }}", "${{ inputs.commit }}" if case == "own-machines" else "${{ inputs.ref }}"]
     if case == "many":
         assert jobs["kernels-1"]["with"]["ref"] == "${{ inputs.commit }}"
-
-
-def test_the_nix_builder_is_asked_for_where_a_leg_needs_it() -> None:
-    steps = parsed(case_of("own-machines").files()[RELEASE_FILE])["jobs"]["build"]["steps"]
-    (install,) = [step for step in steps if "nix-installer" in step.get("uses", "")]
-    assert install["if"] == "${{ matrix.builder == 'nix' }}"
-    (build,) = [step for step in steps if step["name"] == "Build"]
-    assert build["with"]["builder"] == "${{ matrix.builder }}"
-    assert "nix" not in case_of("compiled").files()[RELEASE_FILE]

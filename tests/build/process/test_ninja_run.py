@@ -16,8 +16,6 @@ from kci.build.process.machine import ninja_status
 from kci.build.process.run import Finished
 from kci.errors import BuildFailedError
 
-TEMPLATES = '#include <regex>\n#include <map>\n#include <iostream>\nstd::regex r{"a"};\nstd::map<int, std::regex> m;\n'
-
 # as a driver says it of its compiler
 KILLED = "sh -c 'kill -9 $$$$'"
 
@@ -77,17 +75,6 @@ def test_another_failure_is_not_tried_again(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"a.o": "echo tried >> tries; false; exit 1; : -o a.o"})
     assert code(runs.go()) not in (0, None)
     assert (tmp_path / "tries").read_text() == "tried\n"
-
-
-def test_a_real_compiler_without_memory(tmp_path: Path) -> None:
-    (tmp_path / "a.cpp").write_text(TEMPLATES)
-    runs = Runs(tmp_path, {"a.o": "ulimit -v 100000; g++ -O2 -c a.cpp -o a.o"})
-    with pytest.raises(BuildFailedError, match="want of memory"):
-        runs.go()
-    # the same limit, and once room for it
-    limit = "[ -e a.o.again ] && limit=unlimited || limit=100000; touch a.o.again; ulimit -v $$limit"
-    runs = Runs(tmp_path, {"a.o": f"{limit}; g++ -O2 -c a.cpp -o a.o"})
-    assert code(runs.go()) == 0
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,6 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield from podman_for_tests(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def podman_with_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from podman_for_tests(tmp_path, monkeypatch, network="host")
-
-
 @pytest.fixture(scope="session")
 def wheels() -> Path:
     return wheels_for_container()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tarfile
@@ -72,12 +71,6 @@ def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
     assert found.setup(PYTHON)[0][-3:] == ["--target", str(found.folder), "nvidia-cutlass==3.8.0.0"]
 
 
-def test_the_others_come_from_their_commit(tmp_path: Path) -> None:
-    (found,) = find_headers([Depend.CUTLASS_4_5], tmp_path, {}, quiet)
-    assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/NVIDIA/cutlass")
-    assert "db1c288993354c88e551c40c19a8fb93a774a241" in found.setup(PYTHON)[1]
-
-
 def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="metal-cpp"):
         find_headers([Depend.METAL_CPP], tmp_path, {}, quiet)
@@ -121,17 +114,6 @@ def test_an_archive_gives_the_same(tmp_path: Path, checkout: Path, release: Cutl
     assert found.source is HeaderSource.ARCHIVE
     found.ensure(PYTHON, quiet)
     assert taken(found.folder) == TAKEN
-
-
-def test_the_digest_is_that_of_a_sorted_list(tmp_path: Path) -> None:
-    """As `find include tools/util/include -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` has it."""
-    write_tree(tmp_path, {"include/a/b.h": "1", "include/a.h": "2", "include/a-b.h": "3", "tools/util/include/x": "4"})
-    listed = "".join(
-        f"{hashlib.sha256(text.encode()).hexdigest()}  include/{name}\n"
-        for name, text in (("a-b.h", "3"), ("a.h", "2"), ("a/b.h", "1"))
-    )
-    listed += f"{hashlib.sha256(b'4').hexdigest()}  tools/util/include/x\n"
-    assert headers_digest(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
 
 
 def test_other_headers_than_the_pinned_ones_are_refused(

@@ -26,10 +26,9 @@ from kci.build.toolchains.environment import (
     own,
     tvm_ffi_environment,
 )
-from kci.build.toolchains.torch_version import TorchVersion, read_torch_version, same_version
-from kci.config.values import Version
+from kci.build.toolchains.torch_version import TorchVersion, read_torch_version
 from kci.errors import ClientError, MissingToolError
-from kci.utils.cache import default_cache, work_dir
+from kci.utils.cache import default_cache
 from kci.utils.locks import locked
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
@@ -69,20 +68,6 @@ def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flav
     assert toolchains().flavour(backend, compute) == flavour
 
 
-def test_a_torch_that_the_data_does_not_know_is_its_first_release() -> None:
-    assert toolchains().torch_release("2.13") == "2.13.0"
-    assert toolchains().torch_release("3.7") == "3.7.0"
-
-
-def test_every_toolkit_of_wheels_is_whole_and_of_its_version() -> None:
-    for version, packages in toolchains().cuda.items():
-        names = [package.partition("==")[0] for package in packages]
-        parts = ["cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime", "cuda-cccl"]
-        assert names == [f"nvidia-{part}" for part in parts]
-        for package in packages:
-            assert Version.parse(package.partition("==")[2]).minor_text == version
-
-
 def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KCI_CACHE", raising=False)
@@ -94,12 +79,6 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_cache() == tmp_path / "mine"
     monkeypatch.setenv("KCI_CACHE", "~/mine")
     assert default_cache() == tmp_path / "mine"
-
-
-def test_kernels_of_one_name_do_not_share_objects(tmp_path: Path) -> None:
-    not_utf8 = os.fsdecode(b"\xff")
-    places = {work_dir(tmp_path, tmp_path / place / "relu", CPU) for place in ("a", "b", not_utf8)}
-    assert len(places) == 3
 
 
 # --- making it, with the real venv and pip ---
@@ -146,17 +125,6 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
     with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
         environment.ensure(environment.python, quiet)
     assert "No matching distribution found for torch==2.13.0" in caught.value.message
-    assert environment.root is not None
-    assert not environment.root.exists()
-
-
-@pytest.mark.slow
-def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip_of_the_tests(monkeypatch, tmp_path)
-    made_by(tmp_path / "wheels", monkeypatch, cuda="12.8")
-    environment = isolated(tmp_path, "2.13", "cu130")
-    with pytest.raises(MissingToolError, match=r"for CUDA 12\.8, not for cu130"):
-        environment.ensure(environment.python, quiet)
     assert environment.root is not None
     assert not environment.root.exists()
 
@@ -381,15 +349,6 @@ def test_no_isolation_needs_torch_and_ninja(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "ninja").write_text("")
     os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
     assert own().torch == tmp_path / "torch"
-
-
-def test_versions_compare_by_major_and_minor() -> None:
-    assert same_version("13", "13.0")
-    assert same_version("2.13.1", "2.13")
-    assert not same_version("2.13", "2.1")
-    assert not same_version(None, "13.0")
-    assert same_version(None, None)
-    assert not same_version("nightly", "13.0")
 
 
 @pytest.mark.parametrize(

@@ -30,24 +30,6 @@ def test_it_is_said_now_and_then() -> None:
     assert said == ["it: 2.0 of 4.0 MB, 3.3 MB/s, 1 s left", "it: 4.0 of 4.0 MB, 3.1 MB/s"]
 
 
-def test_its_end_is_said_if_anything_was() -> None:
-    times = iter([0.0, 0.6, 0.7])
-    said: list[str] = []
-    transfer = Transfer("it", 2_000_000, said.append, lambda: next(times))
-    for _ in range(2):
-        transfer.heard(1_000_000)
-    assert said[-1] == "it: 2.0 of 2.0 MB, 2.9 MB/s"
-
-
-def test_a_line_has_its_words() -> None:
-    line = TransferLine("a: b", 6_100_000, 13_200_000, 2.0)
-    assert (line.what, line.amount, line.rate, line.left, line.ended) == (
-        "a: b", "6.1 of 13.2 MB", "3.0 MB/s", "2 s", False,
-    )  # fmt: skip
-    assert TransferLine("it", 13_200_000, 13_200_000, 4.0).ended
-    assert not TransferLine("it", 500_000, 0, 1.0).ended
-
-
 def test_where_lines_stay_there_are_few_of_a_download() -> None:
     now = 0.0
     said: list[str] = []

@@ -27,11 +27,6 @@ def cuda_of(edition: Catalog) -> set[Version]:
     return {row.compute for row in edition.rows if row.backend is Backend.CUDA and row.compute}
 
 
-def test_no_row_stands_twice(edition: Catalog) -> None:
-    keys = [row.key for row in edition.rows]
-    assert len(keys) == len(set(keys))
-
-
 def test_no_two_rows_have_the_same_variant_name(edition: Catalog) -> None:
     names = [variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute) for row in edition.rows]
     assert len(names) == len(set(names))

@@ -18,7 +18,6 @@ from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import (
     apply,
-    interpret_overlay,
     is_overlay,
     load_catalog,
     outside_range,
@@ -151,11 +150,6 @@ def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
     assert select(made, same, explain=True) == select(made, catalog, explain=True)
 
 
-def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
-    same = apply(catalog, overlay('edition = "2026-08-20"'))
-    assert (same.rows, same.removed) == (catalog.rows, ())
-
-
 @settings(max_examples=many(50))
 @given(
     st.lists(
@@ -259,14 +253,3 @@ def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     removed = [(item.compute, item.path, item.line) for item in found.dropped if item.rule == "KCI213"]
     assert set(removed) == {("7.1", "kci.toml", 2), ("13.2", "kci.toml", 7)}
     assert len(found.variants) + len(found.dropped) == len(catalog.rows)
-
-
-def test_no_settings_have_no_overlays() -> None:
-    assert overlays_of(FoundSettings()) == []
-
-
-def test_a_nested_table_is_found_in_its_place() -> None:
-    document = parse_document(KCI_TOML.encode(), "kci.toml")
-    read = read_as(document, Settings).overlay[1]
-    found = interpret_overlay(document, read, ("overlay", 1))
-    assert [place for _, place in found.drop] == [("overlay", 1, "drop", 0)]

@@ -13,55 +13,6 @@ from kci.matrix.catalog.loading import DEFAULT_EDITION, editions, interpret_edit
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 
-NOVEMBER = "2026-11-23"
-
-
-def test_the_edition_of_november_is_the_references_table_of_september_and_what_wheels_say_of_torch_215() -> None:
-    """The table of docs/format.md#later, row by row and in its order."""
-    catalog = load_catalog(NOVEMBER)
-    assert (catalog.name, catalog.as_of) == (NOVEMBER, "2026-11-23")
-    linux, unix = ("x86_64-linux", "aarch64-linux"), ("aarch64-darwin", "x86_64-linux", "aarch64-linux")
-    table: list[tuple[str, str, str | None, tuple[str, ...], bool, str | None]] = [
-        ("2.11", "cpu", None, linux[:1], False, None),
-        ("2.11", "tpu", None, linux[:1], False, None),
-        ("2.13", "cpu", None, unix, True, None),
-        ("2.13", "cuda", "12.6", linux, True, None),
-        ("2.13", "cuda", "13.0", linux, True, None),
-        ("2.13", "cuda", "13.2", linux, True, "0.1"),
-        ("2.13", "metal", None, unix[:1], True, None),
-        ("2.13", "rocm", "7.1", linux[:1], True, None),
-        ("2.13", "rocm", "7.2", linux[:1], True, None),
-        ("2.13", "xpu", "2026.0.0", linux[:1], True, None),
-        ("2.14", "cpu", None, unix, True, None),
-        ("2.14", "cuda", "12.6", linux, True, None),
-        ("2.14", "cuda", "13.0", linux, True, None),
-        ("2.14", "cuda", "13.2", linux, True, None),
-        ("2.14", "metal", None, unix[:1], True, None),
-        ("2.14", "rocm", "7.2", linux[:1], True, None),
-        ("2.14", "rocm", "7.14", linux[:1], True, None),
-        ("2.14", "xpu", "2026.1.0", linux[:1], True, None),
-        ("2.15", "cpu", None, unix, False, None),
-        ("2.15", "cuda", "13.2", linux, False, None),
-        ("2.15", "metal", None, unix[:1], False, None),
-    ]
-    expected = [
-        (torch, backend, compute, system, bundled, tvm_ffi)
-        for torch, backend, compute, systems, bundled, tvm_ffi in table
-        for system in systems
-    ]
-    assert expected == [
-        (
-            row.torch.text,
-            str(row.backend),
-            row.compute.text if row.compute else None,
-            row.system,
-            row.bundled,
-            row.tvm_ffi.text if row.tvm_ffi else None,
-        )
-        for row in catalog.rows
-    ]
-    assert "Unknown" in catalog.source, "what nobody has seen is not passed off as known"
-
 
 def test_the_default_edition_is_the_newest() -> None:
     assert editions()[-1] == DEFAULT_EDITION
@@ -157,43 +108,6 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     assert any(said in found.message for found in caught.value.diagnostics)
 
 
-def test_the_editions_hold_the_facts_that_the_wheels_have() -> None:
-    """The older window has torch 2.11 with CUDA 12.8 and the Windows rows; the newer one torch 2.14 with ROCm 7.14."""
-
-    def computes(edition: str, torch: str, backend: str, system: str = "x86_64-linux") -> list[str]:
-        rows = load_catalog(edition).rows
-        return [
-            row.compute.text
-            for row in rows
-            if (row.torch.text, row.backend, row.system) == (torch, backend, system) and row.compute
-        ]
-
-    assert computes("2026-03-25", "2.11", "cuda") == ["12.6", "12.8", "13.0"]
-    assert computes("2026-03-25", "2.11", "rocm") == ["7.1", "7.2"]
-    assert computes("2026-03-25", "2.10", "rocm") == ["7.0", "7.1"]
-    assert computes("2026-03-25", "2.11", "cuda", "x86_64-windows") == ["12.8"]
-    assert computes("2026-03-25", "2.10", "xpu", "x86_64-windows") == ["2025.3.1"]
-    assert computes("2026-09-02", "2.14", "cuda") == ["12.6", "13.0", "13.2"]
-    assert computes("2026-09-02", "2.14", "cuda", "aarch64-linux") == ["12.6", "13.0", "13.2"]
-    assert computes("2026-09-02", "2.14", "rocm") == ["7.14"]
-    assert computes("2026-09-02", "2.13", "rocm") == ["7.1", "7.2"]
-    assert not [row for row in load_catalog("2026-08-20").rows if row.system.endswith("windows")]
-
-
 def test_an_unknown_edition_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
         load_catalog("2020-01-01")
-
-
-def test_outside_of_an_editions_range_are_the_torch_before_it_and_the_one_after() -> None:
-    rows, _ = outside_range(load_catalog(NOVEMBER))
-    assert {(row.torch.text, row.edition) for row in rows} == {
-        ("2.11", NOVEMBER),
-        ("2.12", "2026-08-20"),
-        ("2.15", NOVEMBER),
-    }
-    assert {(row.backend, row.compute and row.compute.text) for row in rows if row.torch.text == "2.15"} == {
-        ("cpu", None),
-        ("cuda", "13.2"),
-        ("metal", None),
-    }

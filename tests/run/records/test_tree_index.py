@@ -36,7 +36,6 @@ from kci.run.tree_index import (
     next_index,
     read_index,
     read_uploads,
-    today,
 )
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from kci.utils.atomic import write_atomic
@@ -189,10 +188,6 @@ def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX_FILE).write_text(text)
     with pytest.raises(FindingsError, match="is not an index of trees"):
         next_index(tmp_path, "41", 6)
-
-
-def test_a_day_is_a_number_that_grows() -> None:
-    assert today() > 20_000
 
 
 @pytest.mark.parametrize(

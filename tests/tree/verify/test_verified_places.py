@@ -116,12 +116,6 @@ def test_a_kernel_may_be_called_like_a_variant(sources: Path) -> None:
     assert kci("verify", place).stdout.startswith(f"{place}: sources, ")
 
 
-def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(sources: Path, tmp_path: Path) -> None:
-    built(tmp_path, sources / "build").rename(sources / ".kci-build.old")
-    done = kci("verify", sources)
-    assert (done.code, "a kci that died had moved it" in done.stderr) == (2, True)
-
-
 def test_signatures_of_a_kernel_are_those_of_its_trees(sources: Path, tmp_path: Path) -> None:
     built(tmp_path, sources / "result")
     done = kci("verify", sources, "--signatures", "--repository", "acme/norm")
