@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import only_these, program, write_tree
 from checkout import checkout_files
 from conftest import ROOT
 from outside_tools import allowed_skips
@@ -90,6 +91,51 @@ def test_nothing_is_binary_but_the_tables_of_exports() -> None:
     assert binary == {"src/kci/tree/verify/data/cuda-exports.bin", "src/kci/tree/verify/data/torch-exports.bin"}
 
 
+SKIPPED = {
+    "tree/verify/test_verify_fatbin.py::test_a_gpu_variant_without_device_code": "needs gcc",
+    "test_reference_examples.py::test_check_and_plan_with_its_sources[relu]": "KCI_REFERENCE_EXAMPLES does not name",
+}
+
+
+@pytest.mark.parametrize(("tools", "failed"), [("required", ["needs gcc"]), ("", [])])
+def test_a_skip_that_nothing_allows_fails_where_all_is_required(tmp_path: Path, tools: str, failed: list[str]) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path), "KCI_TEST_TOOLS": tools, "KCI_REFERENCE_EXAMPLES": ""}
+    chosen = [str(ROOT / "tests" / name) for name in SKIPPED]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", *chosen]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == len(failed), done.stdout
+    for reason in SKIPPED.values():
+        assert f": {reason}" in done.stdout
+        assert (f"skipped: {reason}" in done.stdout) is (reason in failed)
+
+
+def test_a_run_of_the_tests_leaves_no_temporary_files(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    left = "import os, subprocess, sys, tempfile\n\ndef test_it():\n    tempfile.mkdtemp()\n"
+    left += '    code = "import tempfile; print(tempfile.mkdtemp())"\n'
+    left += (
+        "    made = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout\n"
+    )
+    left += "    assert made.startswith(os.environ['TMPDIR'])\n"
+    here = write_tree(tmp_path / "tests", {"test_left.py": left})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment |= {"TMPDIR": str(tmp_path / "temporary"), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
+    command += [
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(here),
+        "-p",
+        "conftest",
+        str(here / "test_left.py"),
+    ]
+    environment["PYTHONPATH"] = str(ROOT / "tests")
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list((tmp_path / "temporary").iterdir())
+
+
 def written(reason: ast.expr | None) -> str:
     """A text of the source; what is put in is an x."""
     parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]
@@ -97,9 +143,25 @@ def written(reason: ast.expr | None) -> str:
 
 
 def test_every_skip_that_is_allowed_is_there() -> None:
-    reasons: set[str] = set()
+    reasons = {"no squeue, munged: apt-get install slurm-wlm munge"}
     for file in (ROOT / "tests").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".skip", ".skipif")):
                 reasons.add(written(next((key.value for key in call.keywords), call.args[0] if call.args else None)))
     assert [allowed.pattern for allowed in allowed_skips() if not any(map(allowed.fullmatch, reasons))] == []
+
+
+@pytest.mark.parametrize(("leaves", "code"), [("true", 0), ("touch oom", 1), ("echo x >> README.md", 1)])
+def test_ci_ends_red_where_a_test_leaves_files_in_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, code: int
+) -> None:
+    repository = write_tree(tmp_path / "checkout", {"README.md": "", "mine.txt": "", ".ci/run": ""})
+    shutil.copy(ROOT / ".ci" / "run", repository / ".ci" / "run")
+    for command in (["init", "-q"], ["add", "README.md", ".ci"]):
+        subprocess.run(["git", "-C", repository, *command], check=True)
+    programs = only_these(monkeypatch, tmp_path, "bash", "git", "dirname", "touch")
+    program(programs, "id", "echo 1000")
+    program(programs, "make", f'if [ "$1" = test ]; then {leaves}; fi')
+    done = subprocess.run(["bash", repository / ".ci" / "run"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("this run has left files in the checkout" in done.stderr) is bool(code)

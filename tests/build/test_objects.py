@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from buildkit import STABLE_CPU, copy_kernel, program, quiet, request, with_changes
+from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
 from kci.build import build_variant
 from kci.build.native.objects import read_head
 from kci.build.toolchains.compilers import ObjectUse, find_cache
 
 pytestmark = [pytest.mark.torch, pytest.mark.programs]
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 WRAPPER = 'exec {} "$@"'
 
 
@@ -94,6 +95,21 @@ def test_headers_outside_of_the_kernel(
     changed = build(kernel)
     assert changed.use == ObjectUse(1, 1)
     assert changed.module != cold.module
+
+
+@NVCC
+def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    cold = build(first, STABLE_CUDA)
+    assert cold.use == ObjectUse(0, 2)
+    assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
+    source = second / "csrc" / "bare.cu"
+    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    assert build(second, STABLE_CUDA).use == ObjectUse(1, 1)
+    with_header_in_front(first, (first / "include" / "bare.h").read_text() + "\n// in front\n")
+    assert build(first, STABLE_CUDA).use == ObjectUse(0, 2)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
+    assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
 
 
 def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The Snakefile of a plan, run by the real Snakemake."""
+"""The Snakefile of a plan, run by the real Snakemake: here, and on a real Slurm of one node."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from buildkit import noarch_kernel, program, wait_for, write_tree
+from buildkit import noarch_kernel, program, write_tree
 from cli.runner import kci
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, SnakemakeInputs, render_snakemake
 from planning import leg, plan
 from split_kernel import SOURCES, VARIANT, SplitKernel
+from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 OWN = f"{shlex.quote(sys.executable)} -m kci"
@@ -267,3 +269,41 @@ def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> Non
     assert code == 1
     assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
     assert run(repository, only="torch-cpu")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with cluster(tmp_path_factory.mktemp("slurm")) as made:
+            yield made
+    except NoClusterError as error:
+        pytest.skip(f"Slurm does not start here: {error}")
+
+
+SUBMIT = "sbatch --parsable --cpus-per-task={threads} --mem={resources.mem_mb} --time={resources.runtime}"
+EXECUTORS = {
+    "slurm": (
+        "--executor",
+        "slurm",
+        "--slurm-status-command",
+        "squeue",
+        "--slurm-init-seconds-before-status-checks",
+        "2",
+    ),
+    "generic": ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", SUBMIT),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path, executor: str) -> None:
+    # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
+    real = shutil.which("srun", path=slurm.environment["PATH"])
+    program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
+    environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}
+    words = (*EXECUTORS[executor], "--jobs", "4", "--latency-wait", "30")
+    code, said = run(repository, *words, environment=environment)
+    assert code == 0, said
+    assert jobs(said) == EVERY
+    assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete

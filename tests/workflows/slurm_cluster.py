@@ -1,0 +1,191 @@
+"""A real Slurm of one node on loopback, with its own keys, ports and folders, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
+
+
+def missing() -> str:
+    """What there is to install for it; empty if nothing."""
+    if os.getuid() != 0:
+        return "a Slurm of its own can only be started by root"
+    lacking = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+    return f"no {', '.join(lacking)}: apt-get install slurm-wlm munge" if lacking else ""
+
+
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(there: Callable[[], object], what: str) -> None:
+    """Look until something is there."""
+    for _ in range(1200):
+        if there():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+class NoClusterError(Exception):
+    """Slurm does not start on this machine; its text says what the controller wrote last."""
+
+
+class Cluster:
+    """The daemons, and how to reach them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        host = socket.gethostname().partition(".")[0]
+        control, node = _free_port(), _free_port()
+        for name in ("state", "spool"):
+            (folder / name).mkdir(parents=True)
+        key = folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o600)
+        (folder / "cgroup.conf").write_text("")
+        (folder / "gres.conf").write_text(
+            "Name=gpu File=/dev/null\n"
+        )  # Slurm counts it and gives it away, and that is all
+        self.host = host
+        (folder / "slurm.conf").write_text(
+            f"""\
+ClusterName=kci
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={control}
+SlurmdPort={node}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmdTimeout=600
+MessageTimeout=60
+BatchStartTimeout=10
+KillWait=2
+MinJobAge=300
+JobRequeue=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:1 State=UNKNOWN
+PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+"""
+        )
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start one of the daemons."""
+        log = (self.folder / f"{name}.out").open("ab")
+        with log:
+            self.processes[name] = subprocess.Popen(
+                [name, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def start_node(self) -> None:
+        """Start the node's daemon."""
+        self.start("slurmd", "-D", "-c")
+
+    def kill_node(self, work: Path) -> None:
+        """As when the machine breaks: its daemon and what it runs are gone, and Slurm is told so.
+
+        By itself it would come to know after `SlurmdTimeout`, which a machine with much to do must not reach.
+        """
+        self.processes["slurmd"].kill()
+        self.processes["slurmd"].wait()
+        # All at one moment, as far as they can tell: whoever saw its child die first would still report that.
+        stopped: set[int] = set()
+        while found := set(self._of_jobs(work)) - stopped:
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGSTOP)
+            stopped |= found
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.ask("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
+
+    def has_told_all(self) -> bool:
+        """Whether Slurm has nothing left to tell its nodes."""
+        said = self.ask("sdiag")
+        return all(re.search(rf"^Agent {what}: +0$", said, re.MULTILINE) for what in ("queue size", "count"))
+
+    def _of_jobs(self, work: Path) -> list[int]:
+        """The processes of this cluster's jobs, which work below a folder, and of the daemons that watch them."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                variables = (place / "environ").read_bytes().split(b"\0")
+                mine = f"SLURM_CONF={self.folder}/slurm.conf".encode() in variables
+                watches = (place / "comm").read_text().startswith("slurmstepd")
+                works = (place / "cwd").readlink().is_relative_to(work)
+                if (any(item.startswith(b"SLURM_JOB_ID=") for item in variables) and works) or (mine and watches):
+                    found.append(int(place.name))
+        return found
+
+    def ask(self, *command: str) -> str:
+        """What one of Slurm's commands prints."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=30)
+        return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster whose node is idle.
+
+    Raises:
+        NoClusterError: there is no Slurm to be had here.
+    """
+    made = Cluster(folder)
+    try:
+        socket_file = f"{folder}/munge.socket"
+        made.start(
+            "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", f"--socket={socket_file}",
+            f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed",
+        )  # fmt: skip
+        made.start("slurmctld", "-D", "-i")
+        made.start_node()
+        try:
+            wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
+        except AssertionError:
+            said = [path.read_text(errors="replace")[-300:] for path in sorted(folder.glob("*.out"))]
+            raise NoClusterError(" ".join(said)) from None
+        yield made
+    finally:
+        for name in ("slurmd", "slurmctld", "munged"):
+            if name in made.processes:
+                made.processes[name].terminate()
+        for process in made.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
