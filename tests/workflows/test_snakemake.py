@@ -296,7 +296,7 @@ EXECUTORS = {
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EXECUTORS if os.environ.get("KCI_MANY") else ["slurm"])
 def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path, executor: str) -> None:
     # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
     real = shutil.which("srun", path=slurm.environment["PATH"])
