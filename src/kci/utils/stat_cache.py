@@ -71,17 +71,21 @@ class StatCache:
             self.put(path, before, os.stat(place), known)  # noqa: PTH116
         return known
 
-    def answer(self, question: str, given: object, kind: type[_T], find: Callable[[], _T]) -> _T:
-        """The answer to a question, which `find` gives unless it was asked before about the same things."""
+    def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
+        """The answer to a question, which `find` gives unless it was asked before about the same things.
+
+        It is kept unless these things, which `given` says, are others once it is there.
+        """
         found = None
         with suppress(ValueError):  # a name that is not UTF-8, or a damaged record
-            key = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
+            key = _key(given())
             known, answer = self._answers.get(question, ("", msgspec.Raw()))
             if known == key:
                 return msgspec.msgpack.decode(answer, type=kind)
             found = find()
-            self._answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
-            self._changed = True
+            if _key(given()) == key:
+                self._answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
+                self._changed = True
         return find() if found is None else found
 
     def get(self, path: str, now: os.stat_result) -> str | None:
@@ -128,6 +132,10 @@ class StatCache:
         except (OSError, ValueError, KciError):
             return
         self._changed = False
+
+
+def _key(given: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
 
 
 def _at_rest_ns(status: os.stat_result) -> int:

@@ -176,3 +176,23 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
         kernel(place, "import jax\n", backend=backend)
         found = check_kernels([str(place)], remember=kept).diagnostics
         assert [item.rule for item in found].count("KCI771") == count
+
+
+def test_what_is_said_of_a_file_that_changes_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text that was judged is another one than the digest is of."""
+    (tmp_path / "kernel").mkdir()
+    place, kept = kernel(tmp_path / "kernel", "import os\n"), tmp_path / "kept"
+    judged = package_rules._judged
+
+    def changed(name: str, text: bytes, package: package_rules.Package) -> object:
+        kernel(place, "import numpy\n")
+        return judged(name, b"import numpy\n", package)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(package_rules, "_judged", changed)
+        check_kernels([str(place)], remember=kept)
+    kernel(place, "import os\n")
+    found = check_kernels([str(place)], remember=kept).diagnostics
+    assert "KCI771" not in [item.rule for item in found]

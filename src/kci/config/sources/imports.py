@@ -10,12 +10,10 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import PurePosixPath
 
 import msgspec
 
-from kci.config.minimum_versions import floors
 from kci.config.values import Version
 from kci.diagnostics import Span
 from kci.utils.shipped import Dated, shipped
@@ -24,38 +22,14 @@ from kci.utils.shipped import Dated, shipped
 class PythonTable(Dated, frozen=True):
     """`python-versions.toml`."""
 
-    loader: str
-    newest: str
-    modules: tuple[str, ...]
-    added: dict[str, tuple[str, ...]]
-    removed: dict[str, tuple[str, ...]]
-    newer_than_required: dict[str, tuple[str, ...]]
-
-
-class PythonSpan(msgspec.Struct, frozen=True):
-    """The versions in question, and when each module of a standard library was there."""
-
-    required: Version
-    """The oldest that the requirements name."""
     loader: Version
-    """The oldest that can run the loader."""
-    newest: Version
-    first: dict[str, Version]
-    """Every module of any of the versions, and the version it came with."""
-    gone: dict[str, Version]
-    """Modules that are no longer there, and the version that dropped them."""
+    """The oldest Python that can run the loader."""
+    modules: frozenset[str]
+    """The standard libraries of it and of all later ones."""
 
 
-@cache
-def python_span() -> PythonSpan:
-    """The data that ships with kci."""
-    table = shipped("config/sources/data/python-versions.toml", PythonTable)()
-    version, required = Version.parse, floors().python
-    first = dict.fromkeys(table.modules, required)
-    for listed in (table.added, table.newer_than_required):
-        first |= {name: version(since) for since, names in listed.items() for name in names}
-    gone = {name: version(since) for since, names in table.removed.items() for name in names}
-    return PythonSpan(required, version(table.loader), version(table.newest), first, gone)
+python_table = shipped("config/sources/data/python-versions.toml", PythonTable)
+"""The data that ships with kci."""
 
 
 class Reach(enum.IntEnum):
@@ -245,7 +219,7 @@ def _holds(test: ast.expr) -> bool | None:
             left=ast.Attribute(attr="version_info"), ops=[ast.GtE() | ast.Gt()], comparators=[ast.Tuple(elts=parts)]
         ):
             numbers = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, int)]
-            return True if numbers and tuple(numbers) <= python_span().loader else None
+            return True if numbers and tuple(numbers) <= python_table().loader else None
         case _:
             return None
 

@@ -31,7 +31,7 @@ from kci.config.sources.imports import (
     PackageModule,
     Reach,
     module_name,
-    python_span,
+    python_table,
     read_module,
     with_parents,
 )
@@ -148,14 +148,14 @@ def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | N
         ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text, package.name) else ()
         return read_module(name, tree), list(ops)
     except SyntaxError as error:
-        message = f"it does not parse for Python {python_span().loader}: {error.msg}"
+        message = f"it does not parse for Python {python_table().loader}: {error.msg}"
         return None, [finding("KCI770", message, span=_line(error.lineno))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
 
 def _tree(text: bytes) -> ast.Module:
-    version = python_span().loader
+    version = python_table().loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
         tree = ast.parse(text, feature_version=(version[0], version[1]))
@@ -200,7 +200,7 @@ def _import(
             yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
         return
     top = site.module.partition(".")[0]
-    if reach is Reach.NEVER or top in python_span().first:
+    if reach is Reach.NEVER or top in python_table().modules:
         return
     wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
     if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
@@ -298,7 +298,10 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
     if seen is not None:
         with suppress(OSError):  # `found` says which file cannot be read
-            given = (_judge(), package, [(path, seen.digest(file)) for path, file in every])
+
+            def given() -> object:
+                return _judge(), package, [(path, seen.digest(file)) for path, file in every]
+
             yield from seen.answer(where, given, list[Diagnostic], found)
             return
     yield from found()
