@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from checkout import copy_checkout
 from kci.utils.locks import locked
 from kci.workflows.pins import find_pins
+from kci.workflows.render import REUSABLE_FILES
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
@@ -57,7 +58,16 @@ def copy_actions(into: Path) -> Path:
 
     act copies a checkout for every step that uses an action: a whole one takes it longer than all else.
     """
-    return copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml")
+    return _with_own_paths(copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml", *REUSABLE_FILES))
+
+
+def _with_own_paths(checkout: Path) -> Path:
+    # act does not know `$/`: here the tag that the caller names stands in for the same commit.
+    for file in REUSABLE_FILES:
+        text = (checkout / file).read_text(encoding="utf-8")
+        named = re.sub(r"uses: \$/(\S+)", lambda path: f"uses: kci/build/{path[1]}@v1".replace("/.@", "@"), text)
+        (checkout / file).write_text(named, encoding="utf-8")
+    return checkout
 
 
 def copy_whole_actions(into: Path) -> Path:
@@ -163,6 +173,7 @@ def run_workflow(
     event_file = scratch / "event.json"
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
     files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
+    files += sorted((checkout / ".github").glob("workflows/*.yml"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     # act refuses the queue of a concurrency group, and heeds no group at all.
     read = scratch / Path(workflow).name
@@ -182,7 +193,7 @@ def run_workflow(
     pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for pin in sorted(pinned | tagged):
-        name = pin[0].removeprefix("actions/")
+        name = pin[0].rpartition("/")[2]
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
     places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), "KCI_ACT_PYTHON": sys.executable}
     runs = scratch / "runs"
@@ -192,6 +203,7 @@ def run_workflow(
     last = max((str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"), default="")
     places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
     places |= github_names(repository, event, payload or {}) | {"KCI_ACT_WORKFLOW": str(repository / workflow)}
+    places["GITHUB_WORKFLOW_REF"] = f"example/kernels/{workflow}@{places['GITHUB_REF']}"
     used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
     places["KCI_ACT_ACTIONS"] = " ".join(sorted(name.replace("/", "-") for name in used))
     for key, value in {**places, **(env or {})}.items():

@@ -14,6 +14,7 @@ from buildkit import write_tree
 from conftest import add_package
 from kci.actions import plan
 from kci.actions.common import run_action
+from kci.config.settings import PullRequest, Schedule, Settings
 
 BUILD = """
 [general]
@@ -68,3 +69,17 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     matrix = re.search(r"^matrix<<(\S+)\n(.*)\n\1$", (tmp_path / "output").read_text(), re.MULTILINE)
     assert matrix is not None
     assert {leg["backend"] for leg in json.loads(matrix[2])["include"]} == MACHINES[where]
+
+
+@pytest.mark.parametrize(
+    ("event", "tier"),
+    [("push", "release"), ("workflow_dispatch", "release"), ("pull_request", "quick"), ("merge_group", "quick"),
+     ("schedule", "nightly")],
+)  # fmt: skip
+def test_auto_is_the_tier_that_kci_toml_says_for_the_event(
+    monkeypatch: pytest.MonkeyPatch, event: str, tier: str
+) -> None:
+    settings = Settings(pull_request=PullRequest(tier="quick"), schedule=Schedule(tier="nightly"))
+    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+    assert plan.tier_of(settings, "auto") == tier
+    assert plan.tier_of(settings, "all") == "all"

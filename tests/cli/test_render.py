@@ -341,3 +341,25 @@ def test_somebodys_file_of_that_name_stays_where_there_is_one_kernel(repository:
     assert kci("render", "--check").code == 0
     assert kci("render").code == 0
     assert (repository / KERNEL).exists()
+
+
+@pytest.mark.rule("KCI454", triggers=True)
+def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Path) -> None:
+    assert kci("render").code == 0
+    (repository / "kci.toml").write_text("[pull-request]\ncomment = true\n")
+    done = kci("render", "--short")
+    assert (done.code, "removed" in done.stdout) == (0, True)
+    assert "the short file has nothing for `pull-request.comment` of kci.toml" in done.stderr
+    folder = repository / ".github" / "workflows"
+    assert [file.name for file in folder.iterdir()] == ["kci.yml"]
+    assert kci("render", "--check").code == 0, "the header of the file says that it is short"
+    assert kci("render", "--no-short").code == 0
+    assert sorted(file.name for file in folder.iterdir()) == ["kci-comment.yml", "kci-compat.yml", "kci.yml"]
+    assert kci("render", "--short", "--ci", "gitlab").code == 2
+
+
+def test_the_short_file_goes_with_publishing(repository: Path) -> None:
+    (repository / "kci.toml").write_text("[publish]\n")
+    assert kci("render", "--short").code == 0
+    written = sorted(file.name for file in (repository / ".github" / "workflows").iterdir())
+    assert written == ["kci-kernel.yml", "kci-publish.yml", "kci.yml"]

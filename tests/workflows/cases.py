@@ -125,6 +125,11 @@ CASES = [
         ),
         shipped_pins() | {"kci/build": Pin("", "ci/main", repository="acme/kci-fork")},
     ),
+    Case(
+        "short",
+        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), callers=1, short=True),
+        shipped_pins(),
+    ),
 ]
 """Those that have golden files."""
 
@@ -144,6 +149,20 @@ OTHERS = [
         _pinned(),
     ),
     Case("compiled", Inputs(names=("relu",), compiled=True, comment=True), _pinned()),
+    Case(
+        "short-by-commit",
+        Inputs(
+            names=("relu",),
+            lfs=True,
+            schedule="17 4 * * 1",
+            timezone="Europe/Paris",
+            forks="dispatch",
+            comment=True,
+            short=True,
+        ),
+        _pinned(),
+    ),
+    Case("short-and-plain", Inputs(names=("relu",), short=True), _pinned()),
     Case("of-forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""

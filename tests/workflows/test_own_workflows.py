@@ -14,7 +14,9 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT, read_yaml
 from kci.matrix.catalog.loading import load_catalog
-from kci.workflows.pins import shipped_pins
+from kci.workflows.pins import choose_pins, shipped_pins
+from kci.workflows.render import REUSABLE_FILES, render_reusable
+from kci.workflows.rendered_files import read_committed
 from matrix.test_next_edition import listing, wheels
 
 FOLDER = ROOT / ".github" / "workflows"
@@ -30,6 +32,11 @@ def test_the_workflows_of_the_examples_are_what_kci_renders(monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     result = kci("render", "examples", "--check")
     assert result.code == 0, f"run `kci render examples` at the root\n{result.stdout}{result.stderr}"
+
+
+def test_the_reusable_workflow_is_what_the_templates_make() -> None:
+    committed = read_committed(ROOT, REUSABLE_FILES)
+    assert committed == render_reusable(choose_pins(committed)), "run `python bin/gen_workflows.py`"
 
 
 @pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.name)

@@ -26,10 +26,14 @@ from kci.workflows.render import (
     PublishJobs,
     cron,
     render,
+    render_reusable,
 )
 from workflows.cases import CASES, GOLDEN, OTHERS, VERSION, Case
 
 ALL = [*CASES, *OTHERS]
+LONG = [case for case in ALL if not case.inputs.short]
+REUSABLE = render_reusable(shipped_pins())
+CALLED, LEGS = REUSABLE
 
 
 def case_of(name: str) -> Case:
@@ -83,6 +87,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(workflow, "template_environment", lambda: probing)
     for case in ALL:
         case.files()
+    render_reusable(shipped_pins())
     assert len(seen) >= 5
     assert [place for place, values in seen.items() if values != {True, False}] == []
 
@@ -135,9 +140,9 @@ TALKING = {"comment": {"pull-requests"}}
 """The same of the file that pull requests are talked about in, whose job runs no code of any kernel."""
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-def test_security_baseline(case: Case) -> None:
-    for path, text in case.files().items():
+@pytest.mark.parametrize("case", [*ALL, None], ids=lambda case: case.name if case else "reusable")
+def test_security_baseline(case: Case | None) -> None:
+    for path, text in (case.files() if case else REUSABLE).items():
         jobs = parsed(text)["jobs"]
         assert parsed(text)["permissions"] == {}
         for name, job in jobs.items():
@@ -145,7 +150,7 @@ def test_security_baseline(case: Case) -> None:
             # A commit status, by jobs that check out nothing of what they judge, or before they do. Only the job that
             # publishes proves who it is, and it builds nothing.
             allowed = {"attestations", "id-token"} if "environment" in job else set()
-            allowed |= {"statuses"} if case.inputs.forks == "dispatch" else set()
+            allowed |= {"statuses"} if case and case.inputs.forks == "dispatch" else set()
             for file, rights in {COMPAT_FILE: MAY_WRITE, COMMENT_FILE: TALKING}.items():
                 allowed = rights.get(name, set()) if path == file else allowed
             if path == PUBLISH_FILE and name == "record":
@@ -176,11 +181,26 @@ def test_no_job_is_skipped_because_one_far_before_it_is() -> None:
 
 
 def test_the_gate_needs_every_job_and_always_runs() -> None:
-    for case in ALL:
-        jobs = parsed(case.files()[RELEASE_FILE])["jobs"]
+    for text in (*(case.files()[RELEASE_FILE] for case in LONG), REUSABLE[CALLED]):
+        jobs = parsed(text)["jobs"]
         assert sorted(jobs["kci"]["needs"]) == sorted(set(jobs) - {"kci"})
         assert jobs["kci"]["if"] == "${{ always() }}"
         assert jobs["kci"]["name"].startswith("${{ (github.event_name == 'pull_request' || ")
+
+
+def test_the_short_file_calls_one_workflow_that_gets_no_more_than_it_has() -> None:
+    files = case_of("short").files()
+    assert list(files) == [RELEASE_FILE]
+    assert len(files[RELEASE_FILE].splitlines()) <= 30
+    (caller,) = parsed(files[RELEASE_FILE])["jobs"].values()
+    assert caller["permissions"] == {"actions": "read", "contents": "read"}
+    assert caller["uses"] == f"kci/build/{CALLED}@v1"
+    assert len(parsed(REUSABLE[CALLED])[True]["workflow_call"]["inputs"]) == 6
+    for text in REUSABLE.values():
+        assert "kci/build@" not in text, "its actions are those of its own commit"
+        for job in parsed(text)["jobs"].values():
+            assert job["permissions"].items() <= caller["permissions"].items()
+    assert parsed(REUSABLE[CALLED])["jobs"]["kernels"]["uses"] == f"$/{LEGS}"
 
 
 @pytest.mark.parametrize("case", ["published", "published-alone"])
@@ -195,7 +215,7 @@ def test_only_the_jobs_that_publish_one_kernel_wait_for_each_other(case: str) ->
 
 
 def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
-    for case in ALL:
+    for case in LONG:
         for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
             if name in MAY_WRITE:
                 used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}

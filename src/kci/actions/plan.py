@@ -26,7 +26,8 @@ from kci.actions.common import (
 )
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
-from kci.config.values import Forks
+from kci.config.settings import Settings
+from kci.config.values import Forks, Tier
 from kci.errors import rule_error
 from kci.plan.changes import merged_into
 from kci.plan.github_limits import (
@@ -54,8 +55,9 @@ def main() -> None:
     flag_input("upload", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
+    workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
     choice = kci.Choice(
-        tier=text_input("tier", "release"),
+        tier=tier_of(workspace.settings.settings, text_input("tier", "release")),
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
@@ -75,7 +77,6 @@ def main() -> None:
         allow_empty=flag_input("allow-empty", default="false"),
     )
     with group("Plan"):
-        workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
@@ -124,6 +125,15 @@ def main() -> None:
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(planned)
+
+
+def tier_of(settings: Settings, given: str) -> str:
+    """The tier of that name; for `auto` the one that kci.toml says for the event of the run."""
+    if given != "auto":
+        return given
+    checked = settings.pull_request.tier
+    by_event = {"pull_request": checked, "merge_group": checked, "schedule": settings.schedule.tier}
+    return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), str(Tier.RELEASE))
 
 
 def matrix_of(planned: kci.PlannedRun, role: Role) -> str:

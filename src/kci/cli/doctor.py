@@ -16,7 +16,7 @@ from kci.plan.workspace import Choice, Workspace
 from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine_machine
-from kci.workflows.repository import settings_text
+from kci.workflows.repository import recorded, settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
@@ -37,7 +37,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path) -> None:
     """
     workspace = _workspace(kernels)
     found = examine_machine(cache, workspace.catalog if workspace else load_catalog())
-    settings = settings_text(workspace.settings.settings) if workspace else []
+    settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":
         print_json(machine=found, settings=settings, publishing=publishing)
@@ -55,6 +55,11 @@ def command(kernels: tuple[str, ...], output: str, cache: Path) -> None:
                 click.echo(f"\n{click.style(title, bold=True)}")
             for line in lines:
                 click.echo(paragraph(f"- {line}"))
+
+
+def _settings(workspace: Workspace) -> list[str]:
+    found = workspace.settings
+    return settings_text(found.settings, short=recorded(found.root).short)
 
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:

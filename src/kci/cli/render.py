@@ -32,6 +32,11 @@ from kci.workflows.snakemake import SNAKEFILE
 @KERNELS
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@click.option(
+    "--short/--no-short",
+    default=None,
+    help="Write a file of a few lines that calls kci's reusable workflow, in place of every job.",
+)
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
 @click.option(
     "--pin",
@@ -68,6 +73,7 @@ def command(
     kernels: tuple[str, ...],
     check: bool,
     diff: bool,
+    short: bool | None,
     branch: str | None,
     pin: str | None,
     ci: str,
@@ -88,10 +94,14 @@ def command(
     Examples:
         # write the workflows
         kci render
+        # one short file that calls kci's own workflow
+        kci render --short
         # fail if they are out of date
         kci render --check
     """
     root = Path(output)
+    if short and ci != "github":
+        raise UsageError(f"--short does not go with --ci {ci}", hint="only GitHub has reusable workflows")
     if from_plan is not None:
         if ci != "gitlab":
             raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
@@ -115,6 +125,7 @@ def command(
         named,
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
+        short=before.short if short is None else short,
         remember=default_cache() / "inputs",
     )
     return _answer(rendered, check, diff, force)

@@ -230,7 +230,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
         rendered: list[str] = []
         found = check_kernels([str(root)]).diagnostics
         if workflows and not any(item.severity is Severity.ERROR for item in found):
-            made = render_workflows(open_workspace([str(root)]), root)
+            made = render_workflows(open_workspace([str(root)]), root, short=True)
             made.write()
             rendered = list(made.files)
         flush(root)

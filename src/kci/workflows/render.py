@@ -19,7 +19,7 @@ from kci.plan.github_limits import LIMIT_KEYS
 from kci.plan.plan import Leg
 from kci.utils.shipped import template_environment, tidy
 from kci.workflows.extensions import NO_PARTS, OwnParts
-from kci.workflows.pins import Pin, action_of, unreleased
+from kci.workflows.pins import OWN, Pin, action_of, unreleased
 from kci.workflows.rendered_files import with_content
 
 
@@ -38,6 +38,11 @@ KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
+REUSABLE_FILES = {
+    ".github/workflows/kernel.yml": "github/reusable.yml.j2",
+    ".github/workflows/kernel-legs.yml": "github/kernel.yml.j2",
+}
+"""The workflow of kci's own repository that short files call, and what it calls for each kernel; their templates."""
 FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
@@ -103,6 +108,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
+    short: bool = False
+    """Whether one file calls the reusable workflow of kci, in place of kci.yml with jobs and of kci-compat.yml."""
 
 
 def render(
@@ -121,32 +128,16 @@ def render(
         FindingsError: a part of the repository's has no place (KCI423).
     """
     refuse_unsafe(inputs)
-    values = msgspec.structs.asdict(inputs) | {
+    values = _values(inputs, own) | {
         "version": version,
         "command": shlex.join(command(inputs)),
         "digest": input_digest(inputs, own),
-        "runner": hosted_runners().default,
-        "cron": inputs.schedule or cron(inputs.names),
-        "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
-        "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
-        "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
-        "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
-        "several": inputs.callers > 0,
-        "caller_names": caller_names(inputs.callers),
-        "kernel_file": KERNEL_FILE,
-        "dispatched": inputs.forks == Forks.DISPATCH,
-        "tiers": [*_DISPATCHED, *inputs.tiers],
-        "publish": None,
-        "point": own.mark,
-        "job_ids": list(own.job_ids),
-        "own_results": own.results,
-        "split": inputs.part_jobs > 0,
-        "part_names": part_names(inputs.part_jobs),
-        "from_base": inputs.tested or inputs.compiled,
     }
-    templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
+    templates = {RELEASE_FILE: "github/short.yml.j2"} if inputs.short else dict(_TEMPLATES)
+    if inputs.publish or (inputs.callers and not inputs.short):
+        templates |= _CALLED
     special: dict[str, dict[str, Any]] = {}
     if inputs.publish is not None:
         # Kernels are published one by one, so they are called one by one too, even if there is only one.
@@ -154,9 +145,9 @@ def render(
         templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
         special[PUBLISH_FILE] = {"several": True, "callers": callers, "caller_names": caller_names(callers),
                                  "publish": inputs.publish}  # fmt: skip
-    if inputs.forks == Forks.DISPATCH:
+    if inputs.forks == Forks.DISPATCH and not inputs.short:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
-    if inputs.comment:
+    if inputs.comment and not inputs.short:
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
     rendered = {
@@ -167,6 +158,58 @@ def render(
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
     return {path: with_content(text) for path, text in filled.items()}
+
+
+def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
+    return msgspec.structs.asdict(inputs) | {
+        "runner": hosted_runners().default,
+        "cron": inputs.schedule or cron(inputs.names),
+        "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
+        "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
+        "limit_keys": LIMIT_KEYS,
+        "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
+        "several": inputs.callers > 0,
+        "caller_names": caller_names(inputs.callers),
+        "kernel_file": KERNEL_FILE,
+        "dispatched": inputs.forks == Forks.DISPATCH,
+        "tiers": [*_DISPATCHED, *inputs.tiers],
+        "publish": None,
+        "reusable": False,
+        "point": own.mark,
+        "job_ids": list(own.job_ids),
+        "own_results": own.results,
+        "split": inputs.part_jobs > 0,
+        "part_names": part_names(inputs.part_jobs),
+        "from_base": inputs.tested or inputs.compiled,
+    }
+
+
+_EVERYTHING = Inputs(
+    (), submodules=True, callers=1, tested=True, compiled=True, nix=True, install_nix=True, part_jobs=1
+)
+
+
+def _beside(action: str) -> str:
+    # The runner refuses `$/` without a path.
+    return f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
+
+
+def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
+    """The reusable workflow that short files call, and what it calls, by their path in kci's repository.
+
+    What a rendered file decides when it is written is decided there when it runs. Kci's own actions are those of the
+    same commit: `$/` needs a runner of 2.336 or newer and is not on GitHub Enterprise Server, see
+    https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax.
+    """
+    legs_file = next(reversed(REUSABLE_FILES))
+    values = _values(_EVERYTHING, NO_PARTS) | {
+        "reusable": True,
+        "lfs": "${{ inputs.lfs }}",
+        "kernel_file": legs_file,
+        "uses": lambda action: _beside(action) if action_of(action) == OWN else _uses(action, pins),
+    }
+    jinja = template_environment()
+    return {path: tidy(jinja.get_template(name).render(values)) for path, name in REUSABLE_FILES.items()}
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
@@ -190,7 +233,7 @@ def command(inputs: Inputs) -> list[str]:
     for name in ("branch", "pin"):
         if (value := getattr(inputs, name)) != getattr(usual, name):
             words += [f"--{name}", str(value)]
-    return words
+    return [*words, "--short"] if inputs.short else words
 
 
 def input_digest(inputs: msgspec.Struct, own: OwnParts = NO_PARTS) -> str:

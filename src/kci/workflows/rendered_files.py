@@ -95,9 +95,10 @@ class RecordedOptions(msgspec.Struct, frozen=True):
     branch: str | None = None
     pin: str | None = None
     ci: str | None = None
+    short: bool = False
 
 
-_OPTIONS = ["branch=", "pin=", "ci="]
+_OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -112,7 +113,9 @@ def recorded_options(text: str) -> RecordedOptions:
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    return RecordedOptions(tuple(kernels), **{name[2:]: value for name, value in options})
+    given = {name.removeprefix("--"): value for name, value in options}
+    short = given.pop("short", None) is not None
+    return RecordedOptions(tuple(kernels), **given, short=short)
 
 
 def with_content(text: str) -> str:

@@ -60,17 +60,17 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def check_bounds(workspace: Workspace) -> Bounds:
+def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
-    What no run would get past is KCI419.
+    The reusable workflow, which `short` files call, has one caller job. What no run would get past is KCI419.
     """
-    settings, several = workspace.settings.settings, len(workspace.kernels) > 1
+    settings, several = workspace.settings.settings, short or len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
-    callers = caller_count(with_growth(len(workspace.kernels)))
+    callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
         problems = check_callers(plan, callers) if several else check_limits(plan)
@@ -123,6 +123,7 @@ def render_workflows(
     *,
     branch: str = "main",
     by_commit: bool | None = None,
+    short: bool = False,
     remember: Path | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
@@ -134,6 +135,8 @@ def render_workflows(
         branch: pushes to it build a release.
         by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
             where no committed file names a commit.
+        short: write a file that calls kci's reusable workflow. What kci.toml asks for and that has no job for is told
+            (KCI454).
         remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
@@ -145,7 +148,7 @@ def render_workflows(
     named = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
     told = require_readable(workspace, remember)
-    bounds = check_bounds(workspace)
+    bounds = check_bounds(workspace, short=short)
     # What tells kernels of different repositories apart best.
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
@@ -175,7 +178,10 @@ def render_workflows(
         install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
         publish=publish_jobs(workspace.settings),
+        short=short,
     )
+    if short:
+        told += _only_in_long_files(chosen)
     named_ref = chosen.actions.ref is not None
     own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
     fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
@@ -191,6 +197,17 @@ def render_workflows(
         told.append(finding("KCI450", message, hint=hint))
     compared = _compared(root, files, committed)
     return msgspec.structs.replace(compared, told=tuple(told))
+
+
+def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
+    asked = {
+        "pull-request.comment": chosen.pull_request.comment,
+        "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
+        "actions.install": bool(chosen.actions.install),
+    }
+    hint = "remove the setting, or run `kci render --no-short`"
+    message = "the short file has nothing for `{}` of " + KCI_TOML
+    return [finding("KCI454", message.format(key), hint=hint) for key, is_set in asked.items() if is_set]
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -289,10 +306,14 @@ def _relative(directory: str, root: Path) -> str:
     return Path(relative).as_posix()
 
 
-def settings_text(settings: Settings) -> list[str]:
-    """The settings on GitHub that the workflows count on and that no file can make, a sentence or two each."""
+def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
+    """The settings on GitHub that the workflows count on and that no file can make, a sentence or two each.
+
+    `short`: whether kci.yml is the file that calls kci's reusable workflow.
+    """
+    check = "kci / kci" if short else "kci"
     lines = [
-        "Settings > Branches, or Rules > Rulesets: require the status check `kci` on the branch that releases. It is "
+        f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the branch that releases. It is "
         "red unless all that was planned was built, merged and verified.",
         "Settings > Actions > General > Fork pull request workflows: require approval for all external contributors. "
         "Their code then runs only after somebody has read it.",
@@ -304,7 +325,7 @@ def settings_text(settings: Settings) -> list[str]:
             "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
             "public repository, let them run nothing of forks, and prefer ones that are made new for every job."
         )
-    if settings.pull_request.forks is Forks.DISPATCH:
+    if settings.pull_request.forks is Forks.DISPATCH and not short:
         lines += [
             "Settings > Environments: make `kci-own-machines`, with required reviewers and limited to the default "
             "branch. It is asked before a commit of a fork reaches a self-hosted runner.",

@@ -1,0 +1,112 @@
+"""The short file and the reusable workflow that it calls, run by act: which jobs ran, and what came of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from act.harness import act_path, commit_all, pull_request
+from act.test_workflow import (
+    LEGS,
+    RELEASE,
+    Runner,
+    add_kernel,
+    break_package,
+    head_commit,
+    place,
+    render,
+    runner,  # noqa: F401
+    tree_names,
+)
+from conftest import AT_TOP, ROOT
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+FILE, PAGES = ".github/workflows/kernel.yml", ("README.md", "docs/workflows.md")
+AROUND = ["kci", "merge some-kernel", "plan"]
+
+
+def short(tmp_path: Path, *names: str, settings: str = "") -> Path:
+    """A committed repository with the short file and nothing else."""
+    repository = tmp_path / "repository"
+    for name in names:
+        add_kernel(repository, name, ("cpu", "cuda") if name == "some-kernel" else ("cpu",))
+    (repository / "kci.toml").write_text(settings)
+    render(repository, "--short")
+    assert [file.name for file in (repository / RELEASE).parent.iterdir()] == ["kci.yml"]
+    return repository
+
+
+def change(kernel: Path, text: str) -> None:
+    """Commit other Python for a kernel."""
+    next((kernel / "torch-ext").glob("*/__init__.py")).write_text(text)
+    commit_all(kernel.parent)
+
+
+def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner: Runner) -> None:  # noqa: F811
+    repository = short(tmp_path, "some-kernel")
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), first.log
+    assert first.ok
+    assert first.checks["kci/kci (push)"] == "success"
+    assert tree_names(first.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
+
+    (repository / "notes.md").write_text("Not part of any kernel.\n")
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == {"kci": "success", "plan": "success"}, second.log
+
+    break_package(repository / "some-kernel")
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    assert not third.ok
+    assert third.jobs == {**dict.fromkeys([*LEGS, "merge some-kernel"], "failure"), "plan": "success"}, third.log
+    (repository / "some-kernel" / "torch-ext" / "some_kernel" / "gone.py").unlink()
+    change(repository / "some-kernel", "VALUE = 2\n")
+    again = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    assert again.jobs == first.jobs, again.log
+
+
+def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
+    tmp_path: Path,
+    runner: Runner,  # noqa: F811
+) -> None:
+    repository = short(tmp_path, "some-kernel", "other-kernel", "third-kernel")
+    base = head_commit(repository)
+    change(repository / "other-kernel", "VALUE = 1\n")
+    wanted = dict.fromkeys(["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"], "success")
+    group = runner.run(repository, RELEASE, "merge_group", place(tmp_path, "1"), merge_group={"base_sha": base})
+    assert group.jobs == wanted, group.log
+    assert group.checks["kci/kci"] == "success"
+    pull = runner.run(
+        repository, RELEASE, "pull_request", place(tmp_path, "2"), **pull_request(repository, base, "somebody/kernels")
+    )
+    assert pull.jobs == wanted, pull.log
+    assert pull.checks["kci/kci"] == "success"
+
+
+def test_the_lines_of_the_page_build_what_event_and_settings_say(tmp_path: Path, runner: Runner) -> None:  # noqa: F811
+    tiers = """
+[tiers.cpu]
+backends = ["cpu"]
+[schedule]
+tier = "cpu"
+"""
+    repository = short(tmp_path, "some-kernel", settings=tiers)
+    shown = [re.findall(r"```yaml\n(name: kernel\n.*?)```", (ROOT / page).read_text(), re.DOTALL) for page in PAGES]
+    assert shown[0][0] == shown[1][0]
+    assert len(shown[0][0].splitlines()) <= 15
+    (repository / FILE).write_text(shown[0][0])
+    (repository / RELEASE).unlink()
+    commit_all(repository)
+    scheduled = runner.run(repository, FILE, "schedule", place(tmp_path, "1"))
+    assert scheduled.jobs == dict.fromkeys([LEGS[0], *AROUND], "success"), scheduled.log
+    by_hand = runner.run(repository, FILE, "workflow_dispatch", place(tmp_path, "2"))
+    assert by_hand.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), by_hand.log
