@@ -313,8 +313,8 @@ def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
     """
     check = "kci / kci" if short else "kci"
     lines = [
-        f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the branch that releases. It is "
-        "red unless all that was planned was built, merged and verified.",
+        f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the branch that releases. "
+        "It is red unless all that was planned was built, merged and verified.",
         "Settings > Actions > General > Fork pull request workflows: require approval for all external contributors. "
         "Their code then runs only after somebody has read it.",
         "Settings > Actions > General > Workflow permissions: read repository contents. Each job asks for what it "
