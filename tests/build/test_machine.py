@@ -12,7 +12,14 @@ from kci.build import build_variant
 from kci.build.native import builder
 from kci.build.native.recipe import commands
 from kci.build.process.machine import job_count, pool_depth
-from kci.build.toolchains.compilers import GCC_FLAGS, cxx_compiler, gcc_flags, glibc_is_newer, toolchain_identity
+from kci.build.toolchains.compilers import (
+    GCC_FLAGS,
+    cpp_library,
+    cxx_compiler,
+    gcc_flags,
+    glibc_is_newer,
+    toolchain_identity,
+)
 from kci.build.toolchains.cuda import find_toolkit, nvcc_name
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.oneapi import find_icpx
@@ -411,3 +418,14 @@ def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
     with pytest.raises(MissingToolError, match=r"No matching distribution found for nvidia-nvvm==13\.2\.86"):
         toolkit.ensure(Path(sys.executable), quiet)
     assert list((tmp_path / "cache/cuda").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [("/usr/lib/gcc/x86_64-linux-gnu/13/libstdc++.so", "-lstdc++"), ("libstdc++.so", "-l:libstdc++.so.6")],
+)
+def test_a_static_cpp_library_is_not_linked(tmp_path: Path, found: str, wanted: str) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\n[ $1 = -print-file-name=libstdc++.so ] && echo {found}\n")
+    compiler.chmod(0o755)
+    assert cpp_library((str(compiler),)) == wanted

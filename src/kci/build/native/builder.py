@@ -27,6 +27,7 @@ from kci.build.process.run import Finished, Log
 from kci.build.request import Built, Request
 from kci.build.toolchains.compilers import (
     compiler_of,
+    cpp_library,
     find_cache,
     gcc_flags,
     glibc_is_newer,
@@ -74,6 +75,7 @@ def plan(request: Request, log: Log) -> Recipe:
     chain = Toolchain(
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
+        cpp_library=cpp_library(cxx),
         environment=environment,
         python_include=python_include(),
         cuda=cuda,

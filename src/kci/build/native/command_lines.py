@@ -113,6 +113,8 @@ class Toolchain(msgspec.Struct, frozen=True):
     nvcc_threads: int | None = None
     versions: tuple[str, ...] = ()
     """What the tools say they are; another version compiles everything anew."""
+    cpp_library: str = "-lstdc++"
+    """What links the C++ library; see `compilers.cpp_library`."""
     launcher: Path | None = None
     """The compiler cache that compilers are started through."""
 
@@ -213,7 +215,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
     command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
-    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", "-lstdc++"]
+    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", chain.cpp_library]
     cuda, rocm = chain.cuda, chain.rocm
     if target.tvm_ffi:
         # CUDA's runtime is linked statically, because no torch need be there to bring it.

@@ -167,6 +167,15 @@ def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *asked]).code == 0)
 
 
+def cpp_library(cxx: tuple[str, ...]) -> str:
+    """The linker's argument for the shared C++ library.
+
+    A compiler that comes with the static one only takes that for `-lstdc++`, and a module must not have its own copy:
+    then it is the library of the system, by its file name.
+    """
+    return "-lstdc++" if "/" in output_of(*cxx, "-print-file-name=libstdc++.so") else "-l:libstdc++.so.6"
+
+
 def version_line(cxx: tuple[str, ...]) -> str:
     """What a compiler says it is, in one line."""
     return next(iter(output_of(*cxx, "--version").splitlines()), cxx[0])
