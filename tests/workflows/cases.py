@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kci.workflows.extensions import NO_PARTS, OwnParts
 from kci.workflows.pins import Pin, shipped_pins
-from kci.workflows.render import Inputs, PublishJobs, render
+from kci.workflows.render import Inputs, PublishJobs, render, render_reusable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSION = "1.2.3"
@@ -24,6 +24,13 @@ class Case(NamedTuple):
     def files(self) -> dict[str, str]:
         """What kci renders."""
         return render(self.inputs, self.pins, VERSION, self.own)
+
+
+class Reusable(Case):
+    """The workflow of kci's repository that short files call."""
+
+    def files(self) -> dict[str, str]:
+        return render_reusable(self.pins)
 
 
 def _pinned() -> dict[str, Pin]:
@@ -166,3 +173,6 @@ OTHERS = [
     Case("of-forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
+
+REUSABLE = Reusable("reusable", Inputs(()), {**shipped_pins(), "kci/build": Pin("", "", repository="$")})
+"""It has its golden files among the project's own workflows."""
