@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -68,3 +69,17 @@ def test_an_idiom_is_not_used(idiom: str) -> None:
 def test_the_texts_are_looked_at() -> None:
     names = {path.name for path in texts()}
     assert names >= {"lints.toml", "selection.py", "README.md", "plan.md", "_jobs.j2", "ci.yml", "action.yml"}
+
+
+@pytest.mark.parametrize(("first", "most"), [("What", 406), ("Whether", 4)])
+def test_a_docstring_begins_with_its_subject(first: str, most: int) -> None:
+    """The bounds only go down."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, text in texts().items()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if str(node.value.value).startswith(f"{first} ")
+    ]
+    assert len(found) <= most, found[:20]

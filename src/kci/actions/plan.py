@@ -191,7 +191,7 @@ def hand_over(planned: kci.PlannedRun) -> None:
 
 
 def is_fork() -> bool:
-    """Whether the run builds a pull request from another repository."""
+    """True if the run builds a pull request from another repository."""
     return flag("KCI_FORK", os.environ.get("KCI_FORK", "false"))
 
 

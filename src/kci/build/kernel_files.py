@@ -63,7 +63,7 @@ def source_file(kernel_dir: Path, entry: str, what: str) -> Path:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text has no control characters (line breaks, NUL) and so fits on one line of a build file."""
+    """True if a text has no control characters (line breaks, NUL) and so fits on one line of a build file."""
     return not any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 

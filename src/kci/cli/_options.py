@@ -32,5 +32,5 @@ def colored(given: Options) -> bool | None:
 
 
 def dumb() -> bool:
-    """Whether the terminal only prints, and knows no escape sequences."""
+    """True if the terminal only prints, and knows no escape sequences."""
     return os.environ.get("TERM") == "dumb"

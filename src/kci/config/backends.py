@@ -20,13 +20,13 @@ class BackendFacts(msgspec.Struct, frozen=True):
     compute_prefix: str = ""
     """What comes before the version in the compute part of a variant's name; empty where that part has none."""
     components: bool = True
-    """Whether a component can be for it (docs/format.md#components)."""
+    """True if a component can be for it (docs/format.md#components)."""
     archs: bool = False
-    """Whether a component lists the architectures that it is compiled for."""
+    """True if a component lists the architectures that it is compiled for."""
     compiled: bool = False
-    """Whether kci's native builder compiles for it."""
+    """True if kci's native builder compiles for it."""
     tvm_ffi: bool = False
-    """Whether the native builder compiles tvm-ffi kernels for it."""
+    """True if the native builder compiles tvm-ffi kernels for it."""
     torch_library: str = ""
     """Torch's library for it, besides those of the CPU."""
     defines: tuple[str, ...] = ()

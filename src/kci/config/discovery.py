@@ -132,7 +132,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def publishes(self) -> bool:
-        """Whether the kernels are published: asked for by a `[publish]`, even an empty one."""
+        """True if the kernels are published: asked for by a `[publish]`, even an empty one."""
         return self.document is not None and "publish" in self.document.data
 
     @property

@@ -55,7 +55,7 @@ def too_old_error(document: Document) -> FindingsError | None:
 
 
 def is_version_3(data: dict[str, Any]) -> bool:
-    """Whether it is a valid file of version 3, which may lack the version, the license and the framework.
+    """True if it is a valid file of version 3, which may lack the version, the license and the framework.
 
     The reference takes a malformed `[torch]` here for no framework at all; kci reports what is wrong with the table.
     """
@@ -75,7 +75,7 @@ def is_version_3(data: dict[str, Any]) -> bool:
 
 
 def _is_older(data: dict[str, Any]) -> bool:
-    """Whether it has the shape of version 1 or 2: no `general.backends`, and a key that later formats do not have."""
+    """True if it has the shape of version 1 or 2: no `general.backends`, and a key that later formats do not have."""
     general = data.get("general")
     if not isinstance(general, dict) or "backends" in general:
         return False

@@ -193,7 +193,7 @@ class Nix(Table, frozen=True):
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
     install: bool = True
-    """Whether its jobs install Nix; false for runners that have it."""
+    """True if its jobs install Nix; false for runners that have it."""
 
 
 class PullRequest(Table, frozen=True):
@@ -203,7 +203,7 @@ class PullRequest(Table, frozen=True):
     forks: Forks = Forks.HOSTED
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
-    """Whether a comment says what the runs come to."""
+    """True if a comment says what the runs come to."""
 
 
 class Tell(Table, frozen=True):
@@ -217,7 +217,7 @@ class Tell(Table, frozen=True):
     """A pattern for the variant's name."""
 
     def matches(self, kernel: str, variant: str) -> bool:
-        """Whether a leg is meant."""
+        """True if a leg is meant."""
         return fnmatchcase(kernel, self.kernel) and fnmatchcase(variant, self.variant)
 
 
@@ -229,7 +229,7 @@ class Decisions(Table, frozen=True):
     flaky_runs: Unsigned = 14
     """The number of latest runs among which they are counted."""
     carry_out: bool = True
-    """Whether the scheduled workflow changes issues by itself, or only shows what it would do."""
+    """True if the scheduled workflow changes issues; false to show only what it would do."""
     tell: tuple[Tell, ...] = ()
 
 
@@ -251,19 +251,19 @@ class Publish(Table, frozen=True):
     branch: str | None = None
     """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
     prune: bool = False
-    """Whether variants that the kernel should no longer have are removed from the branch."""
+    """True if variants that the kernel should no longer have are removed from the branch."""
     leave_out: StaleVariants = StaleVariants.ASK
     """What becomes of variants on the branch that are of other sources and that the release leaves out."""
     mirror: bool = False
-    """Whether `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
+    """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
     attest: bool = True
-    """Whether GitHub attests where each tree comes from."""
+    """True if GitHub attests where each tree comes from."""
     sign: bool = False
-    """Whether each tree is signed with the identity of the run, as `kci sign` does."""
+    """True if each tree is signed with the identity of the run, as `kci sign` does."""
 
 
 class Mirrors(Table, frozen=True):

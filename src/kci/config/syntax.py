@@ -236,7 +236,7 @@ def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
 
 
 def _alone(line: str, header: re.Match[str]) -> bool:
-    """Whether nothing but a comment stands after a header, which an element of an array could look like."""
+    """True if nothing but a comment stands after a header, which an element of an array could look like."""
     rest = line[header.end() :].strip()
     return not rest or rest.startswith("#")
 

@@ -93,7 +93,7 @@ def url_scheme(url: str) -> str | None:
 
 
 def _good_authority(authority: str, *, special: bool) -> bool:
-    """Whether `user:password@host:port` has a host that can be one and a port that is one."""
+    """True if `user:password@host:port` has a host that can be one and a port that is one."""
     user, at, host_and_port = authority.rpartition("@")
     found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", host_and_port)
     if not found:
@@ -119,7 +119,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _is_domain(host: str) -> bool:
-    """Whether a host of http or https is a domain name or an IPv4 address.
+    """True if a host of http or https is a domain name or an IPv4 address.
 
     Names beyond ASCII are normalised and their characters checked, without the whole table of IDNA.
     """

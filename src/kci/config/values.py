@@ -255,7 +255,7 @@ _BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-
 
 
 def is_branch(name: str) -> bool:
-    """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
+    """True if a text is the name of a branch, in which `{version}` stands for a kernel's version."""
     return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
 
 

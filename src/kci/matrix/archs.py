@@ -23,7 +23,7 @@ def compiled_components(build: Build, backend: str, compute: Version | None) -> 
 
 
 def too_old(component: Component, compute: Version | None) -> bool:
-    """Whether a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
+    """True if a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
     minver = component.cuda_minver if isinstance(component, CudaComponent) else None
     return minver is not None and compute is not None and compute < minver
 

@@ -25,7 +25,7 @@ class DroppedGroup(msgspec.Struct, frozen=True):
     reason: str
     candidates: tuple[Dropped, ...]
     whole: bool
-    """Whether these are all candidates of the backend."""
+    """True if these are all candidates of the backend."""
 
     @property
     def what(self) -> str:

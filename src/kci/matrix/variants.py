@@ -121,7 +121,7 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
 
 
 def is_variant_name(name: str) -> bool:
-    """Whether a loader would take a directory of this name for a variant."""
+    """True if a loader would take a directory of this name for a variant."""
     try:
         parse_variant_name(name)
     except ValueError:

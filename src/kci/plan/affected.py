@@ -32,7 +32,7 @@ class Terms(msgspec.Struct, frozen=True):
     runners: Runners
     settings: Settings
     container: bool = True
-    """Whether legs build in images."""
+    """True if legs build in images."""
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def only_affected(
 
 
 def _may_be_touched(directory: str, prints: Fingerprints, changes: Changes) -> bool:
-    """Whether a changed file is the kernel's, or it or its tests read it; else it is as it was, if the settings are."""
+    """True if a changed file is the kernel's, or it or its tests read it; else it is as it was, if the settings are."""
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
         for place in (directory, *prints.inputs.declared)

@@ -199,7 +199,7 @@ def _bare(kernel: Kernel) -> set[str]:
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
-    """Whether what is chosen of a kernel, or one of the backends that the choice names, lacks a component."""
+    """True if what is chosen of a kernel, or one of the backends that the choice names, lacks a component."""
     bare = _bare(kernel)
     if not bare:
         return False

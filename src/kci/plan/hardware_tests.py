@@ -120,7 +120,7 @@ def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:
-    """Whether there is a machine under `[test]` that a variant is for, and that others cannot stand in for."""
+    """True if there is a machine under `[test]` that a variant is for, and that others cannot stand in for."""
     return any(backend != "cpu" and _is_for(variant, backend, system) for backend, system in runners.test)
 
 

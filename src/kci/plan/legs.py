@@ -152,11 +152,11 @@ class PlanOptions(msgspec.Struct, frozen=True):
     trees: Mapping[str, CarriedTree] = {}
     """The trees of kernels that earlier runs have made."""
     whole: bool = False
-    """Whether all is tested that such a tree has, and not only what is planned."""
+    """True if all is tested that such a tree has, and not only what is planned."""
     sizes: Mapping[tuple[str, str], Size] = {}
     """How much is compiled for each variant (kernel and name): what it takes where nothing was recorded."""
     split: bool = False
-    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and name."""
 

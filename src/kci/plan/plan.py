@@ -76,7 +76,7 @@ class Leg(msgspec.Struct, frozen=True):
     minutes: int
     """What it takes, roughly."""
     measured: bool
-    """Whether `minutes` comes from recorded durations of all its variants."""
+    """True if `minutes` comes from recorded durations of all its variants."""
     pool: Pool
     """The machines that it is taken from."""
     rate: float | None
@@ -295,7 +295,7 @@ class PlanDocument(msgspec.Struct, frozen=True):
     catalog: CatalogName
     commit: str | None
     has_work: bool
-    """Whether there is a leg: an empty matrix fails a run."""
+    """True if there is a leg: an empty matrix fails a run."""
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
     left_out: tuple[Unplanned, ...]

@@ -48,9 +48,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     callers: int | None = None
     """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
     container: bool = True
-    """Whether legs build in images."""
+    """True if legs build in images."""
     split: bool = False
-    """Whether `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
     part_jobs: int | None = None
     """How many jobs with a matrix it has for parts; None for as many as are needed."""
     objects: Mapping[Key, KeptObjects] = {}
@@ -62,7 +62,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int | None = None
     max_cost: float | None = None
     allow_empty: bool = False
-    """Whether a selection without a variant is an answer."""
+    """True if a selection without a variant is an answer."""
 
 
 class PlannedRun(msgspec.Struct, frozen=True):

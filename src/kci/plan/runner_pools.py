@@ -21,7 +21,7 @@ class Pool(msgspec.Struct, frozen=True):
     """Empty for runners whose number is unknown."""
     size: int | None
     queued: bool = False
-    """Whether GitHub holds jobs back itself, so that a workflow needs no limit."""
+    """True if GitHub holds jobs back itself, so that a workflow needs no limit."""
 
 
 UNKNOWN = Pool("", None)

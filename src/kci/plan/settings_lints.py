@@ -205,7 +205,7 @@ _CRON: tuple[tuple[range, list[str]], ...] = (
 
 
 def is_cron(text: str) -> bool:
-    """Whether a text is a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
+    """True if a text is a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
     fields = text.split()
     if len(fields) != 5 or not text.isascii():
         return False

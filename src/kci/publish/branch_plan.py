@@ -239,7 +239,7 @@ def variants_on(there: Iterable[str]) -> set[str]:
 
 
 def same_content(there: HubFile, here: LocalFile) -> bool:
-    """Whether the Hub has a file as it is here: by its sha256, or for a small one by its name in git."""
+    """True if the Hub has a file as it is here: by its sha256, or for a small one by its name in git."""
     if there.sha256 is not None:
         return there.sha256 == here.sha256
     if there.size != here.size:
@@ -260,7 +260,7 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
     leave_out: StaleVariants = StaleVariants.ASK
     """What becomes of those of these that the tree does not have and that are of other sources."""
     older: bool = False
-    """Whether the tree may be older than what it replaces."""
+    """True if the tree may be older than what it replaces."""
     sources: Path | None = None
     """The kernel's directory, whose repository may know which of two commits is the older one."""
 
@@ -327,7 +327,7 @@ class Takeover(msgspec.Struct, frozen=True):
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        """Whether the new one is older: by the history where it is here, else by the commits' times."""
+        """True if the new one is older: by the history where it is here, else by the commits' times."""
         if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
             for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
                 if kernel_id.is_ancestor(self.terms.sources, first, second):

@@ -37,7 +37,7 @@ class PublishRequest(msgspec.Struct, frozen=True):
     """Empty for what build.toml or kci.toml says."""
     branch: str = ""
     prune: bool = False
-    """Whether variants that the kernel should no longer have are removed from the branch, as `[publish]` may say."""
+    """True if variants that the kernel should no longer have are removed from the branch, as `[publish]` may say."""
     create_repo: bool = False
     dry_run: bool = False
     create_pr: bool = False
@@ -136,7 +136,7 @@ class HubBranch(msgspec.Struct, frozen=True):
     repo_id: str
     branch: str
     mirror: bool = False
-    """Whether the main branch has the builds too."""
+    """True if the main branch has the builds too."""
 
 
 def target_of(

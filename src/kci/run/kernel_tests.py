@@ -123,7 +123,7 @@ def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) ->
 
 
 def has_device(backend: str) -> bool:
-    """Whether this machine has a device for a backend, as far as its files and programs show."""
+    """True if this machine has a device for a backend, as far as its files and programs show."""
     if backend == "cuda":
         program = shutil.which("nvidia-smi")
         return program is not None and run([program, "--list-gpus"]).code == 0
@@ -257,7 +257,7 @@ def loader_for(
 
 
 def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:
-    """Whether this machine finds nothing wrong with a variant; of whose tests none ran, if `allow_empty` says so."""
+    """True if this machine finds nothing wrong with a variant; of whose tests none ran, if `allow_empty` says so."""
     empty = (TestState.NOTHING_RAN,) if allow_empty else ()
     return report.state in (TestState.PASSED, TestState.NOT_RUN, *empty)
 

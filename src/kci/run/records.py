@@ -67,7 +67,7 @@ class VariantFailure(_Record, frozen=True):
     replay: Text
     """The command that does the same on another machine."""
     unfinished: bool = False
-    """Whether nothing failed: its time was over, and `error` says how much is done."""
+    """True if nothing failed: its time was over, and `error` says how much is done."""
 
 
 class LegObjects(_Record, frozen=True):
@@ -94,7 +94,7 @@ class KernelRecord(_Record, frozen=True):
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
     attempt: Attempt
     complete: bool
-    """Whether the tree has all that was planned and meets the requirements."""
+    """True if the tree has all that was planned and meets the requirements."""
     present: tuple[Text, ...] = ()
     missing: tuple[Text, ...] = ()
     failures: tuple[VariantFailure, ...] = ()

@@ -212,12 +212,12 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
 
 
 def _only_carried(plan: RunPlan, kernel: str) -> bool:
-    """Whether a run had nothing to build of a kernel, because an earlier run's tree has it all."""
+    """True if a run had nothing to build of a kernel, because an earlier run's tree has it all."""
     return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
 
 
 def _lost(plan: RunPlan, record: KernelRecord) -> bool:
-    """Whether a merge failed although its legs did not: the tree that it builds upon is gone, or another one."""
+    """True if a merge failed although its legs did not: the tree that it builds upon is gone, or another one."""
     built = {name for leg in plan.legs if leg.kernel == record.kernel for name in leg.variants}
     carried = any(item.kernel == record.kernel for item in plan.skipped)
     return carried and not record.complete and built <= {*record.present}

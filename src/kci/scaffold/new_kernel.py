@@ -62,7 +62,7 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placeholder(self) -> bool:
-        """Whether `repo_id` still needs an owner."""
+        """True if `repo_id` still needs an owner."""
         return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
 
 

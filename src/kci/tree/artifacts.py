@@ -78,7 +78,7 @@ def find_sources(
 
 
 def is_variant_dir(path: Path) -> bool:
-    """Whether a directory looks like a built variant: its name is one, and it has metadata."""
+    """True if a directory looks like a built variant: its name is one, and it has metadata."""
     return is_variant_name(path.name) and (path / metadata.FILE_NAME).is_file()
 
 

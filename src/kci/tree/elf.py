@@ -65,7 +65,7 @@ class Elf(msgspec.Struct, frozen=True):
     cpu_level: int = 1
     """The level of x86-64 that the library says it needs: 2, 3 or 4 for x86-64-v2 and so on."""
     program: bool = False
-    """Whether it asks for a dynamic loader of its own, as programs do."""
+    """True if it asks for a dynamic loader of its own, as programs do."""
 
 
 class _Counted:

@@ -70,13 +70,13 @@ def committed(kernel_dir: Path) -> int | None:
 
 
 def is_ancestor(directory: Path, first: str, second: str) -> bool:
-    """Whether a repository knows that one commit came before another; False where it does not know both."""
+    """True if a repository knows that one commit came before another; False where it does not know both."""
     base = _git(directory, "merge-base", "--end-of-options", first, second)
     return base == first != second
 
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
-    """Whether tracked files of the repository changed; untracked ones do not count.
+    """True if tracked files of the repository changed; untracked ones do not count.
 
     The id leaves submodules out, as the reference does; the record of the source says if one is at another commit.
     """

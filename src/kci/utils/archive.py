@@ -166,7 +166,7 @@ class TarStream:
 
 
 def _judged(front: _Front) -> bool:
-    """Whether another member follows, whose headers `tarfile` may act on."""
+    """True if another member follows, whose headers `tarfile` may act on."""
     block = front.look(0, _BLOCK)
     if len(block) == _BLOCK and not any(block):
         return False

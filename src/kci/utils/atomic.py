@@ -58,7 +58,7 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
 
 
 def is_disk_full(output: str) -> bool:
-    """Whether a program that said this met a full disk."""
+    """True if a program that said this met a full disk."""
     return any(said in output for said in _SAID)
 
 

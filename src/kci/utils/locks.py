@@ -89,7 +89,7 @@ def _holder(file: Path) -> str:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process holds the lock of a path, or of something right inside of it; does not wait."""
+    """True if a process holds the lock of a path, or of something right inside of it; does not wait."""
     inside = list(path.glob(".kci-*.lock")) if path.is_dir() else []
     for file in [sibling_path(path, "lock"), *inside]:
         try:

@@ -47,7 +47,7 @@ def walk(root: Path) -> list[Entry]:
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """Whether a file is what Git LFS leaves where it did not fetch the content (git-lfs docs/spec.md)."""
+    """True if a file is what Git LFS leaves where it did not fetch the content (git-lfs docs/spec.md)."""
     try:
         if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
             return False
@@ -91,22 +91,22 @@ _OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a relative path, or a directory in it, begins with a dot."""
+    """True if a relative path, or a directory in it, begins with a dot."""
     return name.startswith(".") or "/." in name
 
 
 def is_output(name: str) -> bool:
-    """Whether a path relative to a kernel lies in one of its `OUTPUT_DIRECTORIES`."""
+    """True if a path relative to a kernel lies in one of its `OUTPUT_DIRECTORIES`."""
     return name.startswith(_OUTPUT_PREFIXES)
 
 
 def is_own(name: str) -> bool:
-    """Whether a path relative to a kernel is one of its own files: not hidden, no bytecode, not what was built."""
+    """True if a path relative to a kernel is one of its own files: not hidden, no bytecode, not what was built."""
     return not (is_hidden(name) or is_bytecode(name) or is_output(name))
 
 
 def is_bytecode(name: str) -> bool:
-    """Whether a relative path is Python bytecode: `*.pyc`, `*.pyo` or anything below a `__pycache__` directory."""
+    """True if a relative path is Python bytecode: `*.pyc`, `*.pyo` or anything below a `__pycache__` directory."""
     return name.endswith((".pyc", ".pyo")) or "__pycache__" in name.split("/")
 
 
@@ -121,5 +121,5 @@ def remove_bytecode(root: Path) -> None:
 
 
 def is_executable(path: Path) -> bool:
-    """Whether the owner may execute the file."""
+    """True if the owner may execute the file."""
     return bool(path.stat().st_mode & stat.S_IXUSR)

@@ -125,7 +125,7 @@ class _Line(msgspec.Struct, frozen=True):
     outage: str = ""
     says: str = ""
     sure: bool = False
-    """Whether no outage elsewhere explains it."""
+    """True if no outage elsewhere explains it."""
     of_the_world: bool = False
 
 
@@ -163,12 +163,12 @@ def outage_of(error: str) -> str:
 
 
 def is_outage(error: str) -> bool:
-    """Whether an error is about a machine, a network or a service, and not about the kernel."""
+    """True if an error is about a machine, a network or a service, and not about the kernel."""
     return bool(outage_of(error))
 
 
 def is_external(error: str) -> bool:
-    """Whether a leg that a machine had to skip has failed all the same: a wheel is missing for every machine."""
+    """True if a leg that a machine had to skip has failed all the same: a wheel is missing for every machine."""
     return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
 

@@ -46,14 +46,14 @@ class Coverage(msgspec.Struct, frozen=True):
     """What was looked at: a tree, a manifest, a repository on the Hub."""
     variants: tuple[CoveredVariant, ...]
     digests_checked: bool
-    """Whether files were compared with digests; a manifest alone has none to compare."""
+    """True if files were compared with digests; a manifest alone has none to compare."""
 
     def names(self, state: CoverageState) -> tuple[str, ...]:
         return tuple(item.variant for item in self.variants if item.state is state)
 
     @property
     def has_gaps(self) -> bool:
-        """Whether something should be built: a variant is missing, corrupt or stale."""
+        """True if something should be built: a variant is missing, corrupt or stale."""
         return any(self.names(state) for state in _GAPS)
 
 

@@ -262,7 +262,7 @@ class FailureTracker:
         return came if came and sure else {*came, ""}
 
     def _belongs(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
-        """Whether a leg that says the same as an issue is one of its legs: of its kernels, or since the same move."""
+        """True if a leg that says the same as an issue is one of its legs: of its kernels, or since the same move."""
         return not issue.flaky and (leg.partition(" ")[0] in issue.kernels or issue.moved in self._moves(state))
 
     def _join(self, failure: Failure, run: RecordedRun, state: _LegState, cause: str, *, flaky: bool) -> None:

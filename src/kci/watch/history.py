@@ -75,7 +75,7 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str = ""
     attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
     hardware: bool = False
-    """Whether it is about loading and testing on the machine that the variant is for, and not about building it."""
+    """True if it is about loading and testing on the machine that the variant is for, and not about building it."""
     look: Annotated[int, Meta(ge=1, le=9)] = 1
     """The second is a suspect's: the leg again, later in the same run, on another machine."""
     machine: _Optional = ""

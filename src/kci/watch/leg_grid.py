@@ -124,7 +124,7 @@ class GridCause(msgspec.Struct, frozen=True):
 
     cause: str
     is_open: bool
-    """Whether it failed often enough for an issue."""
+    """True if it failed often enough for an issue."""
     legs: tuple[str, ...]
     kernels: tuple[str, ...]
 

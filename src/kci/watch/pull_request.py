@@ -63,7 +63,7 @@ class WorkflowRun(msgspec.Struct, frozen=True):
 
     @property
     def of_pull_request(self) -> bool:
-        """Whether it is one of kci.yml for a pull request: any other workflow can have the same name."""
+        """True if it is one of kci.yml for a pull request: any other workflow can have the same name."""
         return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
 
 
@@ -83,7 +83,7 @@ class PullRequestState(msgspec.Struct, frozen=True):
     head: Head
 
     def from_fork(self, repository: str) -> bool:
-        """Whether its commits are of another repository."""
+        """True if its commits are of another repository."""
         return self.head.repo is None or self.head.repo.full_name != repository
 
 

@@ -215,7 +215,7 @@ def _needs(job: Mapping[str, Any]) -> list[str]:
 
 
 def _runs_by_needs(job: Mapping[str, Any]) -> bool:
-    """Whether a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
+    """True if a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
     return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
 
 

@@ -68,7 +68,7 @@ class GitlabInputs(msgspec.Struct, frozen=True):
     pr_tier: str = "pr"
     schedule_tier: str = "compat"
     submodules: bool = False
-    """Whether jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
+    """True if jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
     publish: PublishJobs | None = None
 
 
@@ -133,7 +133,7 @@ def child_pipeline(
 
 
 def _has_jobs(plan: PlanDocument, kernel: str, purpose: Purpose | None) -> bool:
-    """Whether there is anything to build, to test or to publish of a kernel."""
+    """True if there is anything to build, to test or to publish of a kernel."""
     if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
         return True
     return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)

@@ -60,7 +60,7 @@ class PublishJobs(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     attest: bool
     sign: bool
-    """Whether each release is measured on the machines that test."""
+    """True if each release is measured on the machines that test."""
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -71,9 +71,9 @@ class Inputs(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = (".",)
     """The directories to plan, relative to the repository's root."""
     submodules: bool = False
-    """Whether checkouts fetch submodules."""
+    """True if checkouts fetch submodules."""
     lfs: bool = False
-    """Whether checkouts fetch what Git LFS stores."""
+    """True if checkouts fetch what Git LFS stores."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
@@ -87,7 +87,7 @@ class Inputs(msgspec.Struct, frozen=True):
     forks: str = str(Forks.HOSTED)
     """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
-    """Whether pull requests have a comment with the state of their runs."""
+    """True if pull requests have a comment with the state of their runs."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -97,19 +97,19 @@ class Inputs(msgspec.Struct, frozen=True):
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
-    """Whether there are machines that test."""
+    """True if there are machines that test."""
     compiled: bool = False
-    """Whether a kernel is compiled, so that there are objects to keep from run to run."""
+    """True if a kernel is compiled, so that there are objects to keep from run to run."""
     nix: bool = False
-    """Whether the nix builder makes a variant."""
+    """True if the nix builder makes a variant."""
     install_nix: bool = False
-    """Whether jobs that need Nix install it."""
+    """True if jobs that need Nix install it."""
     part_jobs: int = 0
     """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
     publish: PublishJobs | None = None
     """How the kernels are published; None for no such workflow."""
     short: bool = False
-    """Whether one file calls the reusable workflow of kci, in place of kci.yml with jobs and of kci-compat.yml."""
+    """True if one file calls the reusable workflow of kci, in place of kci.yml with jobs and of kci-compat.yml."""
 
 
 def render(

@@ -257,12 +257,12 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
 
 
 def has_submodules(root: Path) -> bool:
-    """Whether a checkout of the repository lacks files without its submodules."""
+    """True if a checkout of the repository lacks files without its submodules."""
     return (root / ".gitmodules").is_file()
 
 
 def has_lfs(root: Path) -> bool:
-    """Whether a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
+    """True if a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
     listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
     names = os.fsdecode(listed or b".gitattributes").split("\0")
     texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]

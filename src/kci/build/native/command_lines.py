@@ -104,7 +104,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda_headers: WheelFiles | None = None
     ar: str = "ar"
     glibc_compat: bool = False
-    """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
+    """True if this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     newer_parts: NewerParts | None = None
     """Parts of the C++ library that go into the binary where they are used."""
     sycl: oneapi.SyclCode | None = None

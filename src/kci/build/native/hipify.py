@@ -56,7 +56,7 @@ class Translation(msgspec.Struct, frozen=True):
     include: tuple[str, ...]
     """The include directories of these sources, relative to the kernel's directory."""
     torch_headers: bool
-    """Whether torch's headers are translated as well."""
+    """True if torch's headers are translated as well."""
 
     def command(self) -> list[str]:
         """The command that translates."""

@@ -28,7 +28,7 @@ class Step(msgspec.Struct, frozen=True):
     implicit: tuple[str, ...] = ()
     """Files that it depends on and that are not on its command line."""
     depfile: bool = False
-    """Whether the command also writes the list of headers it read, to `<output>.d`."""
+    """True if the command also writes the list of headers it read, to `<output>.d`."""
     pool: str = ""
     """The pool that bounds how many such commands run at once; empty for none."""
 
@@ -93,7 +93,7 @@ class FailedCommand(msgspec.Struct, frozen=True):
     command: str
     said: tuple[str, ...]
     killed: bool
-    """Whether it had no memory."""
+    """True if it had no memory."""
 
 
 class NinjaRun(msgspec.Struct, frozen=True):
@@ -198,13 +198,13 @@ def failed_commands(output: str) -> list[FailedCommand]:
 
 
 def is_failure_output(line: str, *, begun: bool) -> bool:
-    """Whether a line of ninja's is about a command that failed; `begun` says whether the line before it was."""
+    """True if a line of ninja's is about a command that failed; `begun` says whether the line before it was."""
     goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
     return goes_on or _FAILED.fullmatch(line) is not None
 
 
 def was_killed(said: str) -> bool:
-    """Whether a compiler says that it, or a part of it, had no memory."""
+    """True if a compiler says that it, or a part of it, had no memory."""
     return _KILLED.search(said) is not None
 
 

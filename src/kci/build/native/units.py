@@ -169,9 +169,9 @@ class Unit(msgspec.Struct, frozen=True):
     depends: tuple[Depend, ...] = ()
     """What its own component depends on. The others' are there as well, behind these."""
     translated: bool = False
-    """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
+    """True if the paths are those of the copy that hipify made, and not those of the kernel."""
     named: bool = True
-    """Whether it may mention the extension's name, which is the kernel's id; see `kci.build.native.command_lines`."""
+    """True if it may mention the extension's name, which is the kernel's id; see `kci.build.native.command_lines`."""
 
     @property
     def openmp(self) -> bool:
@@ -199,7 +199,7 @@ class _Origin(msgspec.Struct, frozen=True):
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     left: bool = False
-    """Whether it has no code for the archs that were asked for."""
+    """True if it has no code for the archs that were asked for."""
     depends: tuple[Depend, ...] = ()
 
 

@@ -75,7 +75,7 @@ def find_cache(cxx: Sequence[str] = ()) -> Path | None:
 
 
 def is_cache(program: str) -> bool:
-    """Whether a program starts compilers and is none."""
+    """True if a program starts compilers and is none."""
     return Path(program).stem in _CACHES
 
 
@@ -216,7 +216,7 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
 
 
 def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
-    """Whether the glibc that a compiler links against is newer than what published kernels may need."""
+    """True if the glibc that a compiler links against is newer than what published kernels may need."""
     version = glibc_of(cxx)
     return version is not None and version > MANYLINUX_GLIBC
 

@@ -34,7 +34,7 @@ class Toolkit(FetchedTool, frozen=True):
     wheels: Path | None = None
     """The folder that the wheels go into, if it is made of wheels."""
     reproducible: bool = True
-    """Whether its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
+    """True if its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
 
     @property
     def runtime(self) -> str:
@@ -189,7 +189,7 @@ class WheelFiles(FetchedTool, frozen=True):
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
-    """Whether sources include a header of such a library themselves; a stable-ABI kernel needs none otherwise."""
+    """True if sources include a header of such a library themselves; a stable-ABI kernel needs none otherwise."""
     return any(_INCLUDE.search(source.read_bytes()) for source in sources)
 
 

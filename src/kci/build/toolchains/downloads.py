@@ -48,7 +48,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether it is there."""
+        """True if it is there."""
         return self.place is None or self.place.is_dir()
 
     @property
@@ -134,7 +134,7 @@ def _fault(url: str) -> Exception | None:
 
 
 def is_reachable(url: str) -> bool:
-    """Whether a package index answers; never where pip is told to ask none."""
+    """True if a package index answers; never where pip is told to ask none."""
     return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
 
 
@@ -160,7 +160,7 @@ def pip_index() -> str:
 
 
 def asks_one_index(python: str) -> bool:
-    """Whether pip knows no other place than `pip_index`."""
+    """True if pip knows no other place than `pip_index`."""
     settings = output_of(python, "-m", "pip", "config", "list", "-v")
     return bool(settings) and not _OTHER_PLACES.search(settings)
 
@@ -250,7 +250,7 @@ def timed(place: Path, log: Log) -> Iterator[None]:
 
 
 def is_step(line: str) -> bool:
-    """Whether a line says what a build waits for, so that it is shown where other lines are not."""
+    """True if a line says what a build waits for, so that it is shown where other lines are not."""
     return _STEP.match(line) is not None or isinstance(line, TransferLine)
 
 

@@ -54,7 +54,7 @@ class Environment(FetchedTool, frozen=True):
     requirement: str = ""
     """What is installed in place of torch; `torch` above is then its package."""
     headers_only: bool = False
-    """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
+    """True if it has torch's headers and small libraries only; stubs stand in for the large ones."""
 
     @property
     def place(self) -> Path | None:

@@ -100,7 +100,7 @@ def read_torch_version(torch: Path) -> TorchVersion:
 
 
 def same_version(left: str | None, right: str | None) -> bool:
-    """Whether two versions have the same major and minor; 13 equals 13.0."""
+    """True if two versions have the same major and minor; 13 equals 13.0."""
     if left is None or right is None:
         return left == right
     try:

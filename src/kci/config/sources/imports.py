@@ -54,7 +54,7 @@ class ImportSite(msgspec.Struct, frozen=True):
     reach: Reach
     """When it runs, given that its file is loaded."""
     guarded: bool
-    """Whether the file catches that the import fails."""
+    """True if the file catches that the import fails."""
     span: Span
 
 
@@ -64,7 +64,7 @@ class PackageModule(msgspec.Struct, frozen=True):
     name: str
     """Dotted, relative to the package; empty for its own `__init__.py`."""
     package: bool
-    """Whether it is an `__init__.py`."""
+    """True if it is an `__init__.py`."""
     sites: tuple[ImportSite, ...]
     bound: frozenset[str] | None
     """The names at its top level; None where they cannot be known."""
@@ -206,7 +206,7 @@ def _blocks(node: ast.stmt) -> list[_Block]:
 
 
 def _holds(test: ast.expr) -> bool | None:
-    """Whether a condition holds when a kernel is loaded, as far as its text says."""
+    """True if a condition holds when a kernel is loaded, as far as its text says."""
     match test:
         case ast.Constant(value=value):
             return bool(value)
@@ -230,7 +230,7 @@ _IMPORT_FAILURES = frozenset(
 
 
 def _of_imports(kinds: Iterable[ast.expr | None]) -> bool:
-    """Whether a failed import is among some exceptions; None stands for all of them."""
+    """True if a failed import is among some exceptions; None stands for all of them."""
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
 
 

@@ -82,7 +82,7 @@ def names_of(nodes: Iterable[ast.AST]) -> FileNames:
 
 
 def may_define_ops(text: bytes, own: str) -> bool:
-    """Whether a file has any of the words that the rules about ops look for; most have none."""
+    """True if a file has any of the words that the rules about ops look for; most have none."""
     if any(word in text for word in _WORDS):
         return True
     return b"ops" in text and re.search(rb"\.[\s\\]*" + own.encode(), text) is not None
@@ -151,7 +151,7 @@ def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
 
 
 def _prefixed(argument: ast.expr, names: FileNames) -> bool:
-    """Whether an argument is a call of the prefix function of `._ops`, and not of one that only has its name."""
+    """True if an argument is a call of the prefix function of `._ops`, and not of one that only has its name."""
     if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
         return False
     return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)

@@ -75,7 +75,7 @@ class Package(msgspec.Struct, frozen=True):
     """Those of them that some of the package's backends do not have, and these backends."""
 
     def allows(self, module: str) -> bool:
-        """Whether a module is one of the allowed ones, or in one."""
+        """True if a module is one of the allowed ones, or in one."""
         return not self.allowed.isdisjoint(with_parents(module))
 
     def lacks(self, module: str) -> tuple[str, ...]:

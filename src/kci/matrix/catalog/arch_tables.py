@@ -25,7 +25,7 @@ class ArchTables(msgspec.Struct, frozen=True):
     since: str | None = None
     """The day on which a list of CUDA, or the way it is used, changed last, as far as kci knows."""
     exact: bool = False
-    """Whether a component's list is intersected with the default one exactly; else loosely."""
+    """True if a component's list is intersected with the default one exactly; else loosely."""
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
         """The default capabilities at a toolkit version."""
@@ -95,7 +95,7 @@ class Toolkits(Dated, frozen=True):
     renamed: tuple[_Renamed, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
-        """Whether a toolkit can generate code for a capability such as `9.0a` or `12.0+PTX`.
+        """True if a toolkit can generate code for a capability such as `9.0a` or `12.0+PTX`.
 
         A toolkit that is not in the data counts as the newest one that is not newer.
         """
@@ -103,7 +103,7 @@ class Toolkits(Dated, frozen=True):
         return _builds(known[-1] if known else self.toolkit[0], capability)
 
     def ever_built(self, capability: str) -> bool:
-        """Whether any toolkit can."""
+        """True if any toolkit can."""
         return any(_builds(entry, capability) for entry in self.toolkit)
 
     def newest_building(self, capability: str) -> Version:

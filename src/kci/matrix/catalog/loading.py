@@ -42,7 +42,7 @@ FIELDS: dict[str, Sequence[str]] = {
 
 
 def is_overlay(document: Document) -> bool:
-    """Whether a catalog file is an overlay rather than an edition."""
+    """True if a catalog file is an overlay rather than an edition."""
     return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
 
 
@@ -323,7 +323,7 @@ class Freshness(msgspec.Struct, frozen=True):
 
     @property
     def outdated(self) -> bool:
-        """Whether it is old, or a newer one is there."""
+        """True if it is old, or a newer one is there."""
         return self.days > self.most or bool(self.newer)
 
 

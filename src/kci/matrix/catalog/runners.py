@@ -31,7 +31,7 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
 
     @property
     def hosted(self) -> bool:
-        """Whether GitHub hosts the machine for everybody; see `is_hosted`."""
+        """True if GitHub hosts the machine for everybody; see `is_hosted`."""
         return not self.group and is_hosted(self.labels)
 
 
@@ -134,7 +134,7 @@ hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
 
 
 def is_hosted(runner: object) -> bool:
-    """Whether a `runs-on` can only mean machines that GitHub hosts and throws away, on which a fork's code may run.
+    """True if a `runs-on` can only mean machines that GitHub hosts and throws away, on which a fork's code may run.
 
     A runner must have all of the labels, so one that GitHub does not give to its own runners means a self-hosted one;
     a group is never GitHub's. GitHub ignores the case of labels.

@@ -66,7 +66,7 @@ def package_path(build: Build) -> str:
 
 
 def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
-    """Whether a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree)."""
+    """True if a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree)."""
     if name in SEALED or is_bytecode(name):
         return False
     return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
@@ -153,7 +153,7 @@ class KernelInputs:
         return Effect(frozenset(), False, "no `src` of build.toml lists it")
 
     def is_test(self, path: str) -> bool:
-        """Whether the kernel's tests read a file, or might if it were there."""
+        """True if the kernel's tests read a file, or might if it were there."""
         files, folders = self.tests
         return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
 

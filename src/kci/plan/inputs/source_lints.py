@@ -129,7 +129,7 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
 
 @lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
 def escapes(path: str) -> bool:
-    """Whether a path is absolute, has a drive, or has more `..` than directories before them."""
+    """True if a path is absolute, has a drive, or has more `..` than directories before them."""
     slashed = path.replace("\\", "/")
     if slashed.startswith("/") or slashed[1:2] == ":":
         return True

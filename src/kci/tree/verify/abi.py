@@ -101,7 +101,7 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
-    """Whether DT_NEEDED may name a library, by the groups of `native.toml` that the variant may use.
+    """True if DT_NEEDED may name a library, by the groups of `native.toml` that the variant may use.
 
     `major` is the major version of the variant's compute toolkit, empty if it has none.
     """
@@ -110,7 +110,7 @@ def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
 
 
 def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
-    """Whether an unversioned open symbol is one that the libraries of these groups give."""
+    """True if an unversioned open symbol is one that the libraries of these groups give."""
     table = native_table()
     namespace = cpp_namespace(name)
     if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
@@ -150,7 +150,7 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
 
 
 def old_string(name: str) -> bool:
-    """Whether a mangled C++ name speaks of `std::string` as it was before the C++11 ABI."""
+    """True if a mangled C++ name speaks of `std::string` as it was before the C++11 ABI."""
     kept = []
     rest = name
     while found := re.search("[1-9][0-9]{0,3}", rest):
@@ -206,7 +206,7 @@ class Exports(msgspec.Struct, frozen=True):
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
     def gives(self, name: str, wanted: Iterable[str]) -> bool:
-        """Whether all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
+        """True if all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
         if not is_std_name(name):
             return False
         recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
@@ -224,24 +224,24 @@ def name_hash(name: str) -> int:
 
 
 def is_torch_name(name: str) -> bool:
-    """Whether a symbol can only come from torch itself, as built for CPU or CUDA."""
+    """True if a symbol can only come from torch itself, as built for CPU or CUDA."""
     if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
 def is_std_name(name: str) -> bool:
-    """Whether a symbol is of the C++ library."""
+    """True if a symbol is of the C++ library."""
     return _STD.match(name) is not None
 
 
 def is_cuda_name(name: str) -> bool:
-    """Whether a symbol is of the driver, the runtime, or one of the libraries of CUDA."""
+    """True if a symbol is of the driver, the runtime, or one of the libraries of CUDA."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols["cuda"])
 
 
 def is_tvm_ffi_name(name: str) -> bool:
-    """Whether a symbol can only come from tvm-ffi itself."""
+    """True if a symbol can only come from tvm-ffi itself."""
     return name.startswith("TVMFFI") or cpp_namespace(name) == "tvm"
 
 

@@ -188,7 +188,7 @@ class Compliance(msgspec.Struct, frozen=True):
 
     @property
     def compliant(self) -> bool | None:
-        """Whether everything meets the requirements; None if there is nothing to judge."""
+        """True if everything meets the requirements; None if there is nothing to judge."""
         if not self.variants and not self.others and not self.kernels:
             return None
         return not self.others and all(item.compliant for item in self.variants)

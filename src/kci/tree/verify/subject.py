@@ -60,7 +60,7 @@ def binary_kind(path: Path) -> BinaryKind | None:
 
 
 def is_static_executable(path: Path) -> bool:
-    """Whether an ELF file is a program that is loaded at a fixed place, not a library."""
+    """True if an ELF file is a program that is loaded at a fixed place, not a library."""
     with path.open("rb") as file:
         head = file.read(18)
     return int.from_bytes(head[16:18], "little") == _EXEC
@@ -139,12 +139,12 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
 
 
 def looks_like_variant(path: Path) -> bool:
-    """Whether a directory is meant to be a variant: by its name, or because it has metadata."""
+    """True if a directory is meant to be a variant: by its name, or because it has metadata."""
     return path.is_dir() and (is_variant_name(path.name) or (path / FILE_NAME).is_file())
 
 
 def holds_variants(path: Path) -> bool:
-    """Whether a directory has variants right below it, and is not one itself."""
+    """True if a directory has variants right below it, and is not one itself."""
     return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())
 
 
@@ -241,7 +241,7 @@ def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
 
 
 def _is_built(root: Path) -> bool:
-    """Whether a directory with a build.toml is a tree or a variant that holds a copied one.
+    """True if a directory with a build.toml is a tree or a variant that holds a copied one.
 
     Below it the name is enough: a loader takes a directory by its name, whatever it lacks.
     """
