@@ -92,11 +92,6 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
     assert len(text.encode()) <= common.SUMMARY_LIMIT
 
 
-def test_short_summaries_are_whole(summary: Path) -> None:
-    common.add_summary(["head"], ["a", "b"])
-    assert summary.read_text() == "head\na\nb\n\n"
-
-
 def test_cells_cannot_leave_their_column(summary: Path) -> None:
     common.add_table("t", ("a", "b", "c", "d"), [("a|b", "<img src=x>", "c\nd", "`e`")])
     row = "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"

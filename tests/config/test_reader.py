@@ -212,11 +212,6 @@ def test_trap_3_an_undeclared_backend_of_the_stable_abi_is_ignored() -> None:
     assert str(read.build.stable_abi("cuda")) == "2.11"
 
 
-def test_trap_3_a_string_means_every_backend_in_edition_5_too() -> None:
-    read = kernel(GOOD + 'stable-abi = "2.11"')
-    assert str(read.build.stable_abi("cuda")) == str(read.build.stable_abi("xpu")) == "2.11"
-
-
 def test_trap_5_bounds_are_normalised_when_compared_and_kept_as_spelt() -> None:
     read = kernel(HEAD + '[general.cuda]\nmaxver = "13"\n[torch]\nminver = "2.12.0"\n')
     assert read.build.general.cuda

@@ -134,10 +134,11 @@ def test_of_two_results_in_one_attempt_the_failure_counts_and_it_is_said(tmp_pat
 
 
 def test_an_outage_is_no_failure() -> None:
-    made = [LegResult(**failed(error="Could not resolve host: x", kernel=name)) for name in ("a", "b")]
     made = [
-        LegResult(1, NOW.isoformat(), item.kernel, VARIANT, "x86_64-linux", LegOutcome.FAILED, error=item.error)
-        for item in made
+        LegResult(
+            1, NOW.isoformat(), name, VARIANT, "x86_64-linux", LegOutcome.FAILED, error="Could not resolve host: x"
+        )
+        for name in ("a", "b")
     ]
     made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", LegOutcome.SKIPPED))
     (run,) = gather(made)
