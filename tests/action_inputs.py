@@ -1,8 +1,10 @@
-"""The inputs of an action, as its file hands them to kci."""
+"""The inputs of an action, as its file hands them to kci, and the outputs that it sets."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from kci.actions.common import INPUTS
 
@@ -10,3 +12,10 @@ from kci.actions.common import INPUTS
 def inputs_of(**given: object) -> dict[str, str]:
     """The variable that has them: an input is a word, with `_` in place of `-`."""
     return {INPUTS: json.dumps({name.replace("_", "-"): str(value) for name, value in given.items()})}
+
+
+def outputs_in(file: Path) -> dict[str, str]:
+    """What was set, by name: `name<<delimiter` blocks, as the runner parses them."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    found = re.findall(r"^(\S+)<<(\S+)\n(.*?)\n\2$", text, re.MULTILINE | re.DOTALL)
+    return {name: value for name, _, value in found}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from act.harness import commit_all
-from action_inputs import inputs_of
+from action_inputs import inputs_of, outputs_in
 from checkout import copy_checkout
 from cli.runner import kci_process
 from conftest import add_package
@@ -53,22 +53,7 @@ class Runner:
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
             cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
-        return Done(done.returncode, done.stdout, _outputs(output), summary.read_text() if summary.exists() else "")
-
-
-def _outputs(file: Path) -> dict[str, str]:
-    """Parse `name<<delimiter` blocks, as the runner does."""
-    found, lines = {}, iter(file.read_text(encoding="utf-8").splitlines()) if file.exists() else iter(())
-    for line in lines:
-        name, _, delimiter = line.partition("<<")
-        assert delimiter, line
-        value = []
-        for inner in lines:
-            if inner == delimiter:
-                break
-            value.append(inner)
-        found[name] = "\n".join(value)
-    return found
+        return Done(done.returncode, done.stdout, outputs_in(output), summary.read_text() if summary.exists() else "")
 
 
 @pytest.fixture(scope="session")

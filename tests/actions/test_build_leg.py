@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from action_inputs import outputs_in
 from conftest import ROOT
 from kci.actions import build
 from kci.actions.common import INPUTS
@@ -61,11 +61,6 @@ def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> 
     return asked
 
 
-def outputs(tmp_path: Path) -> dict[str, str]:
-    text = (tmp_path / "GITHUB_OUTPUT").read_text()
-    return {name: value for name, _, value in re.findall(r"^(\S+)<<(kci-\w+)\n(.*)\n\2$", text, re.MULTILINE)}
-
-
 def test_a_part_is_told_all_that_decides_what_is_in_it(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +86,7 @@ def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_fur
         script.main()
     assert ended.value.code == 4
     assert said in capsys.readouterr().out
-    assert outputs(tmp_path)["objects-name"] == "objects.rms-norm.leg-1"
+    assert outputs_in(tmp_path / "GITHUB_OUTPUT")["objects-name"] == "objects.rms-norm.leg-1"
     summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
     assert f"| leg | 3 of 9 | {found} |" in summary
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from act.harness import STAND_INS
-from action_inputs import inputs_of
+from action_inputs import inputs_of, outputs_in
 from cli.runner import Result
 from conftest import ROOT
 from forked import fork_server
@@ -171,8 +170,7 @@ def planned(watch: Watch, *kernels: str) -> None:
 
 
 def outputs(watch: Watch) -> dict[str, str]:
-    found = re.findall(r"^(\S+)<<(\S+)\n(.*)\n\2$", (watch.folder / "output").read_text(), re.MULTILINE)
-    return {name: value for name, _, value in found}
+    return outputs_in(watch.folder / "output")
 
 
 def suspects(watch: Watch, run: int) -> Result:
