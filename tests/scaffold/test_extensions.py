@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-BIN = Path(__file__).resolve().parent.parent.parent / "bin" / "extensions.py"
+from conftest import load_script
 
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("extensions", BIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["extensions"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-EXTENSIONS = script()
+EXTENSIONS = load_script("extensions")
 TABLE = EXTENSIONS.entries()
 
 

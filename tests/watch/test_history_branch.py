@@ -86,11 +86,6 @@ def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
         HistoryBranch(remote, "kci-history").record([run(1)])
 
 
-def test_a_repository_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError, match="cannot read "):
-        HistoryBranch(str(tmp_path / "missing.git"), "kci-history").record([run(1)])
-
-
 def test_other_files_of_the_branch_stay(remote: str, tmp_path: Path) -> None:
     def git(*words: str | Sequence[str]) -> None:
         who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]

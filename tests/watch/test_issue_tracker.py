@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.errors import FindingsError, MissingToolError
-from kci.watch.decide import ActionKind, latest_decisions
+from kci.watch.decide import latest_decisions
 from kci.watch.history import RecordedRun
 from kci.watch.issue_text import mark
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, carry_out
@@ -167,11 +167,6 @@ def test_a_refusal_is_said() -> None:
 
     with pytest.raises(MissingToolError, match="command line"):
         GitHubIssues("acme/kernels", BOT, missing).create("t", "b")
-
-
-def test_the_latest_decision_about_each_issue_stands() -> None:
-    (only,) = latest_decisions(days(FAIL, FAIL, BOTH, BOTH), POLICY)
-    assert (only.kind, len(only.legs), only.since) == (ActionKind.UPDATE, 2, 2)
 
 
 # --- two runs at once, and histories of other versions ----------------------------------------------------------------
