@@ -232,6 +232,14 @@ def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runn
     assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is uploaded all the same"
 
 
+def test_a_fault_in_sources_is_found_before_any_leg(runner: Runner, repository: Path) -> None:
+    package = next(repository.glob("**/torch-ext/*/__init__.py"))
+    package.write_text("def broken(:\n")
+    plan = runner.run("plan", repository)
+    assert plan.code == 1
+    assert "KCI770" in plan.log
+
+
 def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
     plan = runner.run("plan", repository).outputs["plan"]
     plan_file = tmp_path / "plan.json"

@@ -71,6 +71,7 @@ def main() -> None:
         trees=index.carried(),
         objects=index.kept_objects(),
         fingerprints=True,
+        sources=True,
         callers=callers or None,
         split=jobs > 0,
         part_jobs=jobs,

@@ -13,7 +13,6 @@ from kci.cli._workspace import KERNELS, opened
 from kci.config.discovery import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.utils.cache import default_cache
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
 from kci.workflows.render import RELEASE_FILE
 from kci.workflows.rendered_files import default_branch
@@ -126,7 +125,6 @@ def command(
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
         short=before.short if short is None else short,
-        remember=default_cache() / "inputs",
     )
     return _answer(rendered, check, diff, force)
 

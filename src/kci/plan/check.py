@@ -157,9 +157,11 @@ _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml
 
 
 def without_faulty(
-    workspace: Workspace, choice: Choice, trees: SourceTrees
+    workspace: Workspace, choice: Choice, trees: SourceTrees | None
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
     """The kernels in which `kci check` finds no error, and the others: a leg of those would fail on its machine.
+
+    Sources are read from `trees`; without them only build.toml and kci.toml are looked at.
 
     A declared backend without a component (KCI130) is no fault of a kernel that has others, unless nothing else is
     chosen; see `without_components`.
@@ -171,8 +173,9 @@ def without_faulty(
     faulty = list(workspace.unread)
     for kernel in workspace.kernels:
         errors = kernel_errors(workspace, kernel)
-        of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
-        errors += [item for item in of_sources if item.severity is Severity.ERROR]
+        if trees is not None:
+            of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
+            errors += [item for item in of_sources if item.severity is Severity.ERROR]
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
         else:
@@ -227,28 +230,20 @@ def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, li
     return replace(matrix, kernels=tuple(kernels)), left
 
 
-def require_readable(workspace: Workspace, remember: Path | None = None) -> list[Diagnostic]:
-    """What is wrong with the sources of kernels, as warnings: workflows need names, paths and plans.
-
-    The plan of a run sets such a kernel aside, and the gate is red for it. In the folder `remember`, facts about files
-    are kept from run to run; without it every file is read.
+def require_readable(workspace: Workspace) -> None:
+    """Refuse kernels whose build.toml has an error: workflows need names, paths and plans.
 
     Raises:
         FindingsError: `kci check` finds an error in a build.toml.
     """
-    wrong, told = list(workspace.unread), []
-    trees = SourceTrees(remember)
+    wrong = list(workspace.unread)
     for kernel in workspace.kernels:
         errors = kernel_errors(workspace, kernel)
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
-        of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
-        told += [replace(item, severity=Severity.WARNING) for item in of_sources if item.severity is Severity.ERROR]
-    trees.save()
     if wrong:
         every = [found for item in wrong for found in item.diagnostics]
         raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)
-    return told
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:

@@ -41,6 +41,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
     """Say what each variant is made from."""
+    sources: bool = False
+    """Set kernels aside whose sources have an error, too; that takes seconds, for it parses every Python file."""
     grouping: Grouping | None = None
     """What one leg builds; None for what kci.toml says."""
     shards: int | None = None
@@ -100,8 +102,8 @@ class PlannedRun(msgspec.Struct, frozen=True):
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
-    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where the request is
-    about a change, that is said only of kernels which the change touches.
+    A kernel whose build.toml has an error is not planned, nor one whose sources have one if these are asked for; the
+    plan says so (`Plan.faulty`). Where the request is about a change, that is said only of kernels which it touches.
 
     Raises:
         UsageError: the choice names something that does not exist.
@@ -109,7 +111,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
             the change cannot be found out, or the plan takes more than it may.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = without_faulty(workspace, request.choice, trees)
+    workspace, faulty = without_faulty(workspace, request.choice, trees if request.sources else None)
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)

@@ -196,7 +196,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     """Every chosen variant once, those that this machine cannot build already marked as left, with the reason."""
-    plan = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan
+    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, sources=True)).plan
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
     left_out = plan.left_out

@@ -124,7 +124,6 @@ def render_workflows(
     branch: str = "main",
     by_commit: bool | None = None,
     short: bool = False,
-    remember: Path | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -137,7 +136,6 @@ def render_workflows(
             where no committed file names a commit.
         short: write a file that calls kci's reusable workflow. What kci.toml asks for and that has no job for is told
             (KCI454).
-        remember: a folder that keeps facts about files from run to run; None to read every file.
 
     Raises:
         UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
@@ -147,7 +145,7 @@ def render_workflows(
     """
     named = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
-    told = require_readable(workspace, remember)
+    require_readable(workspace)
     bounds = check_bounds(workspace, short=short)
     # What tells kernels of different repositories apart best.
     names = {
@@ -155,7 +153,7 @@ def render_workflows(
         for kernel in workspace.kernels
     }
     legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
-    told += check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners)
+    told = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
@@ -215,7 +213,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
     What kci.toml asks for and no job of GitLab does is told (KCI454).
     """
-    told = require_readable(workspace)
+    require_readable(workspace)
+    told: list[Diagnostic] = []
     chosen = workspace.settings.settings
     if chosen.pull_request.comment:
         told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
@@ -233,7 +232,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
-    told = require_readable(workspace)
+    require_readable(workspace)
     plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
     settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
     legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
@@ -252,8 +251,7 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    compared = _compared(root, files, read_committed(root, files))
-    return msgspec.structs.replace(compared, told=tuple(told))
+    return _compared(root, files, read_committed(root, files))
 
 
 def has_submodules(root: Path) -> bool:

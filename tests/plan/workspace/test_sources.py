@@ -1,4 +1,4 @@
-"""The rules about a kernel's Python are found before anything is built: by check, by the plan, and by kci build."""
+"""The rules about a kernel's sources are found before anything is built: by check, the plan of a run, and kci build."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, t
     place = kernel(tmp_path, text)
     assert sources_say(place) == [rule]
     with pytest.raises(FindingsError, match="nothing is planned") as caught:
-        plan_run(open_workspace([place]), PlanRequest())
+        plan_run(open_workspace([place]), PlanRequest(sources=True))
     assert [item.rule for item in caught.value.diagnostics] == [rule]
     built = kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert (built.code, f"error[{rule}]" in built.stderr, (tmp_path / "out").exists()) == (1, True, False)
@@ -58,7 +58,7 @@ def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, t
 def test_a_warning_is_said_and_stops_nothing(tmp_path: Path, rule: str, text: str, file: str) -> None:
     place = kernel(tmp_path, text, file=file)
     assert sources_say(place) == [rule]
-    assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
+    assert plan_run(open_workspace([place]), PlanRequest(sources=True)).plan.legs
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
 
 
@@ -84,7 +84,7 @@ def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     (place / file).write_text(POINTER)
     assert "KCI732" in sources_say(place)
     with pytest.raises(FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"):
-        plan_run(open_workspace([place]), PlanRequest())
+        plan_run(open_workspace([place]), PlanRequest(sources=True))
     name = "torch213-cxx11-cpu-x86_64-linux" if file.startswith("csrc") else "torch-cpu"
     built = kci("build", place, "--variant", name, "--output", tmp_path / "out")
     assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
@@ -126,7 +126,14 @@ def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> N
     (found,) = check_kernels([str(place)]).diagnostics[-1:]
     assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
     with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest())
+        plan_run(open_workspace([place]), PlanRequest(sources=True))
+
+
+def test_a_plan_on_the_command_line_does_not_parse_sources(tmp_path: Path) -> None:
+    """`kci check` does; a plan of fifty kernels is to be there at once."""
+    place = kernel(tmp_path, ERRORS["KCI770"])
+    planned = kci("plan", place)
+    assert (planned.code, "KCI770" in planned.stderr) == (0, False), planned.stderr
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
@@ -137,7 +144,7 @@ def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: P
         '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
     )
     assert sources_say(place) == []
-    assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
+    assert plan_run(open_workspace([place]), PlanRequest(sources=True)).plan.legs
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
 
 
