@@ -1,8 +1,4 @@
-"""What a merge is given: artifacts, folders of artifacts, variant directories.
-
-Finding them, choosing among them, and holding what an artifact claims to be against what it may be: its file name, its
-run, and the commit that was planned.
-"""
+"""The inputs of a merge: it finds artifacts and variant directories, checks their claims, and picks the newest."""
 
 from __future__ import annotations
 
@@ -24,10 +20,10 @@ from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic
 
 PREFIX = "kci-"
-"""How the file name of an artifact starts."""
+"""Artifacts found in a folder have names that start so."""
 
 _ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
-"""What people would expect to be merged."""
+"""Suffixes that people expect to be merged."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -36,11 +32,11 @@ class Source(msgspec.Struct, frozen=True):
     path: Path
     leg: LegRecord
     artifact: str
-    """The artifact's file name, empty for a directory."""
+    """File name; empty for a variant directory."""
 
     @property
     def order(self) -> tuple[int, str, str, str]:
-        """Newest attempt first; equal ones in an order that does not depend on how they were named to kci."""
+        """Sorts the newest attempt first; equal ones do not depend on the order of the arguments."""
         return (-self.leg.attempt, self.leg.system, self.artifact, str(self.path))
 
 
@@ -50,15 +46,12 @@ Report = Callable[[Diagnostic], None]
 def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
-    """Every artifact and variant directory that the paths name, sorted.
+    """Find every artifact and variant directory below the paths, sorted.
 
-    A folder is searched through, except `skip`, a real path; links and hidden folders in it are passed over, files in
-    it count if they are called `kci-*.tar[.zst]`. A file that is named outright must be an artifact. `report` is told
-    of archives that are passed over because of their name.
+    Folders are searched for `kci-*.tar[.zst]`, except `skip` (a real path), links and hidden folders. A file that is
+    named outright must be an artifact. `report` gets archives that are skipped because of their name.
 
-    Raises:
-        UsageError: a path does not exist.
-        UnsafeError: an artifact starts with something unsafe.
+    Raises UsageError: a path does not exist. UnsafeError: an artifact has an unsafe start.
     """
     files: set[Path] = set()
     directories: set[Path] = set()
@@ -99,12 +92,7 @@ def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path |
 
 
 def newest(sources: Iterable[Source]) -> Source:
-    """The one of several sources for the same variant that a merge uses.
-
-    The newest attempt wins. Several of the same attempt must agree: a noarch variant is built once for every system.
-
-    Raises FindingsError: two of the newest attempt differ.
-    """
+    """Pick the newest attempt. Raises FindingsError: two sources of the newest attempt differ."""
     ranked = sorted(sources, key=lambda source: source.order)
     best = ranked[0]
     for other in ranked[1:]:
@@ -120,18 +108,15 @@ def newest(sources: Iterable[Source]) -> Source:
 
 
 class CiRun(msgspec.Struct, frozen=True):
-    """The run that a merge belongs to, as far as it is known."""
+    """The CI run that a merge belongs to, as far as it is known."""
 
     id: str = ""
     attempt: int | None = None
-    """Which attempt of the run the merge is in; no leg of it can be of a later one."""
+    """Attempt of the run; a leg of a later attempt is refused."""
 
 
 def require_same_commit(sources: Sequence[Source], planned: Planned | None, run: CiRun) -> list[Diagnostic]:
-    """Hold every source against its own file name, the plan and the run.
-
-    Returns:
-        What could not be told.
+    """Check the sources against their file names, the plan and the run, and return warnings.
 
     Raises FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
     """
@@ -143,7 +128,7 @@ def require_same_commit(sources: Sequence[Source], planned: Planned | None, run:
 
 
 def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
-    """A FindingsError that carries at least one finding, and says the first."""
+    """Make a FindingsError of at least one finding; its message is the first."""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
@@ -173,7 +158,7 @@ def _bound_problems(source: Source, planned: Planned | None, run: CiRun) -> Iter
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
-    """The earlier attempts for a variant whose files are others than the chosen one's."""
+    """List the earlier attempts whose files differ from the chosen one's."""
     found = [
         Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
         for source in all_sources
@@ -183,7 +168,7 @@ def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replac
 
 
 def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
-    """Say that an attempt gave other bytes than a later one."""
+    """Report that an attempt produced other bytes than a later one."""
     return finding(
         "KCI613",
         f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt {item.attempt} "
@@ -194,10 +179,7 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
-    """Write the durations of some artifacts into a file, which need not exist; what it says of other variants stays.
-
-    Of several attempts of one variant the newest counts. A leg that found objects says nothing of what all take.
-    """
+    """Write the artifacts' durations into a file, on top of what it has. Legs that reused objects do not count."""
     earlier = read_durations(path) if path.exists() else ()
     newest: dict[tuple[str, str], Duration] = {}
     for source in sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True):

@@ -18,24 +18,24 @@ from kci.utils.walk import is_bytecode, walk
 Algorithm = Literal["sha256", "sha512"]
 
 SIGNATURE = "metadata.json.sigstore"
-"""What signing adds; it changes nothing that was digested."""
+"""The signature is not part of the digest."""
 
 _EXCLUDED = ("metadata.json", SIGNATURE)
-"""Not hashed, and only where they lie at the variant's root: they hold the digest and its signature."""
+"""Excluded only at the variant's root: they hold the digest and its signature."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """What `metadata.json` says about a variant's files: path to base64 of the raw hash, sorted by path."""
+    """The record of a variant's files in `metadata.json`: path to base64 of the raw hash, sorted by path."""
 
     algorithm: Algorithm
     files: dict[str, str]
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One difference between a digest and the directory it stands for."""
+    """A difference between a digest and its directory."""
 
     path: str
-    """Of the file; empty for the whole directory."""
+    """The file's path; empty for the whole directory."""
     message: str
 
     def __str__(self) -> str:
@@ -43,11 +43,9 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
-    """Name to hex hash of every file, metadata and bytecode included. One reading serves all that is asked of it.
+    """Map the name of every file to its hex hash, metadata and bytecode included.
 
-    Links to files are read through; links to directories are passed over.
-
-    Raises FindingsError: a file cannot be read, or a link leads nowhere.
+    Links to files are followed, links to directories skipped. Raises FindingsError: a file cannot be read.
     """
     return {
         found.name: file_hash(found.path, algorithm)
@@ -58,13 +56,9 @@ def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str,
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
-    """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
+    """Hash a variant directory, given its `file_hashes`: equal hex digests mean equal names and contents.
 
-    Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
-    count, and a signature is added when everything else is done.
-
-    Args:
-        hashes: what `file_hashes` says of it.
+    Metadata counts. Times, modes, bytecode and signatures do not.
     """
     total = hashlib.sha256()
     for name in sorted(hashes):
@@ -74,7 +68,7 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
 
 
 def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
-    """The digest of files with these hashes: bytecode and, at the root only, metadata and signature are left out."""
+    """Make the digest from hashes, without bytecode and, at the root only, metadata and signature."""
     covered = (
         name
         for name in sorted(hashes)
@@ -84,7 +78,7 @@ def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Dig
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
-    """The hex hash of one file."""
+    """Return the hex hash of a file."""
     try:
         require_plain(path)
         with path.open("rb") as file:
@@ -94,7 +88,7 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
 
 
 def validate(expected: Digest, actual: Digest) -> list[Violation]:
-    """The differences, in the reference's order: algorithm, then each expected path, then unknown files."""
+    """List the differences in the reference's order: algorithm, expected paths, unknown files."""
     if expected.algorithm != actual.algorithm:
         return [Violation("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
     found = []
@@ -109,7 +103,7 @@ def validate(expected: Digest, actual: Digest) -> list[Violation]:
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
-    """Compare a directory, or what `file_hashes` says of it, with a digest, by its algorithm."""
+    """Compare a directory, or its `file_hashes`, with a digest, by the digest's algorithm."""
     if hashes is None or expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
     return validate(expected, digest_of(hashes, expected.algorithm))

@@ -1,7 +1,6 @@
-"""What a native library says about itself: an ELF file, read by pyelftools, reduced to the facts that rules are about.
+"""Facts about ELF libraries, read by pyelftools.
 
-The file may be anything. pyelftools believes what it reads, so it reads through a stream that counts, and what it
-raises is an ElfError here. Tables of symbols have up to a million rows: they are read at once.
+A file may be hostile, so reads are bounded and every failure of pyelftools becomes an ElfError.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class ElfError(Exception):
-    """The file is no ELF library, or is cut short, or makes no sense."""
+    """The file is not an ELF library, is truncated, or is inconsistent."""
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """A dynamic symbol. `version` is what is asked of another library, empty if nothing is."""
+    """A dynamic symbol. `version` is the required one; empty if there is none."""
 
     name: str
     version: str = ""
@@ -52,24 +51,24 @@ class Elf(msgspec.Struct, frozen=True):
     """The facts about a shared library."""
 
     machine: str
-    """As in variant names; ELF's own word where those have none."""
+    """As in variant names, or else ELF's name."""
     needed: tuple[str, ...]
     search_path: tuple[str, ...]
     """RPATH and RUNPATH."""
     undefined: tuple[Symbol, ...]
     defined: frozenset[str]
     required_versions: frozenset[str]
-    """Every version that is asked of another library, such as `GLIBC_2.28`."""
+    """Versions required from other libraries, such as `GLIBC_2.28`."""
     text_relocations: bool = False
     executable_stack: bool = False
     cpu_level: int = 1
-    """The level of x86-64 that the library says it needs: 2, 3 or 4 for x86-64-v2 and so on."""
+    """Required x86-64 level: 2, 3 or 4 for x86-64-v2 and so on."""
     program: bool = False
-    """True if it asks for a dynamic loader of its own, as programs do."""
+    """True if it asks for a dynamic loader, as programs do."""
 
 
 class _Counted:
-    """A file in memory that can be read so many times: a loop without an end reads without an end."""
+    """A file in memory with a limit on the number of reads, so that parsing always ends."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self._left = data, _MAX_READS
@@ -88,16 +87,13 @@ class _Counted:
 
 
 def read_elf(path: Path) -> Elf:
-    """Read a shared library. Raises ElfError: it is not one that can be checked."""
+    """Read a shared library. Raises ElfError: it cannot be checked."""
     with _opened(path) as elf:
         return _read(elf, path.stat().st_size)
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The content of the sections that are there.
-
-    Raises ElfError: the file is no ELF file, or a section reaches beyond its end.
-    """
+    """Read the named sections that exist. Raises ElfError: not an ELF file, or a section goes beyond its end."""
     with _opened(path) as elf:
         return {item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names}
 
@@ -160,7 +156,6 @@ def _read(elf: ELFFile, length: int) -> Elf:
 
 
 def _check_loads(segments: list[Any], length: int) -> None:
-    """What no loader would map."""
     end = 0
     for item in segments:
         offset, address = item["p_offset"], item["p_vaddr"]
@@ -172,7 +167,7 @@ def _check_loads(segments: list[Any], length: int) -> None:
 
 
 def _content(elf: ELFFile, section: Section) -> bytes:
-    """The bytes of a section; pyelftools would also decompress them, and make up those that are not in the file."""
+    """Avoids pyelftools' `data()`, which decompresses sections and makes up bytes that the file lacks."""
     if section.compressed or section["sh_type"] == "SHT_NOBITS":
         raise ElfError(f"its section {section.name} has no content that can be loaded")
     elf.stream.seek(section["sh_offset"])
@@ -183,7 +178,6 @@ def _content(elf: ELFFile, section: Section) -> bytes:
 
 
 def _cpu_level(data: bytes) -> int:
-    """The highest level of x86-64 in the property note."""
     bits = 0
     offset = 0
     while offset + 16 <= len(data):
@@ -202,13 +196,11 @@ def _cpu_level(data: bytes) -> int:
 
 
 def _versions(section: Any) -> dict[int, str]:
-    """Version index to name, from the version requirements."""
     libraries = section.iter_versions() if section is not None else ()
     return {entry["vna_other"] & 0x7FFF: entry.name for _, entries in libraries for entry in entries}
 
 
 def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
-    """Every named symbol, and whether it is defined here."""
     table = sections["SHT_DYNSYM"]
     if table["sh_size"] > _MAX_SYMBOLS * _SYMBOL.size:
         raise ElfError("it has more symbols than any library does")

@@ -1,7 +1,7 @@
-"""What tells one build of a kernel from another: the unique id, the kernel id, and the commit it came from.
+"""The identity of a build: unique id, kernel id, and commit.
 
-The kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, all in one, so two builds
-of different sources must not share it (docs/format.md#kernel-id).
+The kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, so builds of different
+sources must not share it (docs/format.md#kernel-id).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class GitState(msgspec.Struct, frozen=True):
-    """The commit a source was taken from, by its full id, and whether tracked files differ from it."""
+    """The full commit id of a source, and whether tracked files differ from it."""
 
     commit: str
     dirty: bool
@@ -32,7 +32,7 @@ class GitState(msgspec.Struct, frozen=True):
 
 
 def check_commit(commit: str) -> None:
-    """Refuse what is not a full commit id, with a ValueError."""
+    """Raise ValueError if it is not a full commit id."""
     if not _COMMIT.fullmatch(commit):
         raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
 
@@ -40,9 +40,8 @@ def check_commit(commit: str) -> None:
 def unique_id(kernel_dir: Path) -> str:
     """The part of a kernel id that changes with the source.
 
-    In a git repository: the first 7 digits of the root tree of HEAD, with `_dirty` if tracked files changed. Anywhere
-    else the reference draws 64 random bits. kci takes them from a hash of the kernel's files instead: the legs of one
-    plan run on different machines and must agree, and a second run must give the same bytes.
+    In git: the first 7 digits of HEAD's root tree, with `_dirty` if tracked files changed. Elsewhere the reference
+    draws 64 random bits; kci hashes the kernel's files, so that all legs agree and a rebuild gives the same bytes.
 
     Raises FindingsError: git refuses to read the repository, or a file cannot be read.
     """
@@ -58,35 +57,32 @@ def kernel_id(name: str, backend: str, unique: str) -> str:
 
 
 def provenance(kernel_dir: Path) -> GitState | None:
-    """The commit of the kernel's source, or None outside git."""
+    """Commit of the kernel's source; None outside git."""
     commit = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     return GitState(commit, _dirty(kernel_dir, submodules="untracked")) if commit else None
 
 
 def committed(kernel_dir: Path) -> int | None:
-    """When the commit of the kernel's source was made, in seconds since 1970; None outside git."""
+    """Commit time of the kernel's source in seconds since 1970; None outside git."""
     said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
     return int(said) if said.isdecimal() else None
 
 
 def is_ancestor(directory: Path, first: str, second: str) -> bool:
-    """True if a repository knows that one commit came before another; False where it does not know both."""
+    """True if `first` is an ancestor of `second`; False if the repository does not know both."""
     base = _git(directory, "merge-base", "--end-of-options", first, second)
     return base == first != second
 
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
-    """True if tracked files of the repository changed; untracked ones do not count.
-
-    The id leaves submodules out, as the reference does; the record of the source says if one is at another commit.
-    """
+    """The id ignores submodules, as the reference does; provenance (`submodules="all"`) does not."""
     return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", f"--ignore-submodules={submodules}"))
 
 
 def _git(directory: Path, *arguments: str) -> str:
-    """What git prints, stripped; empty where there is no git, no repository or no such object.
+    """Empty without git, a repository or the object.
 
-    Raises FindingsError: git found a repository and refuses to read it. Going on would silently give another id.
+    Raises FindingsError: git refuses to read the repository. Going on would silently give another id.
     """
     try:
         return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
@@ -95,10 +91,9 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def content_hash(kernel_dir: Path) -> bytes:
-    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count.
+    """Hash names and contents of a kernel's files, without hidden files, bytecode and build outputs.
 
-    Of a linked directory only the link itself counts: inside the kernel its files are there anyway, and what lies
-    outside is no source that a build would take.
+    A linked directory counts as a link only: its files are in the kernel anyway, or no build takes them.
     """
     total = hashlib.sha256()
     for found in walk(kernel_dir):

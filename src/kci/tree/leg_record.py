@@ -1,4 +1,4 @@
-"""`leg.json`: what one leg says about the variant that it built. It is the first member of an artifact."""
+"""`leg.json`, the first member of an artifact: what a leg says about the variant it built."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LEG_NAME = "leg.json"
 
 
 MAX_ATTEMPT = 1000
-"""No service starts a run again that often (GitHub: 50 times); a larger number is a mistake or a trick."""
+"""A larger number is a mistake or an attack: GitHub allows 50 attempts."""
 
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-"""Text that ends up in manifests and summaries, so nothing in it may drive a terminal or a page."""
+"""Text for manifests and summaries, which must not drive a terminal or a page."""
 
 
 class LegRecord(msgspec.Struct, frozen=True):
-    """What was built, where and from what. Unknown keys are ignored, so that a newer kci may add some."""
+    """The variant, where it was built and from what. Unknown keys are ignored, so a newer kci may add some."""
 
     schema: int
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -41,17 +41,17 @@ class LegRecord(msgspec.Struct, frozen=True):
     backend: str
     system: str
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """`directory_digest` of its files."""
+    """`directory_digest` of the variant."""
     kci: Word
     builder: Word
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
     run: Word = ""
-    """The CI run that built it, empty outside of one."""
+    """CI run; empty outside of one."""
     source: GitState | None = None
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     objects: ObjectUse | None = None
-    """How many of its objects were compiled before, and from which runs those are that it was given."""
+    """Reused objects and the runs that they come from."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -72,10 +72,9 @@ def leg_for(
     seconds: float | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
-    """Describe a sealed variant directory, which has the variant's name.
+    """Describe a sealed variant directory. Raises FindingsError: it is not one.
 
-    `system` is where it was built, for a variant whose name does not say; `source` is the commit, for one whose
-    metadata does not. Raises FindingsError: the directory is no sealed variant.
+    `system` is where it was built, for names without a system; `source` is for metadata without a commit.
     """
     try:
         name = parse_variant_name(variant_dir.name)
@@ -107,11 +106,11 @@ def leg_for(
 
 
 class SealedVariant(msgspec.Struct, frozen=True):
-    """A variant directory whose files agree with its metadata."""
+    """A variant directory that agrees with its metadata."""
 
     metadata: Metadata
     hashes: dict[str, str]
-    """Name to hex sha256 of every file."""
+    """Hex sha256 by file name."""
 
     @property
     def digest(self) -> str:
@@ -119,10 +118,10 @@ class SealedVariant(msgspec.Struct, frozen=True):
 
 
 def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
-    """Read a variant directory and hold its files against its metadata.
+    """Read a variant directory and check its files against its metadata.
 
-    `hashes` are those of its files, where they are known already; `name` is the variant's, if the directory has another
-    for now. Raises FindingsError: no valid metadata, no digest, files that differ, or metadata of another variant.
+    `hashes` are reused if given; `name` replaces the directory's name. Raises FindingsError: no valid metadata, no
+    digest, changed files, or metadata of another variant.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     hint = "seal it again: kci pack --seal"
@@ -142,5 +141,5 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
 
 
 def decode_leg(data: bytes) -> LegRecord:
-    """Read the bytes of a `leg.json`. Raises ValueError: what is wrong with them."""
+    """Read a `leg.json`. Raises ValueError with the reason."""
     return decode_json(data, LegRecord)

@@ -1,7 +1,6 @@
-"""`kci-manifest.json` at a tree's top: what was planned, what is there, and where each variant came from.
+"""`kci-manifest.json` at the top of a tree: planned and present variants and their origins.
 
-It holds no times but those of commits, and no paths of the machine that merged, so equal inputs give equal bytes. What
-is published is read from it too, as far as the files are there and are what was merged.
+Equal inputs give equal bytes: the only times are those of commits, and there are no paths of the merging machine.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ class Origin(msgspec.Struct, frozen=True):
     """Where a variant came from."""
 
     artifact: str
-    """The artifact's file name; empty for a variant directory that was given as it was."""
+    """File name; empty for a variant directory."""
     commit: str | None = None
     dirty: bool | None = None
     attempt: int = 1
     builder: str = ""
     carried: bool = False
-    """The variant was in the tree before this merge and was not in its artifacts."""
+    """The variant was in the tree before this merge and is not in its artifacts."""
     committed: int | None = None
-    """When its commit was made, in seconds since 1970."""
+    """Commit time in seconds since 1970."""
 
 
 class Present(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,15 +51,15 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     backend: str
     origin: Origin
     fingerprint: str | None = None
-    """What it was made from, as the plan of its run said; not there if the plan said nothing."""
+    """The plan's fingerprint, if the plan has one."""
     stale: bool = False
-    """It was in the tree before and was made from another source than what is planned: it counts as missing."""
+    """Carried over from another source than the planned one, so it counts as missing."""
     objects: ObjectUse | None = None
-    """How many objects were compiled for it, where others are from the packs of CI runs; these are named."""
+    """Number of compiled objects, and the CI runs that the others come from."""
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """An artifact that was not taken, because a later attempt for the same variant holds other files."""
+    """An artifact that a later attempt with other files replaces."""
 
     variant: str
     artifact: str
@@ -69,7 +68,7 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The tree's record. `planned` is null when the merge was given no plan; nothing is missing then."""
+    """The tree's record. `planned` is null after a merge without a plan; nothing is missing then."""
 
     kernel: str
     version: int
@@ -95,20 +94,20 @@ _ORDER = (
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of `kci-manifest.json`, with a newline at the end."""
+    """Encode `kci-manifest.json`, with a newline at the end."""
     data = msgspec.to_builtins(manifest)
     text = msgspec.json.encode({key: data[key] for key in _ORDER})
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
 def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
-    """What is planned and not there, or there from another source only."""
+    """List the planned variants that are absent or stale."""
     fresh = {entry.variant for entry in present if not entry.stale}
     return tuple(sorted(set(planned or ()) - fresh))
 
 
 def read_manifest(tree: Path) -> Manifest | None:
-    """The manifest of a tree, or None if it has none. Raises FindingsError: there is one, and it cannot be read."""
+    """Read a tree's manifest; None if there is none. Raises FindingsError: it cannot be read."""
     path = tree / FILE_NAME
     return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
 
@@ -124,12 +123,11 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
-    """The variants of published trees, by kernel and variant name, and what is wrong with others.
+    """Map kernel and variant to fingerprint for the valid variants of published trees; the rest become findings.
 
-    `places` are manifests, trees that have one, or folders of such trees. The files of a tree are compared with the
-    digests in its manifest. A manifest without its tree is taken at its word: the merge needs the tree.
-
-    Raises FindingsError: a manifest is not there or cannot be read (KCI611).
+    `places` are manifests, trees, or folders of trees. A tree's files are checked against its manifest; a manifest
+    without a tree is trusted, because the merge needs the tree. Raises FindingsError: a manifest is missing or
+    unreadable (KCI611).
     """
     found: dict[Key, str] = {}
     problems: list[Diagnostic] = []
@@ -158,7 +156,6 @@ def _manifests(place: Path) -> Iterator[Path]:
 
 
 def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:
-    """What is wrong with a variant of a tree; empty if nothing is."""
     directory = tree / entry.variant
     if directory.is_symlink() or not directory.is_dir():
         return "is not in the tree"
@@ -177,18 +174,18 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 class PlannedKernel(msgspec.Struct, frozen=True):
-    """The variants of one kernel that a run set out to build. `version` is null where the plan does not say."""
+    """The planned variants of a kernel. `version` is null if the plan has none."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     planned: tuple[str, ...]
     version: Annotated[int, Meta(ge=0)] | None = None
     fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
-    """What each planned variant is made from, if the plan says so."""
+    """Fingerprint by planned variant, if the plan has them."""
     tree: Annotated[str, Meta(max_length=4096)] = ""
-    """Where its tree would lie in the repository, relative to kci.toml; `Planned.suppressions` name files so."""
+    """The tree's place in the repository, relative to kci.toml, as in `Planned.suppressions`."""
 
     elsewhere: tuple[str, ...] = ()
-    """Variants that nothing builds here. They are taken from whoever uploads them, and nobody has to."""
+    """Optional variants that are built elsewhere and uploaded."""
 
     def __post_init__(self) -> None:
         for variant in (*self.planned, *self.elsewhere):
@@ -196,13 +193,13 @@ class PlannedKernel(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The kernels of a plan by name. A run without legs has none."""
+    """A plan's kernels by name; a run without legs has none."""
 
     kernels: dict[str, PlannedKernel]
     commit: str | None = None
-    """The commit that was planned, if the plan says so: fingerprints hold for what was built from it."""
+    """The planned commit; fingerprints hold for builds from it."""
     suppressions: tuple[Ignore, ...] = ()
-    """What the kci.toml of the repository suppresses of the findings about trees."""
+    """Suppressed findings about trees, from kci.toml."""
 
 
 class _Plan(msgspec.Struct):
@@ -213,11 +210,7 @@ class _Plan(msgspec.Struct):
 
 
 def read_plan(path: Path) -> Planned:
-    """Read a plan file.
-
-    Raises:
-        FindingsError: it cannot be read, or is no plan that this kci knows.
-    """
+    """Read a plan file. Raises FindingsError: it cannot be read, or this kci does not know its format."""
     try:
         return parse_plan(read_bounded(path, _MAX_BYTES), str(path))
     except OSError as error:
@@ -227,7 +220,7 @@ def read_plan(path: Path) -> Planned:
 
 
 def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
-    """Read the JSON of a plan, called `where` in errors; keys that are not about planned variants are ignored."""
+    """Read a plan's JSON, called `where` in errors; unrelated keys are ignored."""
     try:
         schema = decode_json(text, dict[str, msgspec.Raw]).get("schema")
         if schema != msgspec.Raw(str(PLANNED_SCHEMA).encode()):

@@ -1,7 +1,6 @@
-"""Many artifacts into one tree per kernel.
+"""Merges artifacts into one tree per kernel.
 
-Everything is read and checked first, then every tree is built whole beside the old one, and only then swapped in. A
-merge that fails leaves what was there.
+Everything is checked first, each tree is built beside the old one, then swapped in. A failed merge changes nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +43,12 @@ _Put = Callable[[str, str], object]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Bring a file or directory of an old tree into its successor, without its content being copied."""
+    """Bring a file or directory into a new tree, as a hard link where possible."""
     _put(source, target, _linked)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file or directory; the two share nothing that a later write to one of them could change in the other.
-
-    Links are copied as links, so that nothing outside is read. Bytecode is left out.
-    """
+    """Copy a file or directory without bytecode; links stay links, so that nothing outside is read."""
     _put(source, target, shutil.copy2)
 
 
@@ -71,7 +67,7 @@ def _put(source: Path, target: Path, put: _Put) -> None:
 
 
 def _once(put: _Put, source: str, target: str) -> None:
-    """The first file that fails ends it: `copytree` would go on, and report all of them together."""
+    """Stops at the first failure; `copytree` would go on and collect them."""
     try:
         put(source, target)
     except OSError as error:
@@ -96,22 +92,22 @@ _CARRIED_AT_TOP = (CARD, "benchmarks")
 class _Made(NamedTuple):
     manifest: Manifest
     hashes: dict[str, dict[str, str]]
-    """The hex SHA-256 of every file, by variant and name."""
+    """Hex sha256 by variant and file name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
     kernel: str
     version: int | None
-    """None when neither plan nor artifacts say."""
+    """None if neither plan nor artifacts have one."""
     planned: PlannedKernel | None
     sources: tuple[Source, ...]
     target: Path
     commit: str | None = None
-    """The commit that was planned."""
+    """The planned commit."""
     replaced: tuple[Replaced, ...] = ()
 
     def fingerprint(self, leg: LegRecord) -> str | None:
-        """What the plan says that a leg's variant is made from, unless the leg was built from something else."""
+        """The planned fingerprint, unless the leg was built from something else."""
         if self.planned is None or self.planned.fingerprints is None or leg.source is None:
             return None
         if leg.source.dirty or leg.source.commit != self.commit:
@@ -135,31 +131,26 @@ def merge(
     report: Callable[[Diagnostic], None] = lambda _finding: None,
     require: Callable[[Path], None] | None = None,
 ) -> list[Manifest]:
-    """Merge artifacts, folders of artifacts and variant directories.
+    """Merge artifacts, folders of artifacts and variant directories, and return the manifests by kernel name.
 
-    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree, unless `into/<kernel>` is one
-    already. Several: `into/<kernel>` is each one's. Variants that the tree already has and the artifacts do not are
-    carried over. One counts toward the plan only if its id says that it was built from the same source as what is
-    merged now, or if the plan has its fingerprint.
+    For one kernel `into` is its tree, unless `into/<kernel>` is one already; for several, each has `into/<kernel>`.
+    Variants of the old tree without an artifact are carried over. They count toward the plan only if they have the id
+    of the merged source, or the plan's fingerprint.
 
     Args:
         artifacts: in any order.
-        into: existing or not.
-        planned: what has to be there.
-        allow_partial: whether planned variants may be missing.
-        kernel: the only one to merge.
-        run: the CI run that this merge belongs to; artifacts of another run or of a later attempt are refused.
-        log: takes lines about waiting for another merge, and about what a dead one left.
-        report: takes warnings: attempts that differ, artifacts of an unknown commit, archives that are not kci's.
-        require: refuses an artifact that it is not satisfied with; variant directories are refused then.
-
-    Returns:
-        The manifest of each tree, by kernel name.
+        into: may exist.
+        planned: the variants that must be present.
+        allow_partial: accept missing variants.
+        kernel: merge only this kernel.
+        run: the current CI run; artifacts of another run or of a later attempt are refused.
+        log: gets lines about waiting for another merge, and about remains of a dead one.
+        report: gets warnings: differing attempts, unknown commits, unrelated archives.
+        require: raises for an artifact that is not acceptable; variant directories are refused then.
 
     Raises:
         UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
-        FindingsError: planned variants are missing, others are not planned, artifacts conflict or are damaged, or
-            `into` is not a tree.
+        FindingsError: variants are missing or unplanned, artifacts conflict or are damaged, or `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
     into = _real(into)
@@ -199,7 +190,7 @@ def merge(
 
 
 def _real(path: Path) -> Path:
-    """The path with every link followed; unlike pathlib's, this ends where links go in a circle."""
+    """Unlike pathlib's, this ends for a circle of links."""
     return Path(os.path.realpath(path))
 
 
@@ -234,7 +225,6 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_J
 
 
 def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]) -> int | None:
-    """The one version that plan and artifacts agree on; None if there is neither."""
     versions: dict[int, str] = {}
     if planned is not None and planned.version is not None:
         versions[planned.version] = "the plan"
@@ -343,7 +333,7 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
 
 
 def _files_seen(tree: Path) -> StatCache:
-    """What an earlier merge hashed. It is kept in the cache: a tree holds nothing of the machine that merged it."""
+    """Kept in the cache: a tree holds nothing of the machine that merged it."""
     return StatCache(tree, default_cache() / "trees")
 
 
@@ -357,7 +347,7 @@ def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
 
 
 def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
-    """The hashes of a variant's files; None where one may have changed since it was hashed."""
+    """None if a file may have changed since it was hashed."""
     hashes = {}
     for item in walk(directory):
         if is_bytecode(item.name):

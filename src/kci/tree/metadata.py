@@ -1,4 +1,4 @@
-"""What a variant says of itself: `metadata.json` (docs/format.md#metadata), and the mark of one that is partial."""
+"""`metadata.json` (docs/format.md#metadata), and the mark of a partial variant."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kci.utils.walk import remove_bytecode
 from kci.version import __version__
 
 _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
-"""Backends whose `python-depends` reach the metadata. `general.neuron.python-depends` is read and then ignored."""
+"""Backends whose `python-depends` reach the metadata. Neuron's are read and ignored."""
 
 
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
-    """The names for a variant's metadata: the general ones, then the backend's own.
+    """Python dependencies for the metadata: the general ones, then the backend's.
 
-    Every backend's list is checked, declared or not, because the reference resolves all of them (KCI720).
+    All backends' lists are checked, declared or not, as in the reference (KCI720).
     """
     table = depends_table()
     general = build.general.python_depends or ()
@@ -47,7 +47,7 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
 
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
-    """The names that a kernel may depend on for a backend, and that no metadata can say: every one may be declared."""
+    """Allowed dependencies of a backend that its metadata cannot express."""
     return () if backend in _RESOLVED else tuple(sorted(depends_table().backends.get(backend, ())))
 
 
@@ -61,14 +61,14 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
-    """The kernels that a variant depends on: the general ones, then the backend's own (cuda, neuron, xpu)."""
+    """Kernels that a variant depends on: the general ones, then the backend's (cuda, neuron, xpu)."""
     part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
     own = (part.kernel_depends or ()) if part is not None else ()
     return (build.general.kernel_depends or ()) + own
 
 
 def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
-    """The oldest `kernels` library that can load a variant, by how many upstreams it names (docs/format.md#later)."""
+    """The oldest `kernels` library that can load a variant, by its number of upstreams (docs/format.md#later)."""
     oldest = floors().kernels
     if upstreams > 1:
         return oldest.several_upstreams
@@ -77,16 +77,16 @@ def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -
 
 FILE_NAME = "metadata.json"
 MAX_BYTES = 16 * 1024 * 1024
-"""A metadata file lists a variant's files; a larger one is no metadata file."""
+"""A larger file is not a metadata file."""
 
 NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
-"""A kernel name and nothing after it: `$` would let a newline through."""
+"""The whole text is a kernel name: `$` would allow a newline at the end."""
 
 _LARGEST = 2**64 - 1
 
 
 class BuilderRecord(msgspec.Struct, frozen=True):
-    """The tool that built the variant. `commit` and `dirty` come together or not at all."""
+    """The tool that built the variant. `commit` and `dirty` are both set or both absent."""
 
     version: str
     commit: str | None = None
@@ -100,39 +100,39 @@ class BuilderRecord(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
-    """Where a variant came from."""
+    """The source of a variant."""
 
     kernel_builder: BuilderRecord
     kernel: GitState | None = None
 
 
 class KciRecord(msgspec.Struct, frozen=True):
-    """What kci adds for itself; readers pass over a key that they do not know."""
+    """kci's additions; other readers ignore unknown keys."""
 
     variant: str
-    """The name under which the variant was built: nothing else in the file says it, and a directory can be renamed."""
+    """The variant's name at build time; a directory can be renamed."""
     committed: int | None = None
-    """When the commit of the source was made, in seconds since 1970: which of two builds is newer, without a clone."""
+    """Commit time in seconds since 1970: it orders two builds without a clone."""
 
 
 class BackendRecord(msgspec.Struct, frozen=True):
-    """The backend, and the GPU architectures that the variant holds code for."""
+    """The backend, and the GPU architectures in the variant's code."""
 
     type: Backend
     archs: tuple[str, ...] | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """`metadata.json`; the fields are in the order in which they are written."""
+    """`metadata.json`; fields in the order in which they are written."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     id: str
     version: Annotated[int, Meta(ge=0)]
     kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
-    """The oldest loader that can load the variant, as `major.minor.patch`."""
+    """Oldest loader that can load the variant, as `major.minor.patch`."""
     license: str = ""
     upstream: str | tuple[str, ...] | None = None
-    """One URL, or several in metadata that names more than one upstream."""
+    """One URL or several."""
     source: str | None = None
     python_depends: tuple[str, ...] = ()
     kernel_depends: tuple[KernelDependency, ...] = ()
@@ -153,7 +153,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def unique(self) -> str:
-        """The unique id inside the kernel id, which changes with the source."""
+        """Unique id inside the kernel id; it changes with the source."""
         return self.id.rpartition(f"_{self.backend.type.value}_")[2]
 
     @property
@@ -162,7 +162,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 _REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
-"""Keys that the reference's reader insists on."""
+"""Keys that the reference's reader requires."""
 
 
 def metadata_for(
@@ -175,11 +175,9 @@ def metadata_for(
     variant: str | None = None,
     committed: int | None = None,
 ) -> Metadata:
-    """The metadata of a variant, before it is sealed.
+    """Make the metadata of a variant that is not sealed yet.
 
-    `unique` is what `identity.unique_id` says of the source. `archs` are those that were really built; they are written
-    text-sorted. A `[torch-noarch]` kernel has its own lists, which are copied in file order. `committed` is when the
-    commit was made, in seconds since 1970.
+    `unique` comes from `kernel_id.unique_id`; `archs` are those that were built; `committed` is in seconds since 1970.
     """
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
@@ -205,7 +203,6 @@ def metadata_for(
 
 
 def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The archs to record (docs/format.md#arch-order): only cuda and rocm have them."""
     if build.torch_noarch is not None:
         noarch = {Backend.CUDA: build.torch_noarch.cuda_capabilities, Backend.ROCM: build.torch_noarch.rocm_archs}
         return noarch.get(backend)
@@ -215,13 +212,13 @@ def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple
 
 
 def encode(metadata: Metadata) -> bytes:
-    """The bytes of `metadata.json`: two spaces of indent, the keys in their order, no newline at the end."""
+    """Encode `metadata.json`: indented by two spaces, no newline at the end."""
     data = _without_none(msgspec.to_builtins(metadata))
     return json.dumps(data, indent=2, ensure_ascii=False).encode()
 
 
 def _without_none(value: Any) -> Any:
-    """Drop keys without a value; the reference leaves them out rather than writing null."""
+    """The reference leaves keys without a value out instead of writing null."""
     match value:
         case dict():
             return {key: _without_none(item) for key, item in value.items() if item is not None}
@@ -232,9 +229,9 @@ def _without_none(value: Any) -> Any:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a `metadata.json` as strictly as the reference's reader, and insist on an id that can be imported.
+    """Read a `metadata.json`, strictly.
 
-    Raises FindingsError: the file is missing, unreadable or not a metadata file.
+    Raises FindingsError: missing, unreadable, or with an id that is no identifier.
     """
     try:
         return decode(read_bounded(path, MAX_BYTES))
@@ -245,7 +242,7 @@ def read_metadata(path: Path) -> Metadata:
 
 
 def decode(data: bytes) -> Metadata:
-    """Read the bytes of a metadata file. Raises ValueError: what is wrong with them."""
+    """Read the bytes of a metadata file. Raises ValueError with the reason."""
     raw = strict_object(data)
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
@@ -258,7 +255,7 @@ def decode(data: bytes) -> Metadata:
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
-    """Accept the older key `sha` for `commit`, and write commits in lower case."""
+    """Accepts the older key `sha` for `commit`, and lowers the case."""
     record = raw.get("provenance")
     if not isinstance(record, dict):
         return raw
@@ -278,10 +275,7 @@ def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
-    """Finish a variant directory: remove bytecode, hash the files, write `metadata.json` last, and return it.
-
-    A signature of an earlier metadata file is removed, because it cannot hold for the new one.
-    """
+    """Remove bytecode and old signatures, hash the files, write `metadata.json` last, and return it."""
     if not variant_dir.is_dir():
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
@@ -293,17 +287,17 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
 
 
 MARK = "kci-partial.json"
-"""Beside metadata.json. The loader does not look at it."""
+"""Lies beside metadata.json; the loader ignores it."""
 
 
 def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
-    """Mark a variant, before it is sealed, with the archs that were asked for."""
+    """Mark an unsealed variant as partial, with the requested archs."""
     text = json.dumps({"archs": sorted(archs), "note": "made with `kci build --arch`: a part, not to be published"})
     (variant_dir / MARK).write_text(f"{text}\n", encoding="utf-8")
 
 
 def refuse_partial(variant_dir: Path) -> None:
-    """Refuse a variant that is marked. Raises FindingsError: it is (KCI617)."""
+    """Raise FindingsError (KCI617) for a variant that is marked as partial."""
     if (variant_dir / MARK).exists():
         message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
         raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))

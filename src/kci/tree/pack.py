@@ -1,7 +1,7 @@
-"""Packing a variant directory as an artifact, and unpacking an artifact that somebody else made.
+"""Packs variant directories as artifacts, and unpacks artifacts that are not trusted.
 
-The archive is read as a stream, once, front to back. Every header is judged before `tarfile` acts on it: only plain
-files with tame names below `<variant>/` are let through, so there is no link to follow and nothing to sanitise.
+The archive is a stream, read once. Each header is judged before `tarfile` acts on it: only plain files with safe names
+below `<variant>/` pass, so there are no links to follow.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
-    """Write the artifact of a sealed variant directory to `out_file`; `.tar.zst` compresses, `.tar` does not.
-
-    Names are sorted, times and owners zero and modes 644 or 755, so the same files always give the same bytes.
+    """Write a sealed variant's artifact, a `.tar.zst` or `.tar`, with the same bytes for the same files.
 
     Raises:
-        UsageError: the file name ends with neither suffix, or the leg is another variant's.
-        UnsafeError: the directory holds a link, a device or a name that cannot travel.
+        UsageError: `out_file` has another suffix, or the leg is another variant's.
+        UnsafeError: the directory holds a link, a device or an unportable name.
         FindingsError: a file cannot be read, the archive cannot be written, or the variant is too large.
     """
     if not out_file.name.endswith(SUFFIXES):
@@ -67,11 +65,9 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
 
 
 def packable(variant_dir: Path) -> list[Entry]:
-    """The files of a variant directory that an artifact can hold, after the same checks that unpacking makes.
+    """List the files to pack, after the checks that unpacking makes.
 
-    Raises:
-        UnsafeError: there is a link, a device or a name that cannot travel.
-        FindingsError: the variant is too large for an artifact.
+    Raises UnsafeError: a link, a device or an unportable name. FindingsError: the variant is too large.
     """
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
     for item, _, reason in unpackable_entries(found):
@@ -87,7 +83,7 @@ def packable(variant_dir: Path) -> list[Entry]:
 
 
 def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
-    """The entries of a variant that no artifact can hold, each with the rule that says so and the reason."""
+    """Yield the entries that no artifact can hold, each with rule id and reason."""
     seen: dict[str, str] = {}
     for item in entries:
         if item.link:
@@ -105,7 +101,7 @@ def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, s
 
 
 def oversize(entries: Sequence[Entry]) -> str | None:
-    """How much some files are, if that is more than an artifact can hold."""
+    """Describe the size of the files if an artifact cannot hold them."""
     size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
     if len(entries) > LIMITS.members or size > LIMITS.size:
         return f"{count(len(entries), 'file')}, {size} bytes"
@@ -122,7 +118,7 @@ def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry])
 
 
 def read_leg(artifact: Path) -> LegRecord:
-    """The `leg.json` of an artifact, without unpacking the rest.
+    """Read the `leg.json` of an artifact without unpacking the rest.
 
     Raises:
         UnsafeError: the first member is not a plain file.
@@ -134,7 +130,7 @@ def read_leg(artifact: Path) -> LegRecord:
 
 
 class Unpacked(NamedTuple):
-    """An artifact that was unpacked and agrees with itself."""
+    """An unpacked artifact that is consistent."""
 
     leg: LegRecord
     directory: Path
@@ -142,11 +138,11 @@ class Unpacked(NamedTuple):
 
 
 def unpack(artifact: Path, into_dir: Path) -> Unpacked:
-    """Unpack an artifact, or what claims to be one, to `into_dir/<variant>`, whole or not at all.
+    """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
 
     Raises:
-        UnsafeError: a member could reach outside of the variant directory or eat the machine.
-        FindingsError: the artifact is truncated, corrupt, contradicts itself, or the target exists.
+        UnsafeError: a member could leave the variant directory or exhaust the machine.
+        FindingsError: the artifact is truncated, corrupt or inconsistent, or the target exists.
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     into_dir.mkdir(parents=True, exist_ok=True)
@@ -174,7 +170,6 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
 
 @contextlib.contextmanager
 def _opened(artifact: Path) -> Iterator[TarStream]:
-    """The artifact as a tar stream; whatever breaks on the way becomes an error that names it."""
     where = str(artifact)
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
@@ -196,7 +191,6 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
 
 
 def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
-    """Read the first member."""
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.isdir():
         shown = "nothing" if first is None else repr(first.name)
@@ -211,10 +205,7 @@ def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path)
 
 
 def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
-    """The member's path inside the variant.
-
-    `seen` has the paths so far by the name that a file system without case sees; a directory's ends with `/`.
-    """
+    """Return the member's path inside the variant. `seen` has case-folded paths; a directory's ends with `/`."""
     if reason := unsafe_name(member.name):
         raise RefusedError(member.name, reason)
     top, _, relative = member.name.partition("/")
@@ -227,7 +218,6 @@ def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str
 
 
 def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
-    """Write a member to its file; the hash of its content."""
     target = work / member.name
     with writing(target):
         archive.extract(member, work)
@@ -238,7 +228,6 @@ def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> st
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:
-    """Compare the unpacked directory with what the leg and its own metadata say."""
     found = directory_digest(hashes)
     if found != leg.digest:
         raise rule_error(

@@ -1,8 +1,7 @@
-"""Attestations of trees and artifacts: what was signed, and that it is what lies here.
+"""Attestations of trees and artifacts.
 
-One attestation speaks of a whole tree: every file under its path, so that a variant cannot be shown under another
-name, and the kernel, version, repository and commits, so that it cannot be shown as another kernel's. It lies at the
-tree's top, outside of everything that was hashed.
+An attestation covers every file of a tree by its path, so that no variant can pass as another, and the kernel, version,
+repository and commits. It lies at the tree's top, outside of the hashed files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SLSA = "https://slsa.dev/provenance/"
 
 
 def signed_files(tree: Path) -> dict[str, str]:
-    """The files that an attestation of a tree is about: all but signatures."""
+    """Hashes of the files that a tree's attestation covers: all but signatures."""
     return {name: digest for name, digest in file_hashes(tree).items() if _is_signed(name)}
 
 
@@ -41,7 +40,7 @@ def _is_signed(name: str) -> bool:
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
-    """What is signed of a tree. Raises FindingsError: the tree has no manifest, or cannot be read."""
+    """Make the statement to sign. Raises FindingsError: the tree has no manifest, or cannot be read."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
@@ -57,11 +56,9 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
 
 
 def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
-    """Sign every variant's metadata and the whole tree with the identity of the CI run that this is.
+    """Sign each variant's metadata and the whole tree with the CI run's identity, and return the written files.
 
-    `metadata.json.sigstore` is for today's loader; the bundle over the whole tree binds what that does not.
-    Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
-    Returns the files that were written.
+    `metadata.json.sigstore` is for the loader. Nothing is written unless every signature verifies.
     """
     statement = tree_statement(tree, context)
     bundles = {}
@@ -76,7 +73,7 @@ def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) ->
 
 
 def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) -> None:
-    """Refuse an artifact without an attestation beside it that names what `context` asks for (KCI616)."""
+    """Refuse an artifact without an attestation that names what `context` asks for (KCI616)."""
     where = str(artifact)
     path = artifact.with_name(f"{artifact.name}.sigstore.json")
     try:
@@ -97,7 +94,7 @@ def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) 
 
 
 def _said(statement: Statement) -> Mapping[str, Any]:
-    """Repository, workflow and commit as a statement names them: kci's own form, or GitHub's provenance."""
+    """A statement has kci's form, or GitHub's provenance."""
     if not statement.predicate_type.startswith(_SLSA):
         return statement.predicate
     definition = _table(statement.predicate, "buildDefinition")
@@ -119,7 +116,7 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
-    """What lies in a tree, or is asked for, and a statement says otherwise."""
+    """List the differences of a statement from the tree and from the context."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
     found = context.disagreements(predicate)

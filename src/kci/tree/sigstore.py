@@ -1,7 +1,7 @@
-"""Sigstore bundles: signing with the identity of a CI run, checking offline who that was, and whom a bundle names.
+"""Sigstore bundles: signing with a CI run's identity, and checking offline.
 
-Signing and checking load the sigstore package, which is large and need not be installed. Whom a bundle names and what
-it is about is read without it, and proves nothing: that takes Sigstore's roots (`kernels verify-signature`).
+Signing and checking load the sigstore package, which is optional. The identity and subject of a bundle are read without
+it, which proves nothing (`kernels verify-signature` does).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatementSubject(msgspec.Struct, frozen=True):
-    """One thing that a statement is about."""
+    """A subject of a statement."""
 
     name: str
     digest: dict[str, str]
@@ -47,14 +47,14 @@ class Statement(msgspec.Struct, frozen=True, rename={"type_": "_type", "predicat
 
 
 class SigningContext(msgspec.Struct, frozen=True):
-    """What a signer says of where the files come from, and a verifier asks for. Empty: not said, not asked."""
+    """The signer's claims about origin, or the verifier's demands. Empty: no claim, no demand."""
 
     repository: str = ""
     commit: str = ""
     workflow: str = ""
 
     def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
-        """What a predicate says otherwise."""
+        """List the predicate's contradictions."""
         return [
             f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
             for name, wanted in msgspec.structs.asdict(self).items()
@@ -63,10 +63,7 @@ class SigningContext(msgspec.Struct, frozen=True):
 
 
 def claimed_statement(data: bytes) -> Statement:
-    """The statement of a Sigstore bundle. Who signed it, if anybody, is not looked at.
-
-    Raises ValueError: it is no bundle, or holds no statement.
-    """
+    """Read the statement of a bundle, unverified. Raises ValueError: not a bundle, or no statement."""
     try:
         payload = base64.b64decode(decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True)
     except binascii.Error:
@@ -75,7 +72,7 @@ def claimed_statement(data: bytes) -> Statement:
 
 
 def read_statement(payload: bytes) -> Statement:
-    """The statement in a payload whose signature was checked. Raises ValueError: the payload is not a statement."""
+    """Read a verified payload. Raises ValueError: it is not a statement."""
     statement = decode_json(payload, Statement)
     if statement.type_ != STATEMENT_TYPE:
         raise ValueError(f"it is a {statement.type_[:60]!r}, not an in-toto statement of version 1")
@@ -88,11 +85,10 @@ _GITHUB = "https://github.com/"
 
 
 def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
-    """The statement of a bundle that a workflow of a repository has signed. Nothing is asked of the network.
+    """Verify, offline, that a repository's workflow signed a bundle, and return its statement.
 
-    The context has to name the repository, for every repository can have an identity; no workflow means any. `trust` is
-    the trust configuration of a Sigstore of one's own. Raises ValueError: it is no bundle with a statement, or was
-    signed by somebody else.
+    The context must name the repository; an empty workflow means any. `trust` configures a private Sigstore. Raises
+    ValueError: not a bundle with a statement, or another signer.
     """
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
@@ -122,7 +118,7 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
 
 
 def _trust_config(path: Path) -> Any:
-    """Which Sigstore signs, and what it is trusted by, as its own tools take it with `--trust-config`."""
+    """The file has the form of sigstore's `--trust-config`."""
     from sigstore.models import ClientTrustConfig
 
     try:
@@ -136,7 +132,7 @@ def _trust_config(path: Path) -> Any:
 
 @contextmanager
 def run_signer(trust: Path | None) -> Iterator[RunSigner]:
-    """What signs with the identity of the CI run that this is. Raises MissingToolError: there is no identity here."""
+    """Yield a signer with the CI run's identity. Raises MissingToolError: there is no identity."""
     try:
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential
@@ -156,9 +152,9 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
 
 
 class RunSigner:
-    """Sigstore's signer, whose answers are checked: it does not look at what its transparency log says.
+    """Sigstore's signer with checked answers: sigstore ignores the response of its transparency log.
 
-    Both methods return the JSON of a bundle, and raise FindingsError if there is no good one.
+    Both methods return a bundle's JSON, and raise FindingsError without a good one.
     """
 
     def __init__(self, signer: Any, verifier: Any) -> None:
@@ -195,7 +191,6 @@ def _json(sign: Callable[[], Any]) -> bytes:
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
-    """What a service of Sigstore answers; it fails in the ways of several libraries."""
     try:
         return ask()
     except Exception as error:
@@ -204,7 +199,7 @@ def _asked(ask: Callable[[], Any]) -> Any:
 
 
 _ALTERNATIVE_NAMES = bytes.fromhex("0603551d11")
-"""The object identifier of a certificate's alternative names, as DER writes it."""
+"""OID of the subject alternative name extension, in DER."""
 # DER tags of the alternative names that are looked for.
 _URI, _EMAIL = 0x86, 0x81
 
@@ -238,7 +233,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def certificate(self) -> bytes:
-        """The signer's certificate, or nothing."""
+        """The signer's certificate; empty if there is none."""
         chain = self.verification_material.x509_certificate_chain
         first = self.verification_material.certificate or (
             chain.certificates[0] if chain and chain.certificates else None
@@ -247,7 +242,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def signature_problem(bundle: bytes, signed: bytes) -> str:
-    """Why a bundle cannot be a signature of some bytes; empty if it may be one."""
+    """Reason why a bundle cannot sign the bytes; empty if it may."""
     try:
         read = decode_json(bundle, _Bundle)
         certificate = read.certificate
@@ -264,7 +259,7 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
 
 
 def signer_of(bundle: bytes) -> str | None:
-    """The identity in the certificate of a bundle: a workflow's URL or an address. None if it has none."""
+    """The identity in a bundle's certificate, a workflow's URL or an address; None without one."""
     try:
         return _identity(decode_json(bundle, _Bundle).certificate)
     except ValueError:
@@ -272,7 +267,6 @@ def signer_of(bundle: bytes) -> str | None:
 
 
 def _identity(certificate: bytes) -> str | None:
-    """The first URI or address among the alternative names of a DER certificate."""
     at = certificate.find(_ALTERNATIVE_NAMES)
     if at < 0:
         return None
@@ -292,7 +286,7 @@ def _identity(certificate: bytes) -> str | None:
 
 
 def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and value of the first DER element, and what follows it; tag -1 for anything else."""
+    """Returns tag, value and rest; tag -1 if malformed."""
     if len(data) < 2:
         return -1, b"", b""
     length, start = data[1], 2

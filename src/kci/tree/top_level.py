@@ -1,7 +1,7 @@
-"""What a tree holds at its top besides variants, and the checksums of all its files (docs/format.md#tree).
+"""The entries of a tree besides its variants, and the checksums of all files (docs/format.md#tree).
 
-`SHA256SUMS` tells other programs the files with their hashes: `sha256sum -c SHA256SUMS` checks a tree without kci, and
-GitHub's attestation action takes it as its subjects. The card is not in it: it may be written after the merge.
+`sha256sum -c SHA256SUMS` checks a tree without kci, and GitHub's attestation action reads it. The card has no checksum:
+it may be written after the merge.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
-"""What at a tree's top has a checksum, besides the variants."""
+"""Entries at the top that have checksums, besides variants."""
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
-    """The form of coreutils' sha256sum, sorted by name: of the path inside the tree, and the hex sha256."""
+    """Encode hex sha256 by path in the form of coreutils' sha256sum, sorted."""
     lines = []
     for name in sorted(hashes):
         escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
@@ -40,10 +40,7 @@ def encode_sums(hashes: Mapping[str, str]) -> bytes:
 
 
 def decode_sums(data: bytes) -> dict[str, str]:
-    """What `encode_sums` was given. Names that it escapes are refused: no variant may hold such a file.
-
-    Raises ValueError: it is not in that form.
-    """
+    """Inverse of `encode_sums`. Raises ValueError: another form, or an escaped name, which no variant may hold."""
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
     found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
     if encode_sums(found) != data:
@@ -52,7 +49,7 @@ def decode_sums(data: bytes) -> dict[str, str]:
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
-    """The hash of every file of a tree by its path in it: of variants, which are hashed already, and others by name."""
+    """Hash every file of a tree, by path: variants are hashed already, others are read."""
     found = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
@@ -68,19 +65,16 @@ def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, 
 
 
 CARD = "CARD.md"
-"""What becomes the front page of the kernel's repository."""
+"""The front page of the kernel's repository."""
 
 KEPT_AT_TOP = (
     CARD, "benchmarks", manifests.FILE_NAME, SUMS_NAME, BUNDLE_NAME,
 )  # fmt: skip
-"""What a tree holds at its top besides variants (docs/format.md#tree)."""
+"""Entries at a tree's top besides variants (docs/format.md#tree)."""
 
 
 def require_tree(target: Path) -> None:
-    """Refuse to replace a directory that holds anything but a tree, or something that could lead out of it.
-
-    Raises FindingsError: KCI610.
-    """
+    """Raise FindingsError (KCI610) unless a directory is a tree that is safe to replace."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():
@@ -95,7 +89,7 @@ def require_tree(target: Path) -> None:
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
-    """Every file of what a tree holds besides variants, bytecode left out."""
+    """Yield the files of a tree outside of variants, without bytecode."""
     for entry in sorted(tree.iterdir()):
         if entry.name not in KEPT_AT_TOP:
             continue

@@ -1,4 +1,4 @@
-"""What a tree, a variant and a binary must fulfil."""
+"""The rules that a tree, a variant and a binary must meet."""
 
 from kci.tree.verify.requirements import verify, verify_with_suppressions
 

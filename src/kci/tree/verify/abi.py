@@ -1,11 +1,9 @@
-"""What a library may ask for: version caps, libraries and symbols of its system, Python's and torch's ABI.
+"""ABI limits of a library: system versions and libraries, and the symbols of Python, torch, CUDA and tvm-ffi.
 
-What each version of torch, CUDA and tvm-ffi exports is recorded too, so that a binary can be held against the versions
-in its name. Besides torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts
-of libstdc++ statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
+The exports of each version are recorded, so that a binary is checked against the versions in its name. Torch's exports
+include `std::` names: its wheels link newer parts of libstdc++ statically, and kernels resolve them there.
 
-The data of torch and CUDA is a list of hashes with one bit for each version: 32 bits of a hash tell a name that a
-library has from one that it has not in all but one of ten thousand cases, in a thirtieth of the space.
+The exports are 32-bit hashes with a bit per version: a thirtieth of the size, with false hits below one in 10,000.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class NativeTable(Dated, frozen=True):
 
 
 class AddedTable(Dated, frozen=True):
-    """A table of names by the version that added them."""
+    """Names by the version that added them."""
 
     added: dict[str, tuple[str, ...]]
 
@@ -47,23 +45,23 @@ class AddedTable(Dated, frozen=True):
 
 
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
-"""What a library on Linux may rely on."""
+"""Limits of a library on Linux."""
 
 
 class TvmFfiTable(AddedTable, frozen=True):
     """`tvm-ffi-exports.toml`."""
 
     oldest: str
-    """The release of apache-tvm-ffi that users have at least."""
+    """The oldest supported release of apache-tvm-ffi."""
 
 
 tvm_ffi_table = shipped("tree/verify/data/tvm-ffi-exports.toml", TvmFfiTable)
-"""What libtvm_ffi.so exports."""
+"""Exports of libtvm_ffi.so."""
 
 
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
-    """The symbols of CPython's stable ABI, by the version that added them."""
+    """Symbols of CPython's stable ABI by the version that added them."""
     import abi3info
 
     tables = (abi3info.FUNCTIONS, abi3info.DATAS)
@@ -72,7 +70,7 @@ def python_symbols() -> dict[str, tuple[int, ...]]:
 
 @cache
 def torch_shims() -> dict[str, tuple[int, ...]]:
-    """Torch's C shim functions newer than its first stable ABI, by the version that added them."""
+    """C shim functions newer than torch's first stable ABI, by the version that added them."""
     return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
 
 
@@ -86,10 +84,7 @@ _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 
 
 def exceeded_cap(version: str, cpu: str) -> str | None:
-    """The cap that a required symbol version passes, for example `GLIBC_2.28`; None if it is fine.
-
-    Compared by size and not by membership in a list, so that unknown versions are judged as well.
-    """
+    """The cap, such as `GLIBC_2.28`, that a required version exceeds; None if it does not."""
     table = native_table()
     found = _VERSION.fullmatch(version)
     if found is None or found[1] not in table.caps or version in table.named.get(cpu, ()):
@@ -101,16 +96,16 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
-    """True if DT_NEEDED may name a library, by the groups of `native.toml` that the variant may use.
+    """True if DT_NEEDED may name a library, by the groups of `native.toml`.
 
-    `major` is the major version of the variant's compute toolkit, empty if it has none.
+    `major` is the toolkit's major version; empty without a toolkit.
     """
     patterns = (pattern for group in groups for pattern in native_table().needed.get(group, ()))
     return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
 
 
 def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
-    """True if an unversioned open symbol is one that the libraries of these groups give."""
+    """True if a library of these groups provides an unversioned undefined symbol."""
     table = native_table()
     namespace = cpp_namespace(name)
     if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
@@ -126,11 +121,10 @@ _NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
 def cpp_scope(name: str) -> tuple[str, ...] | None:
-    """The leading namespaces of a mangled C++ name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`).
+    """The namespaces of a mangled C++ name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`).
 
-    Empty for names in no namespace of their own (operators, functions at the top, abbreviations such as `std::`), None
-    for a name that is not C++. Only the name's own scope counts, not the types of its arguments: that is how a
-    `std::` function that happens to live in one of torch's libraries is told from one of torch.
+    Empty for names without one (operators, `std::` abbreviations), None if it is not C++. Arguments' types do not
+    count: a `std::` function inside a torch library is no function of torch.
     """
     if not name.startswith("_Z"):
         return None
@@ -150,7 +144,7 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
 
 
 def old_string(name: str) -> bool:
-    """True if a mangled C++ name speaks of `std::string` as it was before the C++11 ABI."""
+    """True if a mangled C++ name uses `std::string` from before the C++11 ABI."""
     kept = []
     rest = name
     while found := re.search("[1-9][0-9]{0,3}", rest):
@@ -160,7 +154,7 @@ def old_string(name: str) -> bool:
 
 
 def cpp_namespace(name: str) -> str | None:
-    """The outermost namespace of a mangled C++ name, empty if it has none, None for a C name."""
+    """The outermost namespace of a mangled C++ name; empty without one, None for a C name."""
     scope = cpp_scope(name)
     return None if scope is None else (scope[0] if scope else "")
 
@@ -174,7 +168,7 @@ _DEPENDS_ON_BUILD = re.compile(
     r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
     re.IGNORECASE,
 )
-"""Parts of names that only some builds of one torch version have: of another backend, toolkit or processor."""
+"""Parts of names that exist only in some builds of a torch version."""
 
 
 class ExportsTable(Dated, frozen=True):
@@ -185,28 +179,28 @@ class ExportsTable(Dated, frozen=True):
 
 
 class Exports(msgspec.Struct, frozen=True):
-    """Sorted hashes of names, and for each a bit for every version that has it."""
+    """Sorted hashes of names, each with a bit per version."""
 
     versions: tuple[str, ...]
     hashes: tuple[int, ...]
     masks: bytes
 
     def missing(self, names: Iterable[str], version: str) -> list[str]:
-        """The names that the version does not export, sorted. Empty for a version that is not recorded."""
+        """The names that a version does not export, sorted; empty for an unrecorded version."""
         if version not in self.versions:
             return []
         bit = 1 << self.versions.index(version)
         return sorted(name for name in set(names) if not self._mask(name) & bit)
 
     def versions_with(self, names: Iterable[str]) -> list[str]:
-        """The recorded versions that export all of the names."""
+        """The recorded versions that export all names."""
         mask = (1 << len(self.versions)) - 1
         for name in names:
             mask &= self._mask(name)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
     def gives(self, name: str, wanted: Iterable[str]) -> bool:
-        """True if all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
+        """True if all versions, or their libstdc++, provide a `std::` name. Any version, if none is recorded."""
         if not is_std_name(name):
             return False
         recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
@@ -219,54 +213,51 @@ class Exports(msgspec.Struct, frozen=True):
 
 
 def name_hash(name: str) -> int:
-    """32 bits of a hash of a symbol's name."""
+    """The first 32 bits of the name's hash."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
 def is_torch_name(name: str) -> bool:
-    """True if a symbol can only come from torch itself, as built for CPU or CUDA."""
+    """True if only torch, built for CPU or CUDA, provides the symbol."""
     if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
 def is_std_name(name: str) -> bool:
-    """True if a symbol is of the C++ library."""
+    """True for symbols of the C++ library."""
     return _STD.match(name) is not None
 
 
 def is_cuda_name(name: str) -> bool:
-    """True if a symbol is of the driver, the runtime, or one of the libraries of CUDA."""
+    """True for symbols of CUDA's driver, runtime or libraries."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols["cuda"])
 
 
 def is_tvm_ffi_name(name: str) -> bool:
-    """True if a symbol can only come from tvm-ffi itself."""
+    """True if only tvm-ffi provides the symbol."""
     return name.startswith("TVMFFI") or cpp_namespace(name) == "tvm"
 
 
 def torch_exports() -> Exports:
-    """What torch's libraries export."""
+    """Exports of torch's libraries."""
     return _exports("torch-exports")
 
 
 def cuda_exports() -> Exports:
-    """What the libraries of CUDA export, and its driver."""
+    """Exports of CUDA's libraries and driver."""
     return _exports("cuda-exports")
 
 
 @cache
 def tvm_ffi_exports() -> dict[str, tuple[int, ...]]:
-    """What tvm-ffi exports, by the release that added it."""
+    """Exports of tvm-ffi by the release that added them."""
     return tvm_ffi_table().by_name()
 
 
 @cache
 def _exports(name: str) -> Exports:
-    """A table that ships with kci.
-
-    Raises ValueError: the two files do not belong together (a bug in kci, which a test finds).
-    """
+    """Raises ValueError: the two files do not belong together (a bug in kci)."""
     about = shipped(f"tree/verify/data/{name}.toml", ExportsTable)()
     packed = (DATA / f"{name}.bin").read_bytes()
     if hashlib.sha256(packed).hexdigest() != about.sha256:

@@ -1,10 +1,9 @@
-"""Device code inside a host library: which GPU architectures are really there.
+"""GPU architectures of the device code inside a host library.
 
-CUDA keeps it in the section `.nv_fatbin`, a row of containers: a 16-byte header (magic, version, header size, size) and
-then entries, each with a header of its own (kind, header size, size, architecture, flags) and the code. HIP keeps it in
-`.hip_fatbin`, a row of clang offload bundles, compressed or not: a magic, a count, and for each entry offset, size and
-a target triple.
-The meaning of the fields was worked out by compiling for known architectures and agrees with cuobjdump.
+CUDA: `.nv_fatbin` is a row of containers. Each has a 16-byte header (magic, version, header size, size) and entries
+with a header (kind, header size, size, architecture, flags) and code. HIP: `.hip_fatbin` is a row of clang offload
+bundles, compressed or not: magic, count, and per entry offset, size and target triple. The fields were worked out by
+compiling for known architectures, and agree with cuobjdump.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kci.utils.archive import LIMITS, zstandard
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
 RELOCATABLE_SECTION = "__nv_relfatbin"
-"""Where nvcc puts relocatable device code. It is registered by a function that only a device link makes."""
+"""nvcc puts relocatable device code there; only a device link registers it."""
 RELOCATABLE_SYMBOL = "__cudaRegisterLinkedBinary"
 RELOCATABLE_HINT = "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
 
@@ -48,7 +47,7 @@ _TARGET = struct.Struct("<QQQ")
 # Magic, version of the form, method of compression.
 _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
-"""Compressed size, original size and a hash, by version of the form."""
+"""Compressed size, original size and hash, by version of the form."""
 _ZLIB, _ZSTD = 0, 1
 _PADDING = re.compile(rb"\0*")
 _MAX_TARGETS = 1024
@@ -56,15 +55,15 @@ _MAX_HEAD = 1024 * 1024
 
 
 class FatbinError(Exception):
-    """The section makes no sense."""
+    """The section is malformed."""
 
 
 class CompressedError(Exception):
-    """The section's architectures are inside of a compressed part that cannot be undone here."""
+    """The architectures are in a compressed part that kci cannot read."""
 
 
 class DeviceCode(msgspec.Struct, frozen=True):
-    """The architectures that a binary holds code for, spelt as in metadata: `9.0a`, `gfx942`."""
+    """Architectures of a binary's code, spelled as in metadata: `9.0a`, `gfx942`."""
 
     binary: frozenset[str] = frozenset()
     """Machine code."""
@@ -76,10 +75,7 @@ class DeviceCode(msgspec.Struct, frozen=True):
 
 
 def cuda_code(data: bytes) -> DeviceCode:
-    """What a `.nv_fatbin` section holds.
-
-    Raises FatbinError: a container or an entry is malformed, or reaches beyond its end.
-    """
+    """Read a `.nv_fatbin` section. Raises FatbinError: it is malformed."""
     found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
@@ -104,11 +100,9 @@ def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 def hip_code(data: bytes) -> DeviceCode:
-    """What a `.hip_fatbin` section holds.
+    """Read a `.hip_fatbin` section.
 
-    Raises:
-        FatbinError: there are no bundles, or one reaches beyond the section.
-        CompressedError: a bundle is compressed in a way that cannot be undone here.
+    Raises FatbinError: no bundles, or one that is malformed. CompressedError: an unknown compression.
     """
     found: set[str] = set()
     offset = _next(data, 0, _HIP_MAGICS, "offload bundle")
@@ -127,7 +121,7 @@ def hip_code(data: bytes) -> DeviceCode:
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
-    """Where the next one of the row begins, -1 at the end. Only padding is between two."""
+    """Returns -1 at the end; anything but padding between two is an error."""
     padding = _PADDING.match(data, start)
     start = padding.end() if padding else start
     if start == len(data):
@@ -138,7 +132,6 @@ def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
 
 
 def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
-    """The architectures of a bundle of which at least the head is given, and where its last code object ends."""
     if not bundle.startswith(_HIP_MAGIC):
         raise FatbinError("a bundle has no bundle header")
     position = len(_HIP_MAGIC)
@@ -162,7 +155,6 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
 
 
 def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
-    """The head of a compressed bundle, the whole bundle's length, and where its compressed form ends."""
     _, version, method = _unpack(_COMPRESSED, data, offset)
     layout = _COMPRESSED_SIZES.get(version)
     if layout is None:
@@ -176,7 +168,6 @@ def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
 
 
 def _inflated(data: bytes, method: int) -> bytes:
-    """The first bytes of what was compressed: the targets are listed there."""
     if method == _ZLIB:
         try:
             return zlib.decompressobj().decompress(data, _MAX_HEAD)
@@ -215,14 +206,14 @@ def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:
 
 
 def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
-    """What the metadata's list promises: a plain entry machine code, a `+PTX` entry portable code as well."""
+    """The code that metadata promises: machine code, and for `+PTX` portable code as well."""
     plain = frozenset(arch.removesuffix("+PTX") for arch in archs)
     ptx = frozenset(arch.removesuffix("+PTX") for arch in archs if arch.endswith("+PTX"))
     return DeviceCode(plain, ptx if backend == "cuda" else frozenset())
 
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Compare the device code of a variant's libraries, taken together, with the architectures in its metadata."""
+    """Compare the device code of all libraries of a variant with the architectures in its metadata."""
     metadata = variant.metadata
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
         return

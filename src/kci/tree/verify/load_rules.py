@@ -1,7 +1,7 @@
-"""Loading variants with the real loader, each in a separate process under limits.
+"""Loads variants with the real loader, each in a separate process.
 
-This runs the code of a variant, so it only happens when it is asked for. The process has no variables of the user's
-environment that hold secrets, no network by way of the Hub, a folder of its own, and limits on time, files and cores.
+It runs a variant's code, so it is opt-in. The process has no secrets in its environment, no access to the Hub, a
+temporary folder, and limits on time, files and cores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ print("MARK" + json.dumps(answer))
 
 
 class LoaderEnvironment(msgspec.Struct, frozen=True):
-    """A Python that can load kernels, and what it has."""
+    """A Python that can load kernels."""
 
     torch: str = ""
     cuda: str = ""
@@ -77,7 +77,7 @@ class _LoadAnswer(msgspec.Struct, frozen=True):
 
 
 def probe(python: Path) -> LoaderEnvironment:
-    """What a Python has. Raises MissingToolError: it does not run, or has no torch or no loader."""
+    """Inspect a Python. Raises MissingToolError: it does not run, or lacks torch or the loader."""
     try:
         text, _ = _run(python, _PROBE)
         found = decode_json(text, LoaderEnvironment)
@@ -90,7 +90,7 @@ def probe(python: Path) -> LoaderEnvironment:
 
 
 def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironment) -> Iterator[Diagnostic]:
-    """Load a variant if this machine can, else say what could."""
+    """Load a variant if this machine can; otherwise report why not."""
     name = variant.name
     if name is None or variant.metadata is None:
         return  # reported when it was read
@@ -113,7 +113,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
 
 
 def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
-    """Why this machine is no environment for a variant; empty if it is one."""
+    """Reason why this machine cannot load a variant; empty if it can."""
     wanted, system = [], this_system()
     if name.system is not None and name.system != system:
         wanted.append(f"a {name.system} machine")
@@ -138,12 +138,11 @@ def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """Major and minor version, of `2.15.0a0` or `7.1.25424-4179531dcd` too."""
     return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
 
 
 def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
-    """The line of the answer, and the end of what was printed besides. Raises ValueError: there is no such line."""
+    """Raises ValueError: there is no line with an answer."""
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
@@ -166,6 +165,6 @@ def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
 
 
 def default_python() -> Path | None:
-    """The environment with torch that kci keeps, if it was made already."""
+    """The cached environment with torch, if it exists."""
     found = sorted((default_cache() / "envs").glob("torch-*-cpu-*/bin/python"))
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Native libraries: machine, system libraries, Python's and torch's ABI, dependencies (docs/format.md#requirements)."""
+"""Rules about native libraries: machine, system libraries, ABI of Python and torch (docs/format.md#requirements)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from kci.utils.walk import Entry
 
 _SHOWN = 5
 _CPU_LEVEL = 2
-"""Processors of x86-64-v2 are what today's distributions ask for; later levels many machines do not have."""
+"""Current distributions require x86-64-v2; many machines lack later levels."""
 _TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rules about a variant's native libraries."""
+    """Yield the findings about a variant's native libraries."""
     if variant.name is None or variant.noarch:
         return
     for item, kind in variant.libraries():
@@ -123,7 +123,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
-    """Every version that is required counts, used by a symbol or not: the system's loader checks them all."""
+    """The system's loader checks every required version, even if no symbol uses it."""
     users = defaultdict(list)
     for symbol in elf.undefined:
         users[symbol.version].append(symbol.name)
@@ -178,7 +178,6 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
 
 
 def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """Names of CUDA's are held against the CUDA in the variant's name, however they were linked."""
     version = name.compute_version or ""
     asked = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
     missing = cuda_exports().missing(asked, version) if name.backend == "cuda" else []
@@ -192,7 +191,6 @@ def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """A name says two parts of tvm-ffi's version; functions are added within them."""
     if name.kind is not Kind.TVM_FFI:
         return
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
@@ -207,7 +205,7 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """What no list says: names of a backend without one, or of a CUDA that is not recorded."""
+    """A fallback for backends without a list, and for CUDA versions without a record."""
     if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
         return
     asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
@@ -217,7 +215,7 @@ def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagn
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
-    """The torch versions that a library meets, if it is linked with torch at all: only then it finds what torch has."""
+    """Only a library that is linked with torch finds torch's exports."""
     if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
         return []
     own = name.framework_version or "0"

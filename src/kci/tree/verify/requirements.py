@@ -1,7 +1,6 @@
-"""Everything that can be verified about a path, in a fixed order, without what is suppressed.
+"""Verifies a path: all rules in a fixed order, without suppressed findings.
 
-A kernel's own repository may suppress, by `[[lint.ignore]]` of the kci.toml above what is verified; a tree that came
-from elsewhere may not: a kci.toml inside of a tree would be whoever made the tree judging it.
+The kci.toml above the path may suppress (`[[lint.ignore]]`). One inside of a foreign tree does not count.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from kci.utils.suggest import count
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What verification of one path found."""
+    """The findings of one path."""
 
     diagnostics: tuple[Diagnostic, ...]
     suppressed: tuple[SuppressedFinding, ...] = ()
     places: tuple[VerifiedPlace, ...] = ()
-    """What was looked at."""
+    """The verified places."""
 
 
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """What was found at a place, without what is suppressed."""
+    """Split a place's findings into reported and suppressed ones."""
     path = place.directory
     sources = place.kind is PlaceKind.SOURCES
     try:
@@ -64,26 +63,20 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 
 
 _UNREAD = ("KCI700", "KCI710")
-"""A variant could not be read, or its metadata: that no other rule says anything of it means nothing then."""
+"""The variant or its metadata is unreadable, so other rules that find nothing mean nothing."""
 
 
 def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
-    """Verify a tree, a variant directory, a folder of trees, a kernel, or workflow files.
+    """Verify a tree, variant directory, folder of trees, kernel, or workflow files, and return sorted findings.
 
-    A directory with a build.toml is a kernel: its sources are verified, and its `build/` and `result/` where they are
-    there. Binaries are never loaded.
+    A kernel (a directory with a build.toml) means its sources, `build/` and `result/`. Binaries are never loaded.
 
     Args:
-        path: the directory; of workflow files `.github/workflows` or one of them.
-        select: rule ids or beginnings of them (`KCI74`); only these are reported, and what could not be read.
-            Empty means all.
-        ignore: rule ids or beginnings of them that are not reported.
+        path: the directory; for workflow files, `.github/workflows` or one of them.
+        select: prefixes of rule ids, such as `KCI74`, to report; empty means all. Unreadable files are always reported.
+        ignore: prefixes of rule ids to leave out.
 
-    Returns:
-        The findings that nobody suppressed, sorted by path and line.
-
-    Raises:
-        UsageError: the path is none of these, or a rule does not exist.
+    Raises UsageError: the path is none of these, or a rule does not exist.
     """
     return list(verify_with_suppressions(path, select, ignore).diagnostics)
 
@@ -91,7 +84,7 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
 def verify_with_suppressions(
     path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Verification:
-    """The same, with what was looked at, and what was suppressed and why."""
+    """`verify`, with the verified places, and suppressed findings with their reasons."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
             hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
@@ -110,9 +103,9 @@ def verify_with_suppressions(
 
 
 def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
-    """Load every variant of a path that this machine can load, with a Python that has torch and the loader.
+    """Load the variants of a path that this machine can load; this runs their code.
 
-    This runs the variants' code. Raises MissingToolError: that Python cannot load kernels.
+    Raises MissingToolError: `python` lacks torch or the loader.
     """
     environment = probe(python)
     found: list[Diagnostic] = []
@@ -166,11 +159,11 @@ class VariantState(msgspec.Struct, frozen=True):
     variant: str
     backend: str
     system: str
-    """Empty for a noarch variant."""
+    """Empty for noarch."""
     errors: int
     warnings: int
     there: bool = True
-    """False for a variant that was planned and is missing."""
+    """False for a planned variant that is missing."""
 
     @property
     def compliant(self) -> bool:
@@ -178,17 +171,17 @@ class VariantState(msgspec.Struct, frozen=True):
 
 
 class Compliance(msgspec.Struct, frozen=True):
-    """All variants that were looked at."""
+    """The state of all verified variants."""
 
     variants: tuple[VariantState, ...]
     kernels: tuple[str, ...] = ()
-    """What the sources of each kernel have besides code, in words. Nothing of it is required; users look for it."""
+    """Tests, benchmarks and the like in each kernel's sources, in words; none is required."""
     others: int = 0
-    """Errors that are about no variant: of a tree's top, of its manifest, of a kernel's sources."""
+    """Number of errors that are about no variant."""
 
     @property
     def compliant(self) -> bool | None:
-        """True if everything meets the requirements; None if there is nothing to judge."""
+        """True if every requirement is met; None without variants."""
         if not self.variants and not self.others and not self.kernels:
             return None
         return not self.others and all(item.compliant for item in self.variants)
@@ -214,7 +207,7 @@ class Compliance(msgspec.Struct, frozen=True):
 
 
 def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
-    """Sort the findings that are not suppressed by the variants that they are about."""
+    """Group unsuppressed findings by variant."""
     states: list[VariantState] = []
     claimed = 0
     places = [place for shown in paths for place in places_of(shown)]
@@ -248,7 +241,6 @@ def _kernel(root: Path, shown: str) -> str:
 
 
 def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
-    """Every variant of a place with its path, and the planned ones that have none."""
     if place.kind is PlaceKind.VARIANT:
         return [(place.path, place.directory.resolve().name)]
     found: list[tuple[str | None, str]] = [(place.below(name), name) for name in place.variants]
@@ -261,7 +253,7 @@ def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
 
 
 def shields(state: Compliance) -> dict[str, object]:
-    """The JSON that shields.io's endpoint badge reads."""
+    """The JSON for shields.io's endpoint badge."""
     return {
         "schemaVersion": 1,
         "label": "kernel requirements",

@@ -1,4 +1,4 @@
-"""What is verified: what a path means, a variant directory taken apart, and the kind of each binary."""
+"""The subject of a verification: places below a path, variant directories, and kinds of binaries."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kci.utils.walk import Entry, walk
 _PE_OFFSET = 0x3C
 _HEAD = 4096
 _DEVICE_MACHINES = (190, 224)
-"""ELF machines of GPU code: CUDA's cubin and AMD's code object. Such a file is data for the GPU's runtime."""
+"""ELF machines of GPU code (CUDA's cubin, AMD's code object), which is data for the host."""
 
 _EXEC = 2
 
 
 class BinaryKind(enum.StrEnum):
-    """The formats of native code."""
+    """Formats of native code."""
 
     ELF = "ELF"
     MACH_O = "Mach-O"
@@ -39,7 +39,7 @@ class BinaryKind(enum.StrEnum):
 
 
 def binary_kind(path: Path) -> BinaryKind | None:
-    """The kind of a file; None for what is no native code for a host. Raises OSError: it cannot be read."""
+    """The kind of a file; None if it is not native code. Raises OSError: it cannot be read."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x7fELF"):
@@ -60,7 +60,7 @@ def binary_kind(path: Path) -> BinaryKind | None:
 
 
 def is_static_executable(path: Path) -> bool:
-    """True if an ELF file is a program that is loaded at a fixed place, not a library."""
+    """True for an ELF program with a fixed load address."""
     with path.open("rb") as file:
         head = file.read(18)
     return int.from_bytes(head[16:18], "little") == _EXEC
@@ -70,16 +70,16 @@ LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
 
 
 class VariantDir(msgspec.Struct, frozen=True):
-    """A variant directory. What could not be read is None, and was reported when it was loaded."""
+    """A variant directory. Unreadable parts are None, and already reported."""
 
     path: Path
     shown: str
-    """The path as the user would write it."""
+    """The path as the user wrote it."""
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
     hashes: dict[str, str] | None = None
-    """Name to hex sha256 of every file, which are read for this once."""
+    """Hex sha256 by file name."""
 
     @property
     def digest(self) -> str:
@@ -93,11 +93,11 @@ class VariantDir(msgspec.Struct, frozen=True):
         return f"{self.shown}/{name}"
 
     def regular(self, *suffixes: str) -> list[Entry]:
-        """The plain files whose names end so."""
+        """Plain files with one of the suffixes."""
         return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
 
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
-        """The native libraries, by content or by name, each with what its content is."""
+        """The native libraries, by content or by name, with the kind of their content."""
         found = []
         for item in self.regular(""):
             try:
@@ -111,7 +111,7 @@ class VariantDir(msgspec.Struct, frozen=True):
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    """Read a variant directory, with what was wrong in reading it."""
+    """Read a variant directory, and report what cannot be read."""
     found: list[Diagnostic] = []
     try:
         name = parse_variant_name(path.name)
@@ -139,37 +139,37 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
 
 
 def looks_like_variant(path: Path) -> bool:
-    """True if a directory is meant to be a variant: by its name, or because it has metadata."""
+    """True if a directory has a variant's name, or metadata."""
     return path.is_dir() and (is_variant_name(path.name) or (path / FILE_NAME).is_file())
 
 
 def holds_variants(path: Path) -> bool:
-    """True if a directory has variants right below it, and is not one itself."""
+    """True if variants are right below a directory that is not a variant."""
     return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())
 
 
 BINARIES = ("build", "result")
-"""Where the variants of a kernel lie: what kci and the reference make, and the link that nix leaves."""
+"""A kernel's folders of variants: kci's and the reference's, and nix's link."""
 
 
 class PlaceKind(enum.StrEnum):
-    """What is looked at."""
+    """Kinds of places."""
 
     SOURCES = "sources"
     TREE = "tree"
     VARIANT = "variant"
     OTHER = "no variants"
-    """A kernel's folder for binaries that holds something else, as setuptools' own `build/` does."""
+    """A kernel's folder without variants, such as setuptools' `build/`."""
 
 
 class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that is looked at."""
+    """A path that is verified."""
 
     kind: PlaceKind
     path: str
-    """As the user would write it."""
+    """As the user wrote it."""
     variants: tuple[str, ...] = ()
-    """The names of the variant directories of a tree."""
+    """Names of a tree's variant directories."""
 
     @property
     def directory(self) -> Path:
@@ -183,15 +183,12 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def joined(shown: str, name: str) -> str:
-    """A path below one that the user wrote."""
+    """Append a name to a path that the user wrote."""
     return name if shown == "." else f"{shown.rstrip('/')}/{name}"
 
 
 def places_of(shown: str) -> list[VerifiedPlace]:
-    """Everything to look at for a path, in order.
-
-    Raises UsageError: it is nothing that can be verified.
-    """
+    """List everything to verify below a path, in order. Raises UsageError: there is nothing."""
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
@@ -211,11 +208,11 @@ def places_of(shown: str) -> list[VerifiedPlace]:
 
 
 _UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
-"""How the names of variants end whose libraries no rule reads."""
+"""Ends of variant names whose libraries have no rules."""
 
 
 def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
-    """What was looked at, in a line: `relu: sources, build (3 variants)`."""
+    """Describe the places in a line: `relu: sources, build (3 variants)`."""
     parts = []
     for place in places:
         where = place.path.removeprefix(f"{shown.rstrip('/')}/") if place.path != shown else str(place.kind)
@@ -241,10 +238,7 @@ def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
 
 
 def _is_built(root: Path) -> bool:
-    """True if a directory with a build.toml is a tree or a variant that holds a copied one.
-
-    Below it the name is enough: a loader takes a directory by its name, whatever it lacks.
-    """
+    """True if a directory with a build.toml is a tree or a variant. Below it the name is enough, as for a loader."""
     below = any(is_variant_name(item.name) and item.is_dir() for item in root.iterdir())
     return below or is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists()
 

@@ -1,7 +1,4 @@
-"""The rules about a whole tree: its top, its variants together, its manifest, checksums, card and signatures.
-
-Everything that these say and that the files can contradict is computed again.
-"""
+"""Rules about a whole tree: its top, manifest, checksums, card and signatures. All claims are computed again."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTAL
 
 
 def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    """The rules about a tree, given its path for diagnostics and its variants, which have rules of their own."""
+    """Yield the findings about a tree, without those of its variants. `shown` is its path in diagnostics."""
     yield from _top(tree, shown)
     yield from _together(shown, variants)
     yield from _manifest(tree, shown, variants)
@@ -96,7 +93,6 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    """What in the manifest cannot be true, whatever is in the tree."""
     names = [entry.variant for entry in manifest.present]
     for what, listed in (("present", names), ("planned", list(manifest.planned or ()))):
         if listed != sorted(set(listed)):
@@ -205,13 +201,13 @@ _SHOWN = 20
 
 
 def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    """Compare the attestation of a tree with its files, whoever signed: no attestation is better than a stale one."""
+    """Compare the attestation of a tree with its files, whoever signed it."""
     if (tree / BUNDLE_NAME).exists():
         yield from _signed_otherwise(tree, shown, claimed_statement, SigningContext())
 
 
 def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
-    """The rules about a tree's attestation: who may sign it, and what it has to name."""
+    """Check the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
         yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
         return

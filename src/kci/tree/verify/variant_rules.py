@@ -1,7 +1,4 @@
-"""The rules about one variant directory: its layout, its metadata against its name and files, its digest, its Python.
-
-Sources: docs/format.md#tree, docs/format.md#metadata and docs/format.md#digest.
-"""
+"""Rules about a variant directory: layout, metadata, digest and Python files (docs/format.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from kci.utils.walk import is_bytecode
 
 
 def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rules about what lies where."""
+    """Check the layout."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
         yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
@@ -52,7 +49,7 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rules about what the metadata says."""
+    """Check the metadata."""
     metadata = variant.metadata
     if metadata is None:
         return
@@ -103,7 +100,7 @@ def module_file(variant: VariantDir, metadata: Metadata) -> str:
 
 
 def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rules about the files that the digest names."""
+    """Check the files against the digest."""
     if variant.metadata is None:
         return
     if variant.metadata.digest is None:
@@ -122,7 +119,7 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rule about the loader's signature of a variant. Whose it is, is not asked here."""
+    """Check the loader's signature, but not its signer."""
     if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
         return
     try:
@@ -134,7 +131,7 @@ def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
-    """The rules about a variant's Python files."""
+    """Check the Python files."""
     yield from _shadowed(variant)
     metadata = variant.metadata
     if metadata is None:
@@ -148,11 +145,11 @@ def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|[^.]+\.pyw?")
-"""File names that some Python imports, with the tag of an extension module."""
+"""File names that some Python imports; the group is an extension module's tag."""
 
 
 def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Of two files for one module Python imports a package before a module, and compiled code before source."""
+    """Python prefers packages to modules, and compiled code to source."""
     found: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
     for item in variant.files:
         _, _, name = item.name.rpartition("/")
@@ -169,7 +166,7 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
-    """`_ops.py` has to be about the id in the metadata: torch finds the ops under that name only."""
+    """Torch finds the ops only under the id in the metadata."""
     for item in variant.regular(f"{OPS}.py"):
         if item.name != f"{OPS}.py":
             continue
