@@ -87,6 +87,19 @@ static const char *value(const char *word, const char *name) {
   return strncmp(word, name, length) == 0 && word[length] == '=' ? word + length + 1 : NULL;
 }
 
+// Of preprocessed text, which compiler caches ask for: one part after another.
+static int to_stdout(uint64_t count, char **targets, const char **inputs) {
+  for (uint64_t i = 0; i < count; i++) {
+    FILE *in = fopen(inputs[i], "rb");
+    if (!in) { perror(inputs[i]); return 1; }
+    printf("// __CLANG_OFFLOAD_BUNDLE____START__ %s\n", targets[i]);
+    for (int byte; (byte = getc(in)) != EOF;) putchar(byte);
+    printf("\n// __CLANG_OFFLOAD_BUNDLE____END__ %s\n", targets[i]);
+    fclose(in);
+  }
+  return 0;
+}
+
 static FILE *opened(const char *path, const char *mode) {
   FILE *file = fopen(path, mode);
   if (!file) { perror(path); exit(1); }
@@ -108,6 +121,7 @@ int main(int count, char **words) {
     place += 24 + strlen(word);
   }
   if (!output || entries != files) { fputs("targets and inputs do not match\n", stderr); return 1; }
+  if (strcmp(output, "-") == 0) return to_stdout(entries, targets, inputs);
   FILE *out = opened(output, "wb");
   for (uint64_t i = 0; i < files; i++) {
     FILE *in = opened(inputs[i], "rb");
@@ -142,7 +156,7 @@ def rocm() -> Path:
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip("ROCm is for x86-64 Linux only")
-    root = default_cache() / "test-tools" / f"rocm-{RELEASE}-2"
+    root = default_cache() / "test-tools" / f"rocm-{RELEASE}-3"
     with locked(root, quiet):
         if not root.is_dir():
             partial = root.with_name(root.name + ".part")

@@ -121,11 +121,13 @@ def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "HIP_PLATFORM": "amd", "CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_NOHASHDIR": "1"}
     environment |= {"CCACHE_COMPILERCHECK": "content", "CCACHE_STATSLOG": str(tmp_path / "log")}
 
-    def hits(place: str, text: str, namespace: str = "one") -> int:
+    def hits(place: str, text: str, namespace: str = "one", on_device: str = "1") -> int:
         work = tmp_path / place
         work.mkdir(exist_ok=True)
         (work / "a.hip").write_text(f'#include "a.h"\n{text}')
-        (work / "a.h").write_text("#include <hip/hip_runtime.h>\n__global__ void run(float* to) { *to = 1; }\n")
+        device = f"#ifdef __HIP_DEVICE_COMPILE__\n#define VALUE {on_device}\n#else\n#define VALUE 0\n#endif\n"
+        kernel = "__global__ void run(float* to) { *to = VALUE; }\n"
+        (work / "a.h").write_text(f"#include <hip/hip_runtime.h>\n{device}{kernel}")
         words = [cache, hipcc, "-x", "hip", "--offload-arch=gfx90a", "-cuid=1", "-MD", "-MF", "a.d", "-c", "a.hip"]
         given = environment | {"CCACHE_BASEDIR": str(work), "CCACHE_NAMESPACE": namespace}
         subprocess.run([*words, "-o", "a.o"], cwd=work, env=given, check=True, capture_output=True)
@@ -137,6 +139,7 @@ def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hits("one", "") == 1
     assert hits("two", "") == 1
     assert hits("one", "int changed;\n") == 0
+    assert hits("one", "", on_device="2") == 0, "only the code for the GPU is another"
     assert hits("one", "", namespace="another compiler, or a header in front") == 0
 
 

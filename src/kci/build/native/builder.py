@@ -91,8 +91,7 @@ def plan(request: Request, log: Log) -> Recipe:
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        # A header of a translated source changed, and ccache gave the old object of AMD's hipcc 7.1: nothing is cached.
-        launcher=find_cache(cxx) if rocm is None else None,
+        launcher=find_cache(cxx),
     )
     return make_recipe(request, sources, chain)
 
