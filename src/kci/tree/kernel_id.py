@@ -75,7 +75,7 @@ def is_ancestor(directory: Path, first: str, second: str) -> bool:
 
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
-    """The id ignores submodules, as the reference does; provenance (`submodules="all"`) does not."""
+    """`submodules` is what git ignores: all for the id, as the reference does; untracked files for provenance."""
     return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", f"--ignore-submodules={submodules}"))
 
 
