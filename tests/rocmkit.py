@@ -87,23 +87,22 @@ static const char *value(const char *word, const char *name) {
   return strncmp(word, name, length) == 0 && word[length] == '=' ? word + length + 1 : NULL;
 }
 
-// Of preprocessed text, which compiler caches ask for: one part after another.
+static FILE *opened(const char *path, const char *mode) {
+  FILE *file = fopen(path, mode);
+  if (!file) { perror(path); exit(1); }
+  return file;
+}
+
+// Compiler caches ask for preprocessed text: the parts one after another.
 static int to_stdout(uint64_t count, char **targets, const char **inputs) {
   for (uint64_t i = 0; i < count; i++) {
-    FILE *in = fopen(inputs[i], "rb");
-    if (!in) { perror(inputs[i]); return 1; }
+    FILE *in = opened(inputs[i], "rb");
     printf("// __CLANG_OFFLOAD_BUNDLE____START__ %s\n", targets[i]);
     for (int byte; (byte = getc(in)) != EOF;) putchar(byte);
     printf("\n// __CLANG_OFFLOAD_BUNDLE____END__ %s\n", targets[i]);
     fclose(in);
   }
   return 0;
-}
-
-static FILE *opened(const char *path, const char *mode) {
-  FILE *file = fopen(path, mode);
-  if (!file) { perror(path); exit(1); }
-  return file;
 }
 
 int main(int count, char **words) {

@@ -42,7 +42,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     fingerprints: bool = False
     """Say what each variant is made from."""
     sources: bool = False
-    """Set kernels aside whose sources have an error, too; that takes seconds, for it parses every Python file."""
+    """Also check the kernels' sources. This parses every Python file, which takes seconds for fifty kernels."""
     grouping: Grouping | None = None
     """What one leg builds; None for what kci.toml says."""
     shards: int | None = None
@@ -102,8 +102,8 @@ class PlannedRun(msgspec.Struct, frozen=True):
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
-    A kernel whose build.toml has an error is not planned, nor one whose sources have one if these are asked for; the
-    plan says so (`Plan.faulty`). Where the request is about a change, that is said only of kernels which it touches.
+    A kernel whose build.toml has an error is not planned; with `request.sources` the same holds for its sources. The
+    plan lists such kernels (`Plan.faulty`); where the request is about a change, only those that the change touches.
 
     Raises:
         UsageError: the choice names something that does not exist.

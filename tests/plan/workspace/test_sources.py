@@ -13,6 +13,8 @@ from kci.config.sources import package_rules
 from kci.errors import FindingsError
 from kci.plan.check import check_kernels
 from kci.plan.planning import PlanRequest
+from kci.plan.workspace import Choice
+from kci.run.local import outcomes_of
 from kci.tree.verify import verify
 
 TOML = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["{}"]\n[torch-noarch]\n'
@@ -48,6 +50,8 @@ def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, t
     with pytest.raises(FindingsError, match="nothing is planned") as caught:
         plan_run(open_workspace([place]), PlanRequest(sources=True))
     assert [item.rule for item in caught.value.diagnostics] == [rule]
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        outcomes_of(open_workspace([place]), Choice())
     built = kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert (built.code, f"error[{rule}]" in built.stderr, (tmp_path / "out").exists()) == (1, True, False)
 
