@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.affected import Base, Terms, Touch, only_affected
+from kci.matrix.variants import Matrix
+from kci.plan.affected import Touch, only_affected
 from kci.plan.budget import Alternative, check_budget, check_time, estimate
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
@@ -25,7 +24,6 @@ from kci.plan.hardware_tests import CarriedTree
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Estimate, KeptObjects, Plan, Role, as_json
-from kci.plan.runner_pools import runners_from
 from kci.plan.workspace import Choice, Workspace
 
 
@@ -121,7 +119,9 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
-        matrix, touches = _narrowed(workspace, matrix, request)
+        matrix, touches = only_affected(
+            workspace, matrix, request.choice, request.affected, container=request.container
+        )
         names = {item.path: item.kernel for item in faulty}
         names |= {kernel.directory: kernel.build.name for kernel in workspace.kernels if bare}
         touched = touched_since(names, workspace, request.affected)
@@ -175,23 +175,6 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
     kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
     return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
-
-
-def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
-
-    def terms(place: Workspace) -> Terms:
-        def select(kernel: Kernel) -> KernelMatrix:
-            return place.of([kernel]).matrix(request.choice).kernels[0]
-
-        settings = place.settings.settings
-        return Terms(select, runners_from(settings), settings, request.container)
-
-    def then(base: Base) -> Terms:
-        return terms(workspace.at(base.read))
-
-    catalog = workspace.catalog_file
-    files = [workspace.settings.root / KCI_TOML, *([catalog] if catalog is not None else [])]
-    return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
