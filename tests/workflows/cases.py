@@ -89,14 +89,12 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
-    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins(), OWN),
     Case(
         "several",
         Inputs(
             names=("org/relu", "org/rms-norm"),
             kernels=("kernels/a b", "kernels/c"),
             branch="dev",
-            callers=1,
             compiled=True,
             part_jobs=1,
             pr_tier="quick",
@@ -106,12 +104,12 @@ CASES = [
             tiers=("nightly", "quick"),
         ),
         _pinned(),
+        OWN,
     ),
     Case(
         "published",
         Inputs(
             names=("relu", "rms-norm"),
-            callers=1,
             tested=True,
             publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
@@ -134,14 +132,15 @@ CASES = [
     ),
     Case(
         "short",
-        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), callers=1, short=True),
+        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), short=True),
         shipped_pins(),
     ),
 ]
 """Those that have golden files."""
 
 OTHERS = [
-    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned(), OWN),
+    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins()),
+    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True), _pinned(), OWN),
     Case(
         "published-alone",
         Inputs(
@@ -155,7 +154,6 @@ OTHERS = [
         ),
         _pinned(),
     ),
-    Case("compiled", Inputs(names=("relu",), compiled=True, comment=True), _pinned()),
     Case(
         "short-by-commit",
         Inputs(
@@ -170,7 +168,6 @@ OTHERS = [
         _pinned(),
     ),
     Case("short-and-plain", Inputs(names=("relu",), short=True), _pinned()),
-    Case("of-forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
 
