@@ -40,7 +40,7 @@ def test_what_installs_stands_in_every_file(tmp_path: Path) -> None:
     (tmp_path / "kci.toml").write_text('[actions]\ninstall = "pip"\n')
     assert kci("render", "--output", tmp_path, tmp_path).code == 0
     files = list((tmp_path / ".github/workflows").iterdir())
-    assert len(files) == 2
+    assert len(files) == 3
     assert all(read_yaml(file.read_text())["env"] == {"KCI_INSTALLER": "pip"} for file in files)
 
 
