@@ -1,9 +1,9 @@
 """The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits, and what of it a fork gets.
 
-One kernel is one flat workflow with a matrix, or with several. Of several kernels each is a unit of its own: a caller
-job has one entry for each of its kernels and starts the reusable workflow for it; there the kernel's legs are one
-matrix, and its tree is merged. So a kernel's state depends on that kernel only, and no matrix has more than one
-kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+Each kernel is a unit of its own: a caller job has one entry for each of its kernels and starts the called workflow for
+it; there the kernel's legs are one matrix, and its tree is merged. So a kernel's state depends on that kernel only, and
+no matrix has more than one kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+A workflow that somebody writes around the actions has one matrix for all.
 """
 
 from __future__ import annotations
