@@ -255,7 +255,9 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     for number in range(4, 34):
         project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
-    assert second.jobs["kci"] == "success", second.log
+    # act does not run the gate: it takes a called job that may fail for one that must not.
+    ended = {name.split()[0]: result for name, result in second.jobs.items() if not name.startswith("parts ")}
+    assert ended == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
     assert ".part2of4" not in kept_by(second)
     assert project.made().total() == 31 + NAMED, "what the fork has compiled is compiled once more"
     assert used(second)[2] == ("41", "43")
@@ -271,7 +273,7 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
 def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
     project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "rms-norm"\nparts = 2\n')
     project.render()
-    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="link")
+    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels")
     leg = f"rms-norm {VARIANT}"
     parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
     assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log

@@ -356,4 +356,4 @@ def test_the_short_file_goes_with_publishing(repository: Path) -> None:
     (repository / "kci.toml").write_text("[publish]\n")
     assert kci("render", "--short").code == 0
     written = sorted(file.name for file in (repository / ".github" / "workflows").iterdir())
-    assert written == ["kci-kernel.yml", "kci-publish.yml", "kci.yml"]
+    assert written == ["kci-publish.yml", "kci.yml"]

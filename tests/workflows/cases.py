@@ -168,6 +168,16 @@ OTHERS = [
         _pinned(),
     ),
     Case("short-and-plain", Inputs(names=("relu",), short=True), _pinned()),
+    Case(
+        "short-and-published",
+        Inputs(
+            names=("relu",),
+            kernels=("kernels/a b",),
+            short=True,
+            publish=PublishJobs("hub", ("v*",), attest=True, sign=False),
+        ),
+        _pinned(),
+    ),
 ]
 """Those that hold what is left of the templates to the same tests."""
 

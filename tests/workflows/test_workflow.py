@@ -201,16 +201,25 @@ def test_the_short_file_calls_one_workflow_that_gets_no_more_than_it_has() -> No
         for job in parsed(text)["jobs"].values():
             assert job["permissions"].items() <= caller["permissions"].items()
     assert parsed(REUSABLE[CALLED])["jobs"]["kernels"]["uses"] == f"$/{LEGS}"
+    published = case_of("short-and-published").files()
+    assert set(published) == {RELEASE_FILE, PUBLISH_FILE}
+    called, publish = parsed(published[PUBLISH_FILE])["jobs"].values()
+    assert called["permissions"] == caller["permissions"], "nothing that runs code of a kernel has an identity"
+    assert (publish["environment"], publish["permissions"]["id-token"]) == ("hub", "write")
 
 
-@pytest.mark.parametrize("case", ["published", "published-alone"])
+@pytest.mark.parametrize("case", ["published", "short-and-published"])
 def test_only_the_jobs_that_publish_one_kernel_wait_for_each_other(case: str) -> None:
     """act and the linters run no groups: this is what GitHub is told. A third release is not dropped."""
     workflow = parsed(case_of(case).files()[".github/workflows/kci-publish.yml"])
-    assert workflow["concurrency"]["group"] == "kci-publish-run-${{ github.run_id }}"
     held = {name: job["concurrency"] for name, job in workflow["jobs"].items() if "concurrency" in job}
     group = "kci-publish-${{ matrix.kernel }}"
     assert held == {"publish": {"group": group, "cancel-in-progress": False, "queue": "max"}}
+
+
+def test_the_gate_of_what_is_published_has_a_name_of_its_own() -> None:
+    workflow = parsed(case_of("published").files()[PUBLISH_FILE])
+    assert workflow["concurrency"]["group"] == "kci-publish-run-${{ github.run_id }}"
     assert workflow["jobs"]["kci"]["name"] == "kci-publish"
 
 

@@ -136,7 +136,7 @@ def render(
         "unreleased": unreleased(pins),
     }
     templates = {RELEASE_FILE: "github/short.yml.j2"} if inputs.short else dict(_TEMPLATES)
-    if inputs.publish or not inputs.short:
+    if not inputs.short:
         templates |= _CALLED
     if inputs.publish is not None:
         templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
