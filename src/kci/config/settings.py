@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
-import msgspec
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, Installer, StaleVariants, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, Installer, RunnerKind, StaleVariants, System, Tier, Version
 
 
 class RowTable(Table, frozen=True):
@@ -79,35 +77,14 @@ class Machine(Table, frozen=True):
     """How many such runners there are; no more jobs than that run in parallel."""
 
 
-class Machines(Table, frozen=True):
-    """Machines by system."""
+Machines = dict[RunnerKind, dict[System, Machine]]
+"""Machines by backend and system: those that build, or those that test.
 
-    aarch64_darwin: Machine | None = field(default=None, name="aarch64-darwin")
-    aarch64_linux: Machine | None = field(default=None, name="aarch64-linux")
-    aarch64_windows: Machine | None = field(default=None, name="aarch64-windows")
-    x86_64_linux: Machine | None = field(default=None, name="x86_64-linux")
-    x86_64_windows: Machine | None = field(default=None, name="x86_64-windows")
+`any` is for every backend, `noarch` for variants of Python only; the table of a backend goes before `any`.
+"""
 
 
-class MachinesByBackend(Table, frozen=True):
-    """Machines by backend and system: those that build, and those that test.
-
-    `any` is for every backend, `noarch` for variants of Python only; the table of a backend goes before `any`.
-    """
-
-    any: Machines | None = None
-    noarch: Machines | None = None
-    cann: Machines | None = None
-    cpu: Machines | None = None
-    cuda: Machines | None = None
-    metal: Machines | None = None
-    neuron: Machines | None = None
-    rocm: Machines | None = None
-    tpu: Machines | None = None
-    xpu: Machines | None = None
-
-
-class ImageBySystem(Table, frozen=True):
+class BackendImages(Table, frozen=True):
     """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version.
 
     A table has an image for each of those versions; for one that is not in it, kci's own image is taken.
@@ -120,24 +97,11 @@ class ImageBySystem(Table, frozen=True):
 
     def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Every image, by its keys below the backend."""
-        for system in ("aarch64-linux", "x86_64-linux"):
-            named = by_name(self, system)
+        for system, named in (("aarch64-linux", self.aarch64_linux), ("x86_64-linux", self.x86_64_linux)):
             if isinstance(named, str):
                 yield (system,), named
             elif named:
                 yield from (((system, compute), image) for compute, image in named.items())
-
-
-class Images(Table, frozen=True):
-    """Build images by backend."""
-
-    cann: ImageBySystem | None = None
-    cpu: ImageBySystem | None = None
-    cuda: ImageBySystem | None = None
-    neuron: ImageBySystem | None = None
-    rocm: ImageBySystem | None = None
-    tpu: ImageBySystem | None = None
-    xpu: ImageBySystem | None = None
 
 
 class Limit(Table, frozen=True):
@@ -338,11 +302,12 @@ class Signing(Table, frozen=True):
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
-    runners: MachinesByBackend = MachinesByBackend()
-    images: Images = Images()
-    test: MachinesByBackend = MachinesByBackend()
+    runners: Machines = {}  # noqa: RUF012  - msgspec copies it
+    images: dict[Backend, BackendImages] = {}  # noqa: RUF012
+    """Build images by backend."""
+    test: Machines = {}  # noqa: RUF012
     limits: tuple[Limit, ...] = ()
-    tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
+    tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
     build: BuildTable = BuildTable()
     nix: Nix = Nix()
@@ -364,9 +329,3 @@ class Settings(Table, frozen=True):
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
         found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
         return tuple(dict.fromkeys(found))
-
-
-def by_name(table: msgspec.Struct, name: str) -> Any:
-    """The value of a table's key as it is spelled in the file; None where it is not set or does not exist."""
-    names = dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
-    return getattr(table, names[name]) if name in names else None

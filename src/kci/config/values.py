@@ -35,6 +35,9 @@ class System(enum.StrEnum):
     X86_64_WINDOWS = "x86_64-windows"
 
 
+RunnerKind = enum.StrEnum("RunnerKind", ["any", "noarch", *map(str, Backend)])  # type: ignore[misc]
+RunnerKind.__doc__ = "What a runner is for: a backend, every backend, or variants of Python only."
+
 SYSTEMS = tuple(str(system) for system in System)
 """Every system that a variant name can carry."""
 

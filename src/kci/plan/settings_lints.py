@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kci.config.discovery import FoundSettings
 from kci.config.document import KeyPath
-from kci.config.settings import Machine, Settings, by_name
+from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.matrix.catalog.runners import hosted_runners
@@ -26,12 +26,9 @@ class _Subject(NamedTuple):
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
-            for backend in table.__struct_encode_fields__:
-                by_system = by_name(table, backend)
-                for system in by_system.__struct_encode_fields__ if by_system else ():
-                    machine = by_name(by_system, system)
-                    if machine is not None:
-                        yield (name, backend, system), machine
+            for backend, by_system in table.items():
+                for system, machine in by_system.items():
+                    yield (name, backend, system), machine
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
@@ -241,9 +238,8 @@ def _is_zone(name: str) -> bool:
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    for backend in settings.images.__struct_encode_fields__:
-        table = by_name(settings.images, backend)
-        for keys, image in table.images() if table else ():
+    for backend, table in settings.images.items():
+        for keys, image in table.images():
             yield ("images", backend, *keys), image
 
 

@@ -175,9 +175,7 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
     }
 
 
-_EVERYTHING = Inputs(
-    (), submodules=True, tested=True, compiled=True, nix=True, install_nix=True, part_jobs=1
-)
+_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, install_nix=True, part_jobs=1)
 
 
 def _beside(action: str) -> str:

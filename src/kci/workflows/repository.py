@@ -317,7 +317,7 @@ def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
         "Settings > Actions > General > Workflow permissions: read repository contents. Each job asks for what it "
         "needs.",
     ]
-    if settings.runners != type(settings.runners)():
+    if settings.runners:
         lines.append(
             "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
             "public repository, let them run nothing of forks, and prefer ones that are made new for every job."
