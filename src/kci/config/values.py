@@ -64,13 +64,6 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
-class Installer(enum.StrEnum):
-    """What installs the dependencies of kci's actions."""
-
-    PIP = "pip"
-    UV = "uv"
-
-
 class StaleVariants(enum.StrEnum):
     """What becomes of variants that are published from other sources and that a release leaves out."""
 
