@@ -18,9 +18,9 @@ import pytest
 from conftest import read_yaml
 from github_library import results_of_runs
 from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import TestLeg
+from kci.plan.plan import Plan, TestLeg
 from kci.run.gate import judge, judge_jobs, read_results
-from kci.run.records import KernelRecord, RunPlan, TestRecord
+from kci.run.records import KernelRecord, TestRecord
 from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
 from kci.tree.manifest import Manifest
 from planning import leg
@@ -98,7 +98,7 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     tested = TestRecord("merge", TEST.name, 1, True, tree=tree_under_test({}, ()))
     passed = {("merge", TEST.name): tested} if results.get("test") != "skipped" else {}
     index = TreeIndex({"merge": TreePlace("41", 1, manifest("merge"))})
-    rows = judge(RunUploads(RunPlan(1, "release", (), legs, (), tests=tests), records, passed, index))
+    rows = judge(RunUploads(Plan(1, "release", (), legs, tests=tests), records, passed, index))
     return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
 
 

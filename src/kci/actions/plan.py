@@ -40,7 +40,7 @@ from kci.plan.github_limits import (
     tests_matrix,
     untested,
 )
-from kci.plan.plan import MAX_MATRIX, Role, Shard, promised
+from kci.plan.plan import MAX_MATRIX, Role, Shard
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
@@ -96,7 +96,7 @@ def main() -> None:
     elif machines == "own":
         planned = planned.of(only_own(planned.plan))
     plan = planned.plan
-    promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
+    promise, runs = plan.promised(), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "parts": "" if callers else matrix_of(planned, Role.PART),
@@ -122,7 +122,7 @@ def main() -> None:
     kernels = sorted({leg.kernel for leg in plan.legs} | carried)
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")
     set_output("carries", "true" if plan.skipped else "false")
-    set_output("has-tree", "true" if promise["kernels"] else "false")
+    set_output("has-tree", "true" if promise.kernels else "false")
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(planned)
