@@ -92,9 +92,7 @@ class Headers(FetchedTool, frozen=True):
                 message = (
                     f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {found}"
                 )
-                raise MissingToolError(
-                    f"{message}, not {self.release.digest}", hint="see git's `insteadOf`"
-                )
+                raise MissingToolError(f"{message}, not {self.release.digest}", hint="see git's `insteadOf`")
 
 
 def find_headers(depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = "") -> tuple[Headers, ...]:
