@@ -22,6 +22,7 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import runners_from
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 from kci.plan.affected import Base, Terms, Touch, only_affected
@@ -29,7 +30,6 @@ from kci.plan.changes import changes_since, merged_into
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of
-from kci.plan.runner_pools import runners_from
 
 REPO = Path(__file__).parent / "affected" / "repo"
 SETTINGS = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
