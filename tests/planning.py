@@ -8,9 +8,9 @@ from typing import Any
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import KCI_TOML, Settings
+from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
 from kci.plan.plan import Leg, Plan
-from kci.plan.runner_pools import Pool
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:

@@ -32,8 +32,8 @@ from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
 from kci.utils.bounded_json import decode_json
-from kci.watch.github_api import Account, GitHubApi
 from kci.watch.history import HistoryBranch, RecordedRun
+from kci.watch.issue_tracker import Account, GitHubApi
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 

@@ -19,12 +19,30 @@ from kci.config.settings import Limit
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import Runner, Runners, default_prices, default_runners, hosted_runners
+from kci.matrix.catalog.runners import (
+    Pool,
+    Runner,
+    Runners,
+    default_prices,
+    default_runners,
+    hosted_runners,
+    most_minutes,
+    pool_of,
+    price_of,
+)
 from kci.matrix.selection import compute_matrix
-from kci.plan.budget import Alternative, check_budget, check_time, estimate, simulate
-from kci.plan.estimates import Duration, encode, read_durations, recorded_minutes
+from kci.plan.estimates import (
+    Alternative,
+    Duration,
+    check_budget,
+    check_time,
+    encode,
+    estimate,
+    read_durations,
+    recorded_minutes,
+    simulate,
+)
 from kci.plan.legs import make_plan
-from kci.plan.runner_pools import Pool, most_minutes, pool_of, price_of
 from planning import leg, plan
 
 OWN = Pool("gpu", 2)

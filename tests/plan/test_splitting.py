@@ -12,14 +12,12 @@ import pytest
 from kci.config.settings import Limit
 from kci.config.values import Backend
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import default_runners
+from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
-from kci.plan.budget import estimate, starts
-from kci.plan.estimates import Duration, Size
+from kci.plan.estimates import Duration, Size, estimate, starts
 from kci.plan.github_limits import check_callers, check_limits, github_matrix, work_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, shards
-from kci.plan.runner_pools import Pool
 from planning import leg, matrix, plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"

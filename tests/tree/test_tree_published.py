@@ -15,7 +15,7 @@ from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import record_durations
-from kci.tree.kernel_id import GitState
+from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal

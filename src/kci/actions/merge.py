@@ -24,7 +24,7 @@ from kci.actions.common import (
 from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
-from kci.config.suppression import SuppressedFinding
+from kci.config.discovery import SuppressedFinding
 from kci.run.records import RECORD_FILE, ci_run, error_of, kernel_record, verify_merged, write_record
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count

@@ -9,7 +9,7 @@ import click
 
 from kci.cli import options
 from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, print_json
-from kci.config.suppression import SuppressedFinding
+from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.utils.suggest import count
 

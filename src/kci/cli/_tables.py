@@ -12,7 +12,7 @@ from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, tabl
 from kci.config.values import StaleVariants
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import Estimate, cost_sentence, estimate, money
+from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.plan import Plan, Unplanned
 from kci.utils.suggest import between, count
 

@@ -10,9 +10,9 @@ import click
 from kci.cli import PATH, Command, options
 from kci.cli._findings import print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._signing import policy
 from kci.cli._tables import tree_title
-from kci.config.suppression import SuppressedFinding
+from kci.cli.sign import policy
+from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import Plan, read_plan

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kci.cli import Command, FileName
-from kci.cli._signing import ci_context, context_options
 from kci.config.discovery import find_settings
+from kci.errors import UsageError
 from kci.tree.signing import sign_tree
+from kci.tree.sigstore import SigningContext
+
+
+def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a signature names."""
+    of = "that the files were built from."
+    command = click.option("--commit", default="", metavar="ID", help=f"The commit {of}")(command)
+    return click.option("--repository", default="", metavar="OWNER/NAME", help=f"The repository {of}")(command)
 
 
 @click.command("sign", cls=Command)
@@ -32,3 +43,25 @@ def command(trees: tuple[Path, ...], repository: str, commit: str) -> None:
     for tree in trees:
         for written in sign_tree(tree, context, find_settings(tree.resolve().parent).trust_config):
             click.echo(written)
+
+
+def ci_context(repository: str, commit: str) -> SigningContext:
+    """What a signature names: the options, else the run on GitHub."""
+    return SigningContext(
+        repository or os.environ.get("GITHUB_REPOSITORY", ""),
+        commit or os.environ.get("GITHUB_SHA", ""),
+        os.environ.get("GITHUB_WORKFLOW_REF", ""),
+    )
+
+
+def policy(path: Path, repository: str, commit: str) -> tuple[Path | None, SigningContext]:
+    """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
+
+    UsageError: nobody may sign.
+    """
+    # A kci.toml inside of a tree is part of what is judged.
+    found = find_settings(path.resolve().parent)
+    signing = found.settings.signing
+    if not (repository or signing.repository):
+        raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
+    return found.trust_config, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")

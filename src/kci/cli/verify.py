@@ -10,7 +10,7 @@ import click
 from kci.cli import PATH, Command, FileName, answer_forms, options
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
-from kci.cli._signing import context_options, policy
+from kci.cli.sign import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions

@@ -30,7 +30,7 @@ from kci.plan.plan import (
     shard_count,
     shard_of,
 )
-from kci.utils.file_names import duplicate_names
+from kci.utils.walk import duplicate_names
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import Runners, default_runners
+from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, most_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
@@ -28,7 +28,6 @@ from kci.plan.plan import (
     assign,
     shards,
 )
-from kci.plan.runner_pools import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 
 
 class Assignment(NamedTuple):

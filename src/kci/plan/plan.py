@@ -16,10 +16,10 @@ from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
 from kci.config.values import NAME_PATTERN, StaleVariants
 from kci.errors import rule_error
+from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.plan.runner_pools import Pool
 from kci.utils.bounded_json import read_json, require_schema
-from kci.utils.file_names import duplicate_names
+from kci.utils.walk import duplicate_names
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):

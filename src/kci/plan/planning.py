@@ -8,16 +8,24 @@ from typing import Any
 
 import msgspec
 
+from kci.config.discovery import suppressed_in_trees, tree_place
 from kci.config.reader import Kernel
-from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, only_affected
-from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
-from kci.plan.estimates import Duration, read_durations, sizes
+from kci.plan.estimates import (
+    Alternative,
+    Duration,
+    Estimate,
+    check_budget,
+    check_time,
+    estimate,
+    read_durations,
+    sizes,
+)
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree

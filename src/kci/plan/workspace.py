@@ -101,7 +101,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def runners(self) -> Runners:
         """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
-        from kci.plan.runner_pools import runners_from
+        from kci.matrix.catalog.runners import runners_from
 
         return runners_from(self.settings.settings)
 

@@ -23,8 +23,7 @@ from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
-from kci.config.backends import BACKENDS
-from kci.config.python_depends import depends_table
+from kci.config.facts import BACKENDS, depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system

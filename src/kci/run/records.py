@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.suppression import SuppressedFinding, apply_to_tree
+from kci.config.discovery import SuppressedFinding, apply_to_tree
 from kci.config.values import NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error

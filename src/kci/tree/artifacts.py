@@ -14,8 +14,7 @@ from kci.matrix.variants import artifact_name, is_variant_name
 from kci.plan.estimates import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
-from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.manifest import Replaced
+from kci.tree.manifest import LegRecord, Replaced, leg_for
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic

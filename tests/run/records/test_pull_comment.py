@@ -21,7 +21,7 @@ from kci.plan.plan import TestLeg
 from kci.run.kernel_tests import TestState
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestedVariant, TestRecord, write_record
 from kci.tree.manifest import Manifest, Origin, Present
-from kci.watch.github_api import GitHubApi
+from kci.watch.issue_tracker import GitHubApi
 from kci.watch.pull_request import BOT, PullRequestComments, comment_of, run_number
 from planning import leg
 from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
