@@ -46,7 +46,6 @@ from kci.utils.cache import default_cache
     type=click.Choice([str(item) for item in Grouping]),
     help="What one leg builds (default: from kci.toml, else variant).",
 )
-@click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
@@ -107,7 +106,7 @@ def command(
         grouping=Grouping(group) if group else None,
         container=container == "auto",
         split=output != "github" or matrix is not None,
-        **{name: said[name] for name in ("shards", "durations", "max_jobs", "max_cost", "allow_empty")},
+        **{name: said[name] for name in ("shards", "max_jobs", "max_cost", "allow_empty")},
     )
     planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
     if output == "github":

@@ -75,8 +75,6 @@ class Leg(msgspec.Struct, frozen=True):
     """Minutes."""
     minutes: int
     """What it takes, roughly."""
-    measured: bool
-    """True if `minutes` comes from recorded durations of all its variants."""
     pool: Pool
     """The machines that it is taken from."""
     rate: float | None
@@ -107,9 +105,9 @@ class Leg(msgspec.Struct, frozen=True):
     builder: str | None = None
     """`nix` where the nix builder makes it; None for the builder that fits."""
     at_least: int | None = None
-    """The minutes that it takes in the best case; None if `minutes` was recorded."""
+    """The minutes that it takes in the best case; None where that is `minutes`."""
     at_most: int | None = None
-    """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
+    """The minutes that it takes in the worst case that is likely; None where that is `minutes`."""
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -118,7 +116,7 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def takes_text(self) -> str:
-        """What it takes, for a person to read: `12 min`, or `4 to 30 min` where that is an estimate."""
+        """What it takes, for a person to read: `12 min` or `4 to 30 min`."""
         least, most = self.ends
         return f"{least} min" if least == most else f"{least} to {most} min"
 
@@ -259,8 +257,6 @@ class Estimate(msgspec.Struct, frozen=True):
     at_least: int
     at_most: int
     """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
-    measured: int
-    """Legs whose minutes come from earlier runs."""
     costs: dict[str, float]
     """By currency, of the legs that have a price."""
     costs_at_most: dict[str, float]
