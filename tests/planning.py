@@ -31,7 +31,7 @@ def parse_settings(raw: bytes) -> Settings:
 
 def plan(legs: Iterable[Leg], **keys: Any) -> Plan:
     """A plan of some legs."""
-    return Plan("release", "c", "2026-08-20", (), tuple(legs), (), **keys)
+    return Plan(1, "release", (), tuple(legs), **keys)
 
 
 def matrix(kernels: dict[str, list[Variant]]) -> Matrix:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
     from kci.matrix.variants import Matrix, Variant
     from kci.plan.check import check_kernels
-    from kci.plan.plan import Leg, Plan
+    from kci.plan.plan import Leg, Plan, read_plan
     from kci.plan.planning import PlannedRun, PlanRequest, plan_run
     from kci.plan.workspace import Choice, Workspace, open_workspace
     from kci.publish.publish import PublishedTree, PublishRequest, publish_tree
     from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, leg_commands
     from kci.run.local import RunResult, outcomes_of, run_here, tree_places
-    from kci.tree.manifest import Manifest, read_plan
+    from kci.tree.manifest import Manifest
     from kci.tree.merge import merge as merge_artifacts
     from kci.tree.verify.requirements import verify as verify_path
     from kci.workflows.repository import RenderedFiles, render_workflows
@@ -33,12 +33,12 @@ _HOMES = {
     "kci.diagnostics": ("Diagnostic", "Severity"),
     "kci.errors": ("BuildFailedError", "FindingsError", "KciError", "MissingToolError", "UnsafeError", "UsageError"),
     "kci.matrix.variants": ("Matrix", "Variant"),
-    "kci.plan.plan": ("Leg", "Plan"),
+    "kci.plan.plan": ("Leg", "Plan", "read_plan"),
     "kci.publish.publish": ("PublishRequest", "PublishedTree", "publish_tree"),
     "kci.workflows.repository": ("RenderedFiles", "render_workflows"),
     "kci.run.build_leg": ("BuiltLeg", "LegRequest", "build_leg", "leg_commands"),
     "kci.run.local": ("RunResult", "outcomes_of", "run_here", "tree_places"),
-    "kci.tree.manifest": ("Manifest", "read_plan"),
+    "kci.tree.manifest": ("Manifest",),
     "kci.tree.merge": ("merge_artifacts",),
     "kci.tree.verify.requirements": ("verify_path",),
     "kci.plan.check": ("check_kernels",),

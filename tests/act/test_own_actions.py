@@ -35,7 +35,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path: Path) -> None:
-    (repository / "kci.toml").write_text('[actions]\nrepository = "acme/kci-fork"\nref = "ci/main"\ninstall = "pip"\n')
+    (repository / "kci.toml").write_text('[actions]\nrepository = "acme/kci-fork"\nref = "ci/main"\n')
     done = kci("render", "--output", repository, repository)
     assert (done.code, done.stderr) == (0, ""), done.stderr
     for file in (repository / ".github" / "workflows").iterdir():

@@ -87,8 +87,9 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     assert compact == {
         "schema": 1,
         "tier": "release",
-        "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}],
-    }
+        "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"],
+                     "tree": "", "elsewhere": []}],
+    }  # fmt: skip
     assert " " not in plan.outputs["plan"]
     said = kci_process(
         "plan", "some", "--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format", "markdown",

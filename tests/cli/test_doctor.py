@@ -112,16 +112,6 @@ def kept(cache: Path) -> Path:
     return cache
 
 
-def test_how_many_objects_are_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = kept(tmp_path / "cache")
-    monkeypatch.chdir(tmp_path)
-    assert "of objects at most 20 GB are kept" in kci("clean", "--cache", cache).stdout
-    (tmp_path / "kci.toml").write_text("[build]\nobjects-gb = 3\n")
-    assert (
-        "of objects at most 3 GB are kept: `objects-gb` in [build] of kci.toml" in kci("clean", "--cache", cache).stdout
-    )
-
-
 def test_nothing_is_removed_without_yes_and_nothing_but_what_kci_keeps(tmp_path: Path) -> None:
     cache = kept(tmp_path / "cache")
     shown = kci("clean", "--cache", cache)

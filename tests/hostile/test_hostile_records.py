@@ -24,8 +24,8 @@ from action_inputs import inputs_of
 from cli.runner import Result, kci
 from kci.actions.common import run_action
 from kci.errors import FindingsError, UnsafeError
-from kci.plan.plan import KernelPlan
-from kci.run.records import KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.plan.plan import KernelPlan, Plan
+from kci.run.records import KernelRecord, TestRecord, VariantFailure
 from kci.run.tree_index import TreeIndex, TreePlace
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
@@ -147,9 +147,7 @@ def recorded(folder: Path) -> Result:
 
 
 EMPTY = Manifest("gated-norm", 1, complete=True, planned=(), present=(), missing=())
-PLAN = msgspec.json.encode(
-    RunPlan(1, "release", (KernelPlan("gated-norm", "k", 1, (CPU,)),), (leg(CPU, "gated-norm"),), ())
-)
+PLAN = msgspec.json.encode(Plan(1, "release", (KernelPlan("gated-norm", "k", 1, (CPU,)),), (leg(CPU, "gated-norm"),)))
 RECORD = msgspec.json.encode(KernelRecord("gated-norm", 1, complete=True, present=(CPU,)))
 TEST = msgspec.json.encode(TestRecord("gated-norm", "test-cpu", 1, passed=True))
 FAILURE = msgspec.json.encode(VariantFailure("gated-norm", CUDA, CUDA, 1, "error: no", "kci build"))

@@ -16,7 +16,7 @@ from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Kind
 from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Leg, Plan, Shard, as_json, assign, shards
+from kci.plan.plan import Leg, Plan, Shard, assign, shards
 from planning import leg, plan
 
 
@@ -49,8 +49,8 @@ def test_a_matrix_that_somebody_filled_too_far_is_refused() -> None:
 def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
     made = sharded([])
     assert github_matrix(made) == '{"include":[]}'
-    assert as_json(made)["has_work"] is False
-    assert as_json(sharded(many(1)))["has_work"] is True
+    assert made.as_json()["has_work"] is False
+    assert sharded(many(1)).as_json()["has_work"] is True
 
 
 @pytest.mark.rule("KCI307", triggers=False)

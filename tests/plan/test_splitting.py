@@ -17,7 +17,7 @@ from kci.plan.budget import estimate, starts
 from kci.plan.estimates import Size
 from kci.plan.github_limits import check_callers, check_limits, work_of
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, promised, shards
+from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, shards
 from kci.plan.runner_pools import Pool
 from planning import leg, matrix, plan
 
@@ -121,7 +121,7 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
 
 def test_what_is_promised_is_the_variant_and_no_part() -> None:
     (whole,) = made(limits=[Limit(parts=1)]).legs
-    assert promised(planned(split_leg(3)))["kernels"] == promised(planned([whole]))["kernels"]
+    assert planned(split_leg(3)).promised().kernels == planned([whole]).promised().kernels
 
 
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:

@@ -19,11 +19,11 @@ import pytest
 from cli.runner import Result, kci
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
+from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
 from kci.tree.kernel_id import GitState
-from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
@@ -96,8 +96,8 @@ def make_tree(
             archs=("8.0",) if backend == "cuda" else None, source=GitState(commit, dirty=False), committed=committed,
         )  # fmt: skip
         make_artifact(place / f"artifacts-{unique}" / variant, made)
-    kernel = PlannedKernel("gated-norm", planned or variants, version, prints)
-    promise = Planned({"gated-norm": kernel}, commit if prints else None) if plan else None
+    kernel = KernelPlan("gated-norm", ".", version, planned or variants, prints)
+    promise = Plan(1, "release", (kernel,), commit=commit if prints else None) if plan else None
     merge([place / f"artifacts-{unique}"], into or place / "tree", promise, allow_partial=True)
     return into or place / "tree"
 
@@ -689,7 +689,7 @@ def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:
     for variant in (CPU, CUDA, STABLE):
         made = make_variant(tmp_path / "parts", variant, archs=("8.0",) if variant is CUDA else None)
         make_artifact(tmp_path / "artifacts" / variant, made)
-    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, CUDA, STABLE), 1)})
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA, STABLE)),))
     merge([tmp_path / "artifacts"], tmp_path / "tree", planned)
     with pytest.raises(FindingsError, match="does not meet the requirements"):
         read_release(tmp_path / "tree")

@@ -11,10 +11,11 @@ import pytest
 from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree.artifacts import CiRun
 from kci.tree.kernel_id import GitState
 from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
-from kci.tree.manifest import Planned, PlannedKernel, Replaced
+from kci.tree.manifest import Replaced
 from kci.tree.merge import merge
 from kci.tree.pack import pack
 from kci.tree.verify import verify
@@ -24,8 +25,8 @@ OTHER = "f" * 40
 NEXT = "torch212-cxx11-cpu-x86_64-linux"
 
 
-def plan(*variants: str, commit: str | None = COMMIT) -> Planned:
-    return Planned({"gated-norm": PlannedKernel("gated-norm", variants, 1)}, commit)
+def plan(*variants: str, commit: str | None = COMMIT) -> Plan:
+    return Plan(1, "release", (KernelPlan("gated-norm", ".", 1, variants),), commit=commit)
 
 
 def refused(*arguments: object, **keys: object) -> list[Diagnostic]:

@@ -13,7 +13,7 @@ import pytest
 
 import outside_tools
 from cli.runner import kci
-from kci.tree.manifest import Planned, PlannedKernel
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree.merge import merge
 from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
 from variants import COMMIT, CPU, STABLE, make_artifact, make_variant
@@ -41,7 +41,9 @@ def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSig
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
-    merge(files, tmp_path / "build", Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)}, COMMIT))
+    merge(
+        files, tmp_path / "build", Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT)
+    )
     return tmp_path / "build"
 
 

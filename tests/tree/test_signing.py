@@ -16,9 +16,9 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree import signing
 from kci.tree import sigstore as sigstore_bundles
-from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
 from kci.tree.signing import check_artifact
 from kci.tree.sigstore import SigningContext, Statement
@@ -30,7 +30,9 @@ IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
-    merge(files, tmp_path / "build", Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)}, COMMIT))
+    merge(
+        files, tmp_path / "build", Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT)
+    )
     return tmp_path / "build"
 
 
@@ -85,8 +87,8 @@ def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
 def test_a_merge_can_require_attestations(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
     plan = tmp_path / "plan.json"
-    plan.write_text(
-        json.dumps({"schema": 1, "commit": COMMIT, "kernels": [{"name": "gated-norm", "planned": [CPU], "version": 1}]})
+    plan.write_bytes(
+        msgspec.json.encode(Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)),), commit=COMMIT))
     )
     merging = ("merge", artifact, "--into", tmp_path / "build", "--plan", plan, "--require-attestation")
     done = kci(*merging, *OWN)

@@ -13,10 +13,10 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError, UnsafeError, UsageError
-from kci.plan.plan import PlanDocument, promised
+from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import CiRun
 from kci.tree.kernel_id import GitState
-from kci.tree.manifest import Planned, PlannedKernel, parse_plan, read_manifest, read_plan
+from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK
 from kci.tree.pack import pack
@@ -33,8 +33,8 @@ def contents(tree: Path) -> dict[str, bytes | None]:
     }
 
 
-def plan(*variants: str, kernel: str = "gated-norm", version: int | None = 1) -> Planned:
-    return Planned({kernel: PlannedKernel(kernel, variants, version)})
+def plan(*variants: str, kernel: str = "gated-norm", version: int = 1) -> Plan:
+    return Plan(1, "release", (KernelPlan(kernel, ".", version, variants),))
 
 
 def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object) -> Path:
@@ -234,10 +234,11 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
     left = [item["variant"] for item in said["left_out"]]
     name = next(variant for variant in left if "metal" in variant)
     assert said["kernels"][0]["elsewhere"] == left
-    compact = promised(msgspec.convert(said, PlanDocument))
-    assert compact["kernels"][0]["elsewhere"] == tuple(left)
-    planned = parse_plan(json.dumps(compact | {"commit": COMMIT}))
-    others = [artifact(tmp_path / "legs", variant) for variant in planned.kernels["gated-norm"].planned]
+    compact = msgspec.convert(said | {"commit": COMMIT}, Plan).promised()
+    assert compact.kernels[0].elsewhere == tuple(left)
+    (tmp_path / "planned.json").write_bytes(msgspec.json.encode(compact))
+    planned = read_plan(tmp_path / "planned.json")
+    others = [artifact(tmp_path / "legs", variant) for variant in planned.kernels[0].planned]
     (manifest,) = merge(others, tmp_path / "without", planned)
     assert manifest.complete, "nobody has to hand it over"
 
@@ -270,7 +271,6 @@ def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> Non
         merge([one, two], tmp_path / "build")
     with pytest.raises(FindingsError, match="2 in the plan"):
         merge([one], tmp_path / "build", plan(CPU, version=2))
-    assert merge([one], tmp_path / "build", plan(CPU, version=None))[0].version == 1
 
 
 def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
@@ -287,11 +287,11 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
 
 
 def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
-    both = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU,), 1), "relu": PlannedKernel("relu", (CPU,), 1)})
+    both = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)), KernelPlan("relu", ".", 1, (CPU,))))
     merge([artifact(tmp_path, CPU)], tmp_path / "trees", both, allow_partial=True)
     assert (tmp_path / "trees" / "gated-norm" / CPU).is_dir()
     assert read_manifest(tmp_path / "trees" / "relu").missing == (CPU,)  # type: ignore[union-attr]
-    assert merge([], tmp_path / "nothing", Planned({}), allow_partial=True) == []
+    assert merge([], tmp_path / "nothing", Plan(1, "release", ()), allow_partial=True) == []
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
@@ -411,18 +411,20 @@ def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp
     assert modes[0] == modes[1]
 
 
+KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}
 PLAN = {
     "schema": 1,
     "tier": "release",
-    "kernels": [{"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}],
-    "legs": [{"anything": 1}],
+    "kernels": [KERNEL],
+    "anything": [{"legs": 1}],
 }
 
 
 @pytest.mark.rule("KCI611", triggers=False)
 def test_a_plan_is_read_from_its_json(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    assert read_plan(tmp_path / "plan.json") == Planned({"relu": PlannedKernel("relu", (CPU,), 1)})
+    wanted = Plan(1, "release", (KernelPlan("relu", "examples/relu", 1, (CPU,)),))
+    assert read_plan(tmp_path / "plan.json") == wanted
 
 
 @pytest.mark.rule("KCI611", triggers=True)
@@ -433,15 +435,17 @@ def test_a_plan_is_read_from_its_json(tmp_path: Path) -> None:
         {"schema": None},
         {"schema": "1"},
         {"kernels": None},
-        {"kernels": [{"name": "relu", "planned": ["../x"]}]},
-        {"kernels": [{"name": "../relu", "planned": []}]},
-        {"kernels": [{"name": "relu"}]},
-        {"kernels": [{"name": "relu", "planned": []}] * 2},
+        {"kernels": [KERNEL | {"planned": ["../x"]}]},
+        {"kernels": [KERNEL | {"elsewhere": ["../x"]}]},
+        {"kernels": [KERNEL | {"name": "../relu"}]},
+        {"kernels": [KERNEL | {"planned": None}]},
+        {"kernels": [KERNEL] * 2},
     ],
 )
-def test_a_plan_that_is_none_is_an_error(change: dict[str, object]) -> None:
+def test_a_plan_that_is_none_is_an_error(change: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN | change))
     with pytest.raises(FindingsError) as caught:
-        parse_plan(json.dumps(PLAN | change))
+        read_plan(tmp_path / "plan.json")
     assert caught.value.diagnostics[0].rule == "KCI611"
 
 
@@ -449,8 +453,9 @@ def test_a_plan_that_is_none_is_an_error(change: dict[str, object]) -> None:
 def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FindingsError, match="cannot read the plan"):
         read_plan(tmp_path / "none.json")
+    (tmp_path / "deep.json").write_text("[" * 10_000)
     with pytest.raises(FindingsError, match="is not a plan"):
-        parse_plan("[" * 10_000)
+        read_plan(tmp_path / "deep.json")
     merge([artifact(tmp_path, CPU)], tmp_path / "build")
     file = tmp_path / "build" / "kci-manifest.json"
     newer = json.loads(file.read_text()) | {"schema": 2}

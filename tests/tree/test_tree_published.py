@@ -12,8 +12,9 @@ import pytest
 from cli.runner import kci
 from conftest import add_package
 from kci.errors import FindingsError
+from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.kernel_id import GitState
-from kci.tree.manifest import Planned, PlannedKernel, parse_plan, read_manifest, read_published
+from kci.tree.manifest import read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
@@ -22,8 +23,8 @@ NEXT = "f" * 40
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
 
-def plan(prints: dict[str, str], commit: str | None = COMMIT) -> Planned:
-    return Planned({"gated-norm": PlannedKernel("gated-norm", tuple(prints), 1, prints)}, commit)
+def plan(prints: dict[str, str], commit: str | None = COMMIT) -> Plan:
+    return Plan(1, "release", (KernelPlan("gated-norm", ".", 1, tuple(prints), prints),), commit=commit)
 
 
 def artifact(root: Path, variant: str, *, unique: str = "1a2b3c4", source: GitState | None = None) -> Path:
@@ -163,10 +164,11 @@ def test_a_variant_that_somebody_replaced_loses_its_fingerprint(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("value", ["", "a" * 63, "A" * 64, "a" * 64 + "\n", 1])
-def test_a_plan_with_a_broken_fingerprint_is_refused(value: object) -> None:
-    text = {"schema": 1, "kernels": [{"name": "kk", "planned": [CPU], "fingerprints": {CPU: value}}]}
-    with pytest.raises(FindingsError):
-        parse_plan(json.dumps(text))
+def test_a_plan_with_a_broken_fingerprint_is_refused(value: object, tmp_path: Path) -> None:
+    kernel = {"name": "kk", "path": ".", "version": 1, "planned": [CPU], "fingerprints": {CPU: value}}
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "tier": "release", "kernels": [kernel]}))
+    with pytest.raises(FindingsError, match="fingerprints"):
+        read_plan(tmp_path / "plan.json")
 
 
 def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
@@ -175,5 +177,6 @@ def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
         "[torch-noarch]\n"
     )
     add_package(tmp_path)
-    planned = parse_plan(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
-    assert list(planned.kernels["some-kernel"].fingerprints or {}) == ["torch-cpu"]
+    (tmp_path / "plan.json").write_text(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
+    (kernel,) = read_plan(tmp_path / "plan.json").kernels
+    assert list(kernel.fingerprints or {}) == ["torch-cpu"]

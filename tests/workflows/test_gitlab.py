@@ -16,7 +16,7 @@ from cli.runner import kci
 from conftest import read_yaml
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
-from kci.plan.plan import CatalogName, KernelPlan, Leg, PlanDocument, RunnerGroup, Skipped, TestLeg
+from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, Skipped, TestLeg
 from kci.workflows.gitlab import GITLAB_FILE, GitlabInputs, Purpose, child_pipeline, gitlab_data, render_gitlab
 from kci.workflows.render import PublishJobs
 from outside_tools import schema_errors
@@ -46,16 +46,14 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
 
 
-def document(legs: list[Any], **more: Any) -> PlanDocument:
+def document(legs: list[Any], **more: Any) -> Plan:
     """A plan of some legs, of which every kernel is at a directory of its name."""
     names = sorted({item.kernel for item in legs})
     kernels = tuple(
         KernelPlan(name, name, 1, tuple(variant for item in legs if item.kernel == name for variant in item.variants))
         for name in names
     )
-    return PlanDocument(
-        1, "release", CatalogName("c", "2026-08-20"), "0" * 40, bool(legs), kernels, tuple(legs), (), (), (), **more
-    )
+    return Plan(1, "release", kernels, tuple(legs), commit="0" * 40, **more)
 
 
 def jobs(text: str) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
     assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
     plan = written(found["a: merge"], "kci-planned.json")
-    assert plan["kernels"] == [{"name": "a", "path": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
+    assert [(item["name"], item["planned"]) for item in plan["kernels"]] == [("a", ["torch-cpu", "torch-cuda"])]
     assert build_of(found["a: torch-cpu"]) == (
         "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts --output kci-build "
         "--failures kci-artifacts --objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar "
@@ -317,8 +315,8 @@ def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
-    plan = document([leg("torch-cpu", "a"), leg("torch-cuda", "b")])
-    again = msgspec.json.decode(msgspec.json.encode(plan), type=PlanDocument)
+    plan = document([leg("torch-cpu", "aa"), leg("torch-cuda", "bb")])
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
     assert child_pipeline(plan) == child_pipeline(again)
 
 

@@ -26,7 +26,7 @@ from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
 from kci.config.suppression import SuppressedFinding
 from kci.run.records import RECORD_FILE, ci_run, error_of, kernel_record, verify_merged, write_record
-from kci.tree.manifest import FILE_NAME, Planned, read_manifest
+from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
 
 
@@ -42,7 +42,7 @@ class Merge:
         if not self.artifacts:
             fail("the input `artifacts` is missing", 2)
         self.plan = plan_file(json_input("plan"))
-        self.planned: Planned | None = None
+        self.planned: kci.Plan | None = None
 
     def run(self) -> list[kci.Manifest]:
         """Merge what is there.
@@ -153,14 +153,14 @@ def lay_out(published: Path, into: Path) -> None:
         shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
 
 
-def make_room(into: Path, planned: Planned | None) -> None:
+def make_room(into: Path, planned: kci.Plan | None) -> None:
     """Put each earlier tree where the new one goes, and remove one of another version, which cannot be carried over."""
-    kernels = planned.kernels if planned is not None else {}
+    versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned is not None else {}
     for path, manifest in find_manifests(into).items():
         kernel = manifest.kernel
-        if kernel in kernels and manifest.version != kernels[kernel].version:
+        if manifest.version != versions.get(kernel, manifest.version):
             shutil.rmtree(path.parent)
-        elif path.parent == into and set(kernels) - {kernel}:
+        elif path.parent == into and versions.keys() - {kernel}:
             aside = into.with_name(f"{into.name}-aside")
             into.rename(aside)
             into.mkdir()

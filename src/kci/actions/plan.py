@@ -36,7 +36,7 @@ from kci.plan.github_limits import (
     output_units,
     untested,
 )
-from kci.plan.plan import MAX_MATRIX, promised
+from kci.plan.plan import MAX_MATRIX
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
@@ -95,7 +95,7 @@ def main() -> None:
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "callers": planned.github_callers(callers, runs, jobs) if callers else "",
-        "plan": "" if callers else compact_json(promised(plan)),
+        "plan": "" if callers else compact_json(plan.promised()),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")

@@ -12,12 +12,11 @@ from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, tabl
 from kci.config.values import StaleVariants
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import cost_sentence, estimate, money
-from kci.plan.plan import Estimate, Plan, Unplanned
+from kci.plan.budget import Estimate, cost_sentence, estimate, money
+from kci.plan.plan import Plan, Unplanned
 from kci.utils.suggest import between, count
 
 if TYPE_CHECKING:
-    from kci.run.records import RunPlan
     from kci.tree.manifest import Manifest
 
 
@@ -107,7 +106,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
     return [table for table in tables if table.rows]
 
 
-def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
+def left_out_table(plan: Plan) -> AnswerTable:
     """The variants of the tier that no job builds, a row for each reason."""
     by_reason: dict[tuple[str, str], list[Unplanned]] = {}
     for item in plan.left_out:
@@ -126,7 +125,7 @@ def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
     return AnswerTable("Left out", headers, tuple(rows), _LEFT_OUT, left_out_sentence(plan))
 
 
-def left_out_sentence(plan: Plan | RunPlan) -> str:
+def left_out_sentence(plan: Plan) -> str:
     """How much of its tier a plan leaves out, and what a release does about it; empty if nothing."""
     if not plan.left_out:
         return ""

@@ -9,7 +9,6 @@ import click
 from kci.cli import Command, options
 from kci.cli._output import Layout, table
 from kci.cli._workspace import CACHE
-from kci.config.discovery import find_settings
 from kci.utils.cache import PARTS, WHAT_PARTS_ARE, kept_folders, remove_kept
 from kci.utils.suggest import count
 
@@ -63,8 +62,5 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
             for item in found
         ]
         click.echo(table(headers, rows, layout))
-    if any(item.part == "compiler-caches" for item in found):
-        most = find_settings(Path()).settings.build.objects_gb
-        click.echo(f"of objects at most {most} GB are kept: `objects-gb` in [build] of kci.toml")
     total = sum(item.size for item in found)
     click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if found else ""))

@@ -15,9 +15,10 @@ from kci.cli._tables import tree_title
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
+from kci.plan.plan import Plan, read_plan
 from kci.run.records import error_of, kernel_record, verify_merged, write_record
 from kci.tree.artifacts import CiRun
-from kci.tree.manifest import Manifest, Planned, read_plan
+from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.signing import check_artifact
 
@@ -108,9 +109,7 @@ def command(
     return _recorded(record, artifacts, into, manifests[0], planned) if record is not None else 0
 
 
-def _recorded(
-    record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Planned | None
-) -> int:
+def _recorded(record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Plan | None) -> int:
     """Verify the tree of one kernel and write its record; the exit code."""
     suppressed: list[SuppressedFinding] = []
     found = verify_merged(into, {into: manifest}, planned, suppressed.append)

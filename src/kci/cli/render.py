@@ -13,7 +13,8 @@ from kci.cli._workspace import KERNELS, opened
 from kci.config.discovery import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, read_plan_document
+from kci.plan.plan import read_plan
+from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline
 from kci.workflows.render import RELEASE_FILE
 from kci.workflows.rendered_files import default_branch
 from kci.workflows.repository import (
@@ -104,7 +105,7 @@ def command(
     if from_plan is not None:
         if ci != "gitlab":
             raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
-        plan, publish = read_plan_document(from_plan), publish_jobs(find_settings(root))
+        plan, publish = read_plan(from_plan), publish_jobs(find_settings(root))
         click.echo(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
         return 0
     if not root.is_dir():

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, Installer, RunnerKind, StaleVariants, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, RunnerKind, StaleVariants, System, Tier, Version
 
 
 class RowTable(Table, frozen=True):
@@ -141,23 +141,11 @@ class PlanTable(Table, frozen=True):
     group: Grouping = Grouping.VARIANT
 
 
-OBJECTS_GB = 20
-
-
-class BuildTable(Table, frozen=True):
-    """How objects are compiled."""
-
-    objects_gb: Unsigned = OBJECTS_GB
-    """The size of the objects that a machine keeps, in GB; those go first that were used longest ago."""
-
-
 class Nix(Table, frozen=True):
     """`[nix]`: what the nix builder makes of the variants that kci's own builders do not compile."""
 
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
-    install: bool = True
-    """True if its jobs install Nix; false for runners that have it."""
 
 
 class PullRequest(Table, frozen=True):
@@ -188,10 +176,6 @@ class Tell(Table, frozen=True):
 class Decisions(Table, frozen=True):
     """When scheduled runs lead to issues."""
 
-    flaky_turns: Unsigned = 3
-    """In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
-    flaky_runs: Unsigned = 14
-    """The number of latest runs among which they are counted."""
     carry_out: bool = True
     """True if the scheduled workflow changes issues; false to show only what it would do."""
     tell: tuple[Tell, ...] = ()
@@ -201,8 +185,7 @@ class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
     cron: str | None = None
-    """Five fields, as in crontab."""
-    timezone: str = "UTC"
+    """Five fields, as in crontab, in UTC."""
     tier: str = "compat"
     issues: Decisions = Decisions()
 
@@ -230,18 +213,6 @@ class Publish(Table, frozen=True):
     """True if each tree is signed with the identity of the run, as `kci sign` does."""
 
 
-class Mirrors(Table, frozen=True):
-    """Where builds get what is on GitHub: an address of git, or of a tar archive if it has `{commit}` or `{tag}`."""
-
-    cutlass: str | None = None
-    sycl_tla: str | None = None
-
-    def addresses(self) -> dict[str, str]:
-        """The addresses that are set, by their keys."""
-        named = {"cutlass": self.cutlass, "sycl-tla": self.sycl_tla}
-        return {key: address for key, address in named.items() if address is not None}
-
-
 class ActionPin(Table, frozen=True):
     """The commit that an action is pinned to, and the version that its comment names."""
 
@@ -256,10 +227,6 @@ class Actions(Table, frozen=True):
     """The repository of kci's own actions, as `owner/name`: a fork, a mirror or a private copy."""
     ref: str | None = None
     """What follows the `@` of kci's own actions: a tag, a branch or a full commit."""
-    version: str | None = None
-    """What the comment behind a commit says."""
-    install: Installer | None = None
-    """What installs the dependencies of the actions; without it, uv where it is there."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 
@@ -309,7 +276,6 @@ class Settings(Table, frozen=True):
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
-    build: BuildTable = BuildTable()
     nix: Nix = Nix()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
@@ -323,7 +289,6 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
-    mirrors: Mirrors = Mirrors()
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""

@@ -11,6 +11,9 @@ import re
 KERNEL_NAME_PATTERN = r"^[a-z][-a-z0-9]*[a-z0-9]$"
 """At least two characters, no underscore or capital, no dash at the end; double dashes are fine."""
 
+NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
+"""The whole text is a kernel name: `$` would allow a newline at the end."""
+
 
 class Backend(enum.StrEnum):
     """What a kernel can be built for."""
@@ -62,13 +65,6 @@ class Forks(enum.StrEnum):
     """They are not built, and the run says so: it is red."""
     DISPATCH = "dispatch"
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
-
-
-class Installer(enum.StrEnum):
-    """What installs the dependencies of kci's actions."""
-
-    PIP = "pip"
-    UV = "uv"
 
 
 class StaleVariants(enum.StrEnum):

@@ -15,9 +15,47 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
 from kci.matrix.catalog.runners import Runners, default_prices, quotas
 from kci.matrix.variants import Kind
-from kci.plan.plan import Estimate, Leg, Part, Plan, Role
+from kci.plan.plan import Leg, Plan, Role
 from kci.plan.runner_pools import OWN_MINUTES
 from kci.utils.suggest import count
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The share that one kernel's variants of one backend and system have in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    costs: dict[str, float]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a plan is expected to take."""
+
+    legs: int
+    minutes: int
+    """Of all machines together."""
+    at_least: int
+    at_most: int
+    """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
+    costs: dict[str, float]
+    """By currency, of the legs that have a price."""
+    costs_at_most: dict[str, float]
+    """The same for `at_most`; this is what `--max-cost` bounds."""
+    prices_as_of: str
+    unpriced: int
+    """Legs on runners without a known price."""
+    waves: int
+    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    wall_minutes: int
+    """From the first leg's start to the last one's end, if every pool is free."""
+    wall_at_least: int
+    wall_at_most: int
+    """The same for `at_least` and `at_most`."""
+    parts: tuple[Part, ...]
+    """The largest first."""
 
 
 def estimate(legs: Sequence[Leg]) -> Estimate:

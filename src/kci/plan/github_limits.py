@@ -26,7 +26,6 @@ from kci.plan.plan import (
     TestLeg,
     Unplanned,
     allowances,
-    promised,
     shard_of,
 )
 from kci.utils.file_names import duplicate_names
@@ -248,8 +247,8 @@ def _work(
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
-    promise = promised(plan)
-    parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
+    promise = plan.promised()
+    own = {name: tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged) for name in names}
     found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
         whole, parts_parallel = most[index[name]]
@@ -260,7 +259,7 @@ def _work(
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
             "parallel": whole or MAX_MATRIX,
             "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
-            "plan": promise | {"kernels": []} if unmerged else parts[name],
+            "plan": msgspec.structs.replace(promise, kernels=own[name]),
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",
         }

@@ -16,7 +16,18 @@ from kci.matrix.catalog.runners import Runners, default_runners
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
 from kci.plan.estimates import Minutes, Size, estimated, estimates
 from kci.plan.hardware_tests import CarriedTree, plan_tests
-from kci.plan.plan import KeptObjects, KernelPlan, Leg, Plan, RunnerGroup, Skipped, Unplanned, assign, shards
+from kci.plan.plan import (
+    CatalogName,
+    KeptObjects,
+    KernelPlan,
+    Leg,
+    Plan,
+    RunnerGroup,
+    Skipped,
+    Unplanned,
+    assign,
+    shards,
+)
 from kci.plan.runner_pools import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 
 
@@ -217,9 +228,9 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, options: PlanOptio
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     legs, count = assign(legs)
     return Plan(
+        schema=1,
         tier=matrix.tier,
-        catalog_name=matrix.catalog_name,
-        catalog_as_of=matrix.catalog_as_of,
+        catalog=CatalogName(matrix.catalog_name, matrix.catalog_as_of),
         kernels=tuple(kernels),
         legs=tuple(legs),
         left_out=tuple(left_out),

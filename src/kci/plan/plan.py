@@ -1,4 +1,4 @@
-"""What a plan is made of, the documents that it becomes, and its matrices."""
+"""The plan, what it is made of, how it is written and read, and its matrices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import enum
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
-from kci.config.values import StaleVariants
-from kci.matrix.variants import Kind
+from kci.config.values import NAME_PATTERN, StaleVariants
+from kci.errors import rule_error
+from kci.matrix.variants import Kind, parse_variant_name
 from kci.plan.runner_pools import Pool
+from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.file_names import duplicate_names
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):
@@ -191,13 +196,13 @@ class Skipped(msgspec.Struct, frozen=True):
 class KernelPlan(msgspec.Struct, frozen=True):
     """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
 
-    name: str
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     path: str
-    version: int
+    version: Annotated[int, Meta(ge=0)]
     planned: tuple[str, ...]
-    fingerprints: dict[str, str] | None = None
+    fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
     """What each planned variant is made from; None if the plan was made without."""
-    tree: str = ""
+    tree: Annotated[str, Meta(max_length=4096)] = ""
     """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
     elsewhere: tuple[str, ...] = ()
     """Variants that nothing builds here; merging takes them from whoever uploads them."""
@@ -214,17 +219,25 @@ class Shard(msgspec.Struct, frozen=True):
     """The same for its part legs, and for the link legs that wait for them."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The legs of a run, the longest first."""
+class CatalogName(msgspec.Struct, frozen=True):
+    """The edition of the catalog that the matrix was computed from."""
 
+    name: str
+    as_of: str
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The legs of a run, the longest first; what merging and the gate hold the run against. More keys may be added."""
+
+    schema: int
+    """1; another number means another shape."""
     tier: str
-    catalog_name: str
-    catalog_as_of: str
     kernels: tuple[KernelPlan, ...]
-    legs: tuple[Leg, ...]
-    left_out: tuple[Unplanned, ...]
+    legs: tuple[Leg, ...] = ()
+    left_out: tuple[Unplanned, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
+    catalog: CatalogName = CatalogName("", "")
     commit: str | None = None
     """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
     suppressions: tuple[Ignore, ...] = ()
@@ -235,109 +248,58 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: StaleVariants | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
+    attempt: Annotated[int, Meta(ge=1)] = 1
+    """The attempt of the CI run that made it."""
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, 1)
+
+    def kernel(self, name: str) -> KernelPlan | None:
+        return next((kernel for kernel in self.kernels if kernel.name == name), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented JSON form (schema 1), for `msgspec.json.encode`: with every key, and whether there is work."""
+        return msgspec.structs.asdict(self) | {"has_work": bool(self.legs)}
+
+    def promised(self) -> Plan:
+        """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
+
+        What is published already is still planned: merging carries it over. The fingerprints let merging record what
+        each variant was made from, for the next run to compare with.
+        """
+        there = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
+        there |= {(item.kernel, item.variant) for item in self.skipped}
+        kernels = []
+        for kernel in self.kernels:
+            planned = tuple(name for name in kernel.planned if (kernel.name, name) in there)
+            prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
+            if planned:
+                kernels.append(msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None))
+        return Plan(1, self.tier, tuple(kernels), commit=self.commit, suppressions=self.suppressions)
 
 
-class Part(msgspec.Struct, frozen=True):
-    """The share that one kernel's variants of one backend and system have in an estimate."""
-
-    kernel: str
-    backend: str
-    system: str
-    legs: int
-    minutes: int
-    costs: dict[str, float]
+_MAX_BYTES = 64 * 1024 * 1024
 
 
-class Estimate(msgspec.Struct, frozen=True):
-    """What a plan is expected to take."""
+def read_plan(path: Path) -> Plan:
+    """Read a plan's JSON; unrelated keys are ignored.
 
-    legs: int
-    minutes: int
-    """Of all machines together."""
-    at_least: int
-    at_most: int
-    """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
-    costs: dict[str, float]
-    """By currency, of the legs that have a price."""
-    costs_at_most: dict[str, float]
-    """The same for `at_most`; this is what `--max-cost` bounds."""
-    prices_as_of: str
-    unpriced: int
-    """Legs on runners without a known price."""
-    waves: int
-    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
-    wall_minutes: int
-    """From the first leg's start to the last one's end, if every pool is free."""
-    wall_at_least: int
-    wall_at_most: int
-    """The same for `at_least` and `at_most`."""
-    parts: tuple[Part, ...]
-    """The largest first."""
-
-
-class CatalogName(msgspec.Struct, frozen=True):
-    """The edition of the catalog that the matrix was computed from."""
-
-    name: str
-    as_of: str
-
-
-class PlanDocument(msgspec.Struct, frozen=True):
-    """What `kci plan --format json` prints, and `kci merge --plan` reads. More keys may be added."""
-
-    schema: int
-    """1; another number means another shape."""
-    tier: str
-    catalog: CatalogName
-    commit: str | None
-    has_work: bool
-    """True if there is a leg: an empty matrix fails a run."""
-    kernels: tuple[KernelPlan, ...]
-    legs: tuple[Leg, ...]
-    left_out: tuple[Unplanned, ...]
-    skipped: tuple[Skipped, ...]
-    shards: tuple[Shard, ...]
-    suppressions: tuple[Ignore, ...] = ()
-    """What kci.toml suppresses of the findings about trees; a `path` is a pattern, relative to kci.toml."""
-    faulty: tuple[FaultyKernel, ...] = ()
-    """Kernels that are not planned, because `kci check` finds an error in them."""
-    tests: tuple[TestLeg, ...] = ()
-    """The jobs that test what was merged."""
-    leave_out: StaleVariants | None = None
-    """What a release does about variants that it leaves out and that are published; null where none is published."""
-    estimate: Estimate | None = None
-
-
-def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
-    """The documented JSON form (schema 1), for `msgspec.json.encode`."""
-    same = {name: getattr(plan, name) for name in Plan.__struct_fields__ if name in PlanDocument.__struct_fields__}
-    catalog = CatalogName(plan.catalog_name, plan.catalog_as_of)
-    document = PlanDocument(schema=1, catalog=catalog, has_work=bool(plan.legs), estimate=estimate, **same)
-    return msgspec.structs.asdict(document)
-
-
-def promised(plan: Plan | PlanDocument) -> dict[str, Any]:
-    """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
-
-    What is published already is still planned: merging carries it over. The fingerprints let merging record what each
-    variant was made from, for the next run to compare with.
+    Raises FindingsError: it cannot be read, or this kci does not know its format.
     """
-    built = {(leg.kernel, name) for leg in plan.legs for name in leg.variants}
-    there = {(item.kernel, item.variant) for item in plan.skipped}
-    kernels = []
-    for kernel in plan.kernels:
-        planned = [name for name in kernel.planned if (kernel.name, name) in built | there]
-        if not planned:
-            continue
-        entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
-        entry |= {"tree": kernel.tree} if kernel.tree else {}
-        entry |= {"elsewhere": kernel.elsewhere} if kernel.elsewhere else {}
-        prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
-        kernels.append(entry | {"planned": planned} | ({"fingerprints": prints} if prints else {}))
-    compact: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": kernels}
-    if plan.suppressions:
-        compact["suppressions"] = msgspec.to_builtins(plan.suppressions)
-    return compact | ({"commit": plan.commit} if plan.commit else {})
+    try:
+        plan = read_json(path, Plan, _MAX_BYTES)
+        if repeated := duplicate_names(kernel.name for kernel in plan.kernels):
+            raise ValueError(f"it names the kernel {repeated[0]} twice")
+        for kernel in plan.kernels:
+            for variant in (*kernel.planned, *kernel.elsewhere):
+                parse_variant_name(variant)
+    except OSError as error:
+        message = f"cannot read the plan {path}: {error.strerror}"
+    except ValueError as error:
+        message = f"{path} is not a plan: {error}"
+    else:
+        return plan
+    raise rule_error("KCI611", message, hint="kci plan --format json makes one", path=str(path))
 
 
 MAX_MATRIX = 256

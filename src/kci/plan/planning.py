@@ -14,7 +14,7 @@ from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, only_affected
-from kci.plan.budget import Alternative, check_budget, check_time, estimate
+from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
 from kci.plan.estimates import sizes
@@ -23,7 +23,7 @@ from kci.plan.github_limits import check_callers, check_limits, github_matrix, r
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Estimate, KeptObjects, Plan, as_json
+from kci.plan.plan import KeptObjects, Plan
 from kci.plan.workspace import Choice, Workspace
 
 
@@ -79,7 +79,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """The documented JSON form (schema 1), for `msgspec.json.encode`."""
-        answer = as_json(self.plan, self.estimate)
+        answer = self.plan.as_json() | {"estimate": self.estimate}
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
     def github_matrix(self) -> str:

@@ -151,21 +151,17 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("lint", "ignore", index, "reason"), ignored.reason, str.strip, "why the rule does not hold there"
     schedule, publish = settings.schedule, settings.publish
     yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
-    yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
     for index, system in enumerate(settings.nix.systems):
         runs = "a system on which Nix runs, which is none of Windows"
         yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
     actions = settings.actions
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
-    yield ("actions", "version"), actions.version, _VERSION.fullmatch, "a version such as `v4.2.1`"
     for action, pin in actions.pins.items():
         place = ("actions", "pins", action)
         yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
         yield (*place, "sha"), pin.sha, _SHA.fullmatch, "a full commit id of 40 hex digits"
         yield (*place, "version"), pin.version or None, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    for name, address in settings.mirrors.addresses().items():
-        yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
     yield ("publish", "branch"), publish.branch, is_branch, branch
@@ -189,8 +185,6 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_MIRROR = re.compile(r"(?:(?:file|git|http|https|ssh)://|(?!\w[\w+.-]*:(?://|:)))[^\x00-\x1f]+", re.ASCII)
-"""What git takes over the protocols that builds allow it; a path, and `user@host:path`, have none."""
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(60), []),
@@ -226,15 +220,6 @@ def _is_cron_part(part: str, allowed: range, names: list[str]) -> bool:
         else:
             return False
     return len(ends) <= 2 and ends == sorted(ends)
-
-
-def _is_zone(name: str) -> bool:
-    if name == "UTC":
-        return True
-    from zoneinfo import available_timezones
-
-    known = available_timezones()
-    return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -34,12 +34,12 @@ from kci.matrix.variants import Kind, Variant, this_system
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_tree import SourceTrees
+from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.tree.artifacts import CiRun
 from kci.tree.leg_record import read_sealed
-from kci.tree.manifest import Manifest, Planned, PlannedKernel
+from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
 from kci.utils.atomic import writing
@@ -65,7 +65,7 @@ class KeptBuilds:
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
-        self._options = options.under(self._settings)
+        self._options = options
         self._sources = SourceTrees()
         self._prints: dict[str, Fingerprints] = {}
         self._guard = Lock()
@@ -258,9 +258,9 @@ def run_here(
         if built:
             kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
             place = tree_place(workspace.settings, kernel.directory)
-            part = PlannedKernel(name, names, kernel.build.general.version, tree=place)
-            planned = Planned({name: part}, suppressions=suppressed_in_trees(workspace.settings))
-            merged[name] = merged_tree(name, built, trees[name], planned, log)
+            part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
+            planned = Plan(1, "", (part,), suppressions=suppressed_in_trees(workspace.settings))
+            merged[name] = merged_tree(built, trees[name], planned, log)
 
     def hear(news: _News) -> None:
         outcome, changes = news
@@ -332,9 +332,7 @@ def run_in_parallel(works: Sequence[Work[_Told]], width: int, hear: Callable[[_T
             raise
 
 
-def merged_tree(
-    kernel: str, sources: Sequence[Path], tree: Path, planned: Planned, log: Log, run: CiRun | None = None
-) -> TreeResult:
+def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) -> TreeResult:
     """Merge what was built of a kernel into its tree, and verify that; what is missing in it is no finding.
 
     What kci.toml suppresses in the tree in the kernel's directory holds for this one, wherever it is made. `log` is
@@ -342,13 +340,13 @@ def merged_tree(
     """
     said: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree: who waits for both says it once
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, run=run, log=log, report=said.append)
+    (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=said.append)
     with locked(Path(os.path.realpath(tree)), log):  # another run may be about to replace it
         verified = verify_with_suppressions(tree)
-    suppressed, place = list(verified.suppressed), planned.kernels[kernel].tree
-    found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), place, suppressed.append)
+    suppressed, (kernel,) = list(verified.suppressed), planned.kernels
+    found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append)
     findings = (item for item in found if item.rule != "KCI721")
-    return TreeResult(kernel, tree, manifest, (*said, *findings), tuple(suppressed))
+    return TreeResult(kernel.name, tree, manifest, (*said, *findings), tuple(suppressed))
 
 
 def _build(

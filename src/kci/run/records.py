@@ -15,17 +15,15 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.discovery import FaultyKernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree
-from kci.config.values import StaleVariants
+from kci.config.values import NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
-from kci.plan.plan import KernelPlan, Leg, Skipped, TestLeg, Unplanned
+from kci.plan.plan import Plan
 from kci.run.kernel_tests import TestState
 from kci.tree.artifacts import CiRun, find_sources
-from kci.tree.manifest import Manifest, Planned
-from kci.tree.metadata import NAME_PATTERN
+from kci.tree.manifest import Manifest
 from kci.tree.verify import verify
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_record, require_schema
@@ -144,24 +142,6 @@ class TestRecord(_Record, frozen=True):
     variants: tuple[TestedVariant, ...] = ()
 
 
-class RunPlan(msgspec.Struct, frozen=True):
-    """What the gate needs to know of the plan's JSON (`kci plan --format json`), and the attempt that made it."""
-
-    schema: int
-    tier: str
-    kernels: tuple[KernelPlan, ...]
-    legs: tuple[Leg, ...]
-    left_out: tuple[Unplanned, ...]
-    faulty: tuple[FaultyKernel, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    tests: tuple[TestLeg, ...] = ()
-    leave_out: StaleVariants | None = None
-    attempt: Attempt = 1
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
-
-
 def ci_run() -> CiRun:
     """The CI run that this process is part of, as far as its environment says: of GitLab, or of GitHub."""
     run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
@@ -221,7 +201,7 @@ def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> 
 def verify_merged(
     into: Path,
     trees: Mapping[Path, Manifest],
-    planned: Planned | None,
+    planned: Plan | None,
     suppressed: Callable[[SuppressedFinding], None],
 ) -> list[Diagnostic]:
     """Verify what was merged. No kci.toml is there: the plan has what it suppresses in trees.
@@ -234,7 +214,7 @@ def verify_merged(
     """
     found = verify(into)
     for place, manifest in trees.items():
-        kernel = planned.kernels.get(manifest.kernel) if planned is not None else None
+        kernel = planned.kernel(manifest.kernel) if planned is not None else None
         if planned is not None and kernel is not None and kernel.tree:
             found = apply_to_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
     return found

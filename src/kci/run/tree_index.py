@@ -15,9 +15,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.config.values import NAME_PATTERN
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.plan import KeptObjects
+from kci.plan.plan import KeptObjects, Plan
 from kci.run.records import (
     NO_RESULT_MESSAGE,
     PLAN_FILE,
@@ -25,14 +26,12 @@ from kci.run.records import (
     TEST_FILE,
     Attempt,
     KernelRecord,
-    RunPlan,
     TestRecord,
     Text,
     newest,
     read_uploaded,
 )
 from kci.tree.manifest import Manifest
-from kci.tree.metadata import NAME_PATTERN
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import read_record, require_schema
 
@@ -119,14 +118,14 @@ def today() -> int:
     return datetime.datetime.now(datetime.UTC).date().toordinal() - datetime.date(1970, 1, 1).toordinal()
 
 
-NO_PLAN = RunPlan(1, "", (), (), ())
+NO_PLAN = Plan(1, "", ())
 """Where no plan was uploaded."""
 
 
 class RunUploads(msgspec.Struct, frozen=True):
     """What the jobs of a run have uploaded."""
 
-    plan: RunPlan = NO_PLAN
+    plan: Plan = NO_PLAN
     records: dict[str, KernelRecord] = {}
     """What became of each kernel, by name."""
     tests: dict[tuple[str, str], TestRecord] = {}
@@ -161,7 +160,7 @@ class RunUploads(msgspec.Struct, frozen=True):
 
 def read_uploads(folder: Path) -> RunUploads:
     """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
-    plans = read_uploaded(folder, PLAN_FILE, RunPlan)
+    plans = read_uploaded(folder, PLAN_FILE, Plan)
     indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
     return RunUploads(
         max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
@@ -211,12 +210,12 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     return TreeIndex(trees, day, objects=objects).still(day)
 
 
-def _only_carried(plan: RunPlan, kernel: str) -> bool:
+def _only_carried(plan: Plan, kernel: str) -> bool:
     """True if a run had nothing to build of a kernel, because an earlier run's tree has it all."""
     return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
 
 
-def _lost(plan: RunPlan, record: KernelRecord) -> bool:
+def _lost(plan: Plan, record: KernelRecord) -> bool:
     """True if a merge failed although its legs did not: the tree that it builds upon is gone, or another one."""
     built = {name for leg in plan.legs if leg.kernel == record.kernel for name in leg.variants}
     carried = any(item.kernel == record.kernel for item in plan.skipped)

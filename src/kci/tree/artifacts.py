@@ -11,9 +11,10 @@ import msgspec
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
+from kci.plan.plan import Plan
 from kci.tree import metadata
 from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.manifest import Planned, Replaced
+from kci.tree.manifest import Replaced
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
 
@@ -113,7 +114,7 @@ class CiRun(msgspec.Struct, frozen=True):
     """Attempt of the run; a leg of a later attempt is refused."""
 
 
-def require_same_commit(sources: Sequence[Source], planned: Planned | None, run: CiRun) -> list[Diagnostic]:
+def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: CiRun) -> list[Diagnostic]:
     """Check the sources against their file names, the plan and the run, and return warnings.
 
     Raises FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
@@ -131,7 +132,7 @@ def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
 
-def _bound_problems(source: Source, planned: Planned | None, run: CiRun) -> Iterator[Diagnostic]:
+def _bound_problems(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
     leg, path = source.leg, str(source.path)
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
@@ -146,7 +147,7 @@ def _bound_problems(source: Source, planned: Planned | None, run: CiRun) -> Iter
         yield finding("KCI612", message, hint="find out where the artifact comes from", path=path)
     if planned is None:
         return
-    part = planned.kernels.get(leg.kernel)
+    part = planned.kernel(leg.kernel)
     if part is None or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path=path)

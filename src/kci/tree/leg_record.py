@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from kci.build.toolchains.compilers import ObjectUse
-from kci.config.values import SYSTEMS
+from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.errors import rule_error
 from kci.matrix.variants import parse_variant_name
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.kernel_id import GitState
-from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
+from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json, require_schema
 from kci.version import __version__
 

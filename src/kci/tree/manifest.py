@@ -8,20 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from kci.build.toolchains.compilers import ObjectUse
-from kci.config.settings import Ignore
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, KciError, rule_error
-from kci.matrix.variants import parse_variant_name
+from kci.errors import KciError, rule_error
 from kci.plan.fingerprint import Key
 from kci.tree.leg_record import read_sealed
-from kci.tree.metadata import NAME_PATTERN
-from kci.utils.bounded_json import decode_json, read_bounded, read_json, require_schema
+from kci.utils.bounded_json import read_json, require_schema
 from kci.version import __version__
 
 FILE_NAME = "kci-manifest.json"
@@ -167,76 +162,3 @@ def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:
     if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
         return f"is {metadata.name} version {metadata.version}, not {manifest.kernel} version {manifest.version}"
     return "" if sealed.digest == entry.digest else "was changed since it was merged"
-
-
-PLANNED_SCHEMA = 1
-_MAX_BYTES = 64 * 1024 * 1024
-
-
-class PlannedKernel(msgspec.Struct, frozen=True):
-    """The planned variants of a kernel. `version` is null if the plan has none."""
-
-    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
-    planned: tuple[str, ...]
-    version: Annotated[int, Meta(ge=0)] | None = None
-    fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
-    """Fingerprint by planned variant, if the plan has them."""
-    tree: Annotated[str, Meta(max_length=4096)] = ""
-    """The tree's place in the repository, relative to kci.toml, as in `Planned.suppressions`."""
-
-    elsewhere: tuple[str, ...] = ()
-    """Optional variants that are built elsewhere and uploaded."""
-
-    def __post_init__(self) -> None:
-        for variant in (*self.planned, *self.elsewhere):
-            parse_variant_name(variant)
-
-
-class Planned(msgspec.Struct, frozen=True):
-    """A plan's kernels by name; a run without legs has none."""
-
-    kernels: dict[str, PlannedKernel]
-    commit: str | None = None
-    """The planned commit; fingerprints hold for builds from it."""
-    suppressions: tuple[Ignore, ...] = ()
-    """Suppressed findings about trees, from kci.toml."""
-
-
-class _Plan(msgspec.Struct):
-    schema: int
-    kernels: tuple[PlannedKernel, ...]
-    commit: str | None = None
-    suppressions: tuple[Ignore, ...] = ()
-
-
-def read_plan(path: Path) -> Planned:
-    """Read a plan file. Raises FindingsError: it cannot be read, or this kci does not know its format."""
-    try:
-        return parse_plan(read_bounded(path, _MAX_BYTES), str(path))
-    except OSError as error:
-        raise _error(f"cannot read the plan {path}: {error.strerror}", str(path)) from error
-    except ValueError as error:
-        raise _error(f"{path} is not a plan: {error}", str(path)) from error
-
-
-def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
-    """Read a plan's JSON, called `where` in errors; unrelated keys are ignored."""
-    try:
-        schema = decode_json(text, dict[str, msgspec.Raw]).get("schema")
-        if schema != msgspec.Raw(str(PLANNED_SCHEMA).encode()):
-            raise ValueError(
-                f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {PLANNED_SCHEMA}"
-            )
-        plan = decode_json(text, _Plan)
-    except ValueError as error:
-        raise _error(f"{where} is not a plan: {error}", where) from error
-    kernels: dict[str, PlannedKernel] = {}
-    for kernel in plan.kernels:
-        if kernel.name in kernels:
-            raise _error(f"{where} names the kernel {kernel.name} twice", where)
-        kernels[kernel.name] = kernel
-    return Planned(kernels, plan.commit, plan.suppressions)
-
-
-def _error(message: str, where: str) -> FindingsError:
-    return rule_error("KCI611", message, hint="kci plan --format json makes one", path=where)

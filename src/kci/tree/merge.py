@@ -17,6 +17,7 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
@@ -30,7 +31,7 @@ from kci.tree.artifacts import (
     require_same_commit,
 )
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
-from kci.tree.manifest import Manifest, Origin, Planned, PlannedKernel, Present, Replaced, missing_of, read_manifest
+from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import packable, unpack
 from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
@@ -97,9 +98,8 @@ class _Made(NamedTuple):
 
 class _Job(msgspec.Struct, frozen=True):
     kernel: str
-    version: int | None
-    """None if neither plan nor artifacts have one."""
-    planned: PlannedKernel | None
+    version: int
+    planned: KernelPlan | None
     sources: tuple[Source, ...]
     target: Path
     commit: str | None = None
@@ -122,7 +122,7 @@ class _Job(msgspec.Struct, frozen=True):
 def merge(
     artifacts: Sequence[Path],
     into: Path,
-    planned: Planned | None = None,
+    planned: Plan | None = None,
     *,
     allow_partial: bool = False,
     kernel: str | None = None,
@@ -158,7 +158,7 @@ def merge(
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
     # A plan that skips every variant has their fingerprints, and the tree may have them.
-    skipped = planned is not None and any(part.fingerprints for part in planned.kernels.values())
+    skipped = planned is not None and any(part.fingerprints for part in planned.kernels)
     if not sources and not (skipped or (planned is not None and allow_partial)):
         raise rule_error(
             "KCI606",
@@ -194,25 +194,25 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[list[Source], Planned | None]:
+def _only(kernel: str, sources: list[Source], planned: Plan | None) -> tuple[list[Source], Plan | None]:
     chosen = [source for source in sources if source.leg.kernel == kernel]
-    part = planned.kernels.get(kernel) if planned is not None else None
+    part = planned.kernel(kernel) if planned is not None else None
     if not chosen and part is None:
         raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
     if planned is None:
         return chosen, None
-    return chosen, Planned({kernel: part} if part is not None else {}, planned.commit)
+    return chosen, msgspec.structs.replace(planned, kernels=(part,) if part is not None else ())
 
 
-def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
+def _jobs(sources: list[Source], into: Path, planned: Plan | None) -> list[_Job]:
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
-    names = sorted(grouped if planned is None else planned.kernels)
+    names = sorted(grouped if planned is None else {part.name for part in planned.kernels})
 
     jobs = []
     for name in names:
-        part = planned.kernels[name] if planned is not None else None
+        part = planned.kernel(name) if planned is not None else None
         chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # One kernel of several whose trees are there already stays among them.
@@ -224,16 +224,16 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_J
     return jobs
 
 
-def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]) -> int | None:
+def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -> int:
     versions: dict[int, str] = {}
-    if planned is not None and planned.version is not None:
+    if planned is not None:
         versions[planned.version] = "the plan"
     for source in sources:
         versions.setdefault(source.leg.version, str(source.path))
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
         raise rule_error("KCI713", f"{name} has more than one version: {shown}", hint="merge one version at a time")
-    return next(iter(versions), None)
+    return next(iter(versions))
 
 
 def _build(job: _Job, tree: Path) -> _Made:
@@ -254,21 +254,19 @@ def _build(job: _Job, tree: Path) -> _Made:
             leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken
         )
         hashes[leg.variant] = placed.hashes
-    version = job.version
     for entry, carried in _carried(job, present):
         refuse_partial(job.target / entry.variant)
         data = carried.metadata
-        version = data.version if version is None else version
-        if (data.name, data.version) != (job.kernel, version):
+        if (data.name, data.version) != (job.kernel, job.version):
             where = job.target / entry.variant
             message = f"{where} is {data.name} version {data.version}; "
-            message += f"this merge is about {job.kernel} version {version}"
+            message += f"this merge is about {job.kernel} version {job.version}"
             raise rule_error("KCI713", message, hint="merge into an empty directory", path=str(where))
         link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
-    manifest = _manifest(job, version or 0, present)
+    manifest = _manifest(job, present)
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
@@ -278,13 +276,13 @@ def _build(job: _Job, tree: Path) -> _Made:
     return _Made(manifest, hashes)
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
+def _manifest(job: _Job, present: dict[str, Present]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_of(planned, entries)
     return Manifest(
         job.kernel,
-        version,
+        job.version,
         planned,
         entries,
         missing,

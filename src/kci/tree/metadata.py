@@ -15,7 +15,7 @@ from kci.config.minimum_versions import floors
 from kci.config.model import Build, KernelDependency
 from kci.config.python_depends import PythonPackage, depends_table
 from kci.config.urls import GitUrl, Upstream
-from kci.config.values import KERNEL_NAME_PATTERN, Backend
+from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
 from kci.tree.digest import SIGNATURE, Digest, digest_of, file_hashes
 from kci.tree.kernel_id import GitState, check_commit, kernel_id
@@ -78,9 +78,6 @@ def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -
 FILE_NAME = "metadata.json"
 MAX_BYTES = 16 * 1024 * 1024
 """A larger file is not a metadata file."""
-
-NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
-"""The whole text is a kernel name: `$` would allow a newline at the end."""
 
 _LARGEST = 2**64 - 1
 

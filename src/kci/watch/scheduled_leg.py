@@ -24,7 +24,6 @@ from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
-from kci.run.records import RunPlan
 from kci.tree.artifacts import find_sources, newest
 from kci.tree.pack import unpack
 from kci.tree.verify.load_rules import probe, why_incompatible
@@ -35,7 +34,7 @@ MOST = 200
 """So many jobs look again at most; what is left is a suspect until the next run."""
 
 
-def second_look(plan: RunPlan, suspects: Iterable[str]) -> Plan:
+def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
     """The jobs for some legs, by their keys in the history: those that built them, and those that tested them.
 
     There are at most `MOST` of each kind. What is compiled in parts is not among them: the next run is its second look.
@@ -50,7 +49,7 @@ def second_look(plan: RunPlan, suspects: Iterable[str]) -> Plan:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
             legs.append(replace(leg, variant=" ".join(again), variants=again, shard=0))
     tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
-    return Plan(plan.tier, "", "", plan.kernels, tuple(legs[:MOST]), (), tests=tuple(tests[:MOST]))
+    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MOST]), tests=tuple(tests[:MOST]))
 
 
 _KEPT = 16_000

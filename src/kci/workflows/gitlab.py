@@ -5,16 +5,13 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kci.errors import FindingsError
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
-from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg, promised
-from kci.utils.bounded_json import read_json, require_schema
+from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
 from kci.version import __version__
 from kci.workflows.render import PublishJobs, build_words, input_digest, refuse_unsafe
@@ -90,20 +87,8 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
     return {GITLAB_FILE: with_content(text)}
 
 
-def read_plan_document(path: Path) -> PlanDocument:
-    """A plan as `kci plan --format json` prints it; FindingsError if it cannot be read, or is not a plan."""
-    try:
-        plan = read_json(path, PlanDocument)
-        require_schema(plan.schema, 1)
-    except OSError as error:
-        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FindingsError(f"{path} is not a plan: {error}", hint="`kci plan --format json` makes one") from error
-    return plan
-
-
 def child_pipeline(
-    plan: PlanDocument, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
+    plan: Plan, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
 ) -> str:
     """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
 
@@ -127,12 +112,12 @@ def child_pipeline(
         "faulty": faulty,
         "purpose": purpose,
         "records": records,
-        "plan": _written(msgspec.structs.asdict(plan), "kci-records/kci-plan.json"),
+        "plan": _written(plan.as_json(), "kci-records/kci-plan.json"),
     }
     return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
 
 
-def _has_jobs(plan: PlanDocument, kernel: str, purpose: Purpose | None) -> bool:
+def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
     """True if there is anything to build, to test or to publish of a kernel."""
     if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
         return True
@@ -179,7 +164,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     }
 
 
-def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
+def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
     name, merge = kernel.name, f"{kernel.name}: merge"
     jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
     own = msgspec.structs.replace(
@@ -199,7 +184,7 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
         "merge": merge,
         # Beyond what GitLab takes, the stage before is waited for as a whole, and all of its artifacts are there.
         "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
-        "planned": _written(promised(own), "kci-planned.json"),
+        "planned": _written(own.promised(), "kci-planned.json"),
         "carries": bool(own.skipped),
         "keeps": purpose is Purpose.KEEP,
         "script": f'{shlex.join(command)} --run "$CI_PIPELINE_ID"',
@@ -207,9 +192,7 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan, purpose: Purpose | None) -> 
         "tests": tests,
         "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
-        "plan": _written(msgspec.structs.asdict(own), "kci-records/kci-plan.json")
-        if purpose is Purpose.PUBLISH
-        else "",
+        "plan": _written(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
         "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }

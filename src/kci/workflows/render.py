@@ -78,8 +78,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """A push to this branch builds a release."""
     pin: str = "tag"
     """How kci's own actions are named: `tag` or `sha`."""
-    installer: str = ""
-    """What installs the dependencies of kci's actions: `pip` or `uv`; empty for uv where it is there."""
     callers: int = 1
     """How many caller jobs share the kernels; each of them calls a workflow for every kernel of its own."""
     pr_tier: str = str(Tier.PR)
@@ -92,8 +90,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the scheduled run builds."""
     schedule: str = ""
     """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
-    timezone: str = "UTC"
-    """What the cron line is in."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
@@ -102,8 +98,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """True if a kernel is compiled, so that there are objects to keep from run to run."""
     nix: bool = False
     """True if the nix builder makes a variant."""
-    install_nix: bool = False
-    """True if jobs that need Nix install it."""
     part_jobs: int = 0
     """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
     publish: PublishJobs | None = None
@@ -157,7 +151,6 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
-        "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "limit_keys": LIMIT_KEYS,
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "caller_names": caller_names(inputs.callers),
@@ -175,7 +168,7 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
     }
 
 
-_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, install_nix=True, part_jobs=1)
+_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, part_jobs=1)
 
 
 def _beside(action: str) -> str:

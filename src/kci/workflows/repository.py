@@ -160,19 +160,16 @@ def render_workflows(
         lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
-        installer=chosen.actions.install or "",
         callers=caller_count(with_growth(len(workspace.kernels))),
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
         comment=chosen.pull_request.comment,
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
-        timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
-        install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values()),
         publish=publish_jobs(workspace.settings),
         short=short,
@@ -200,7 +197,6 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
     asked = {
         "pull-request.comment": chosen.pull_request.comment,
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
-        "actions.install": bool(chosen.actions.install),
     }
     hint = "remove the setting, or run `kci render --no-short`"
     message = "the short file has nothing for `{}` of " + KCI_TOML

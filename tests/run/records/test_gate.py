@@ -12,7 +12,7 @@ import pytest
 from kci.config.discovery import FaultyKernel
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
-from kci.plan.plan import Unplanned
+from kci.plan.plan import Plan, Unplanned
 from kci.run import gate
 from kci.run.gate import GateRow, JobEnding, judge_jobs, read_results
 from kci.run.records import (
@@ -20,7 +20,6 @@ from kci.run.records import (
     PLAN_FILE,
     RECORD_FILE,
     KernelRecord,
-    RunPlan,
     VariantFailure,
     read_failures,
     write_failure,
@@ -33,8 +32,8 @@ CPU, CUDA = "torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linu
 LEGS = (leg(CPU, "relu"), leg(CUDA, "relu"), leg(CPU, "rms-norm"))
 
 
-def planned(**keys: Any) -> RunPlan:
-    return RunPlan(**{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys)
+def planned(**keys: Any) -> Plan:
+    return Plan(**{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys)
 
 
 def record(kernel: str, *present: str, **keys: Any) -> KernelRecord:

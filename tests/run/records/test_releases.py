@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import KernelPlan, Skipped, TestLeg
+from kci.plan.plan import KernelPlan, Plan, Skipped, TestLeg
 from kci.run import gate
-from kci.run.records import KernelRecord, RunPlan, TestRecord
+from kci.run.records import KernelRecord, TestRecord
 from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
 from kci.tree.manifest import Manifest, Origin, Present
 from planning import leg
@@ -26,19 +26,19 @@ OTHER = {
 FAILED = {("a", TEST.name): TestRecord("a", TEST.name, 1, False, error="boom", replay="kci test dir/a")}
 
 
-def run_plan(**more: Any) -> RunPlan:
+def run_plan(**more: Any) -> Plan:
     usual: dict[str, Any] = {
         "schema": 1, "tier": "release", "kernels": (KernelPlan("a", "dir/a", 1, ("torch-cuda",)),),
         "legs": (leg("torch-cuda", "a"),), "left_out": (),
     }  # fmt: skip
-    return RunPlan(**(usual | more))
+    return Plan(**(usual | more))
 
 
 def judge(*uploaded: Any) -> list[gate.GateRow]:
     return gate.judge(RunUploads(*uploaded))
 
 
-def names(plan: RunPlan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
+def names(plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
     return [(item.kernel, item.run) for item in gate.releasable(uploads, "77")]
 

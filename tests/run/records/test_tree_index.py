@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
-from kci.plan.plan import Skipped, TestLeg
+from kci.plan.plan import Plan, Skipped, TestLeg
 from kci.run.records import (
     OBJECTS_FILE,
     PLAN_FILE,
@@ -19,7 +19,6 @@ from kci.run.records import (
     TEST_FILE,
     KernelRecord,
     LegObjects,
-    RunPlan,
     TestRecord,
     read_objects,
     write_record,
@@ -108,7 +107,7 @@ def left(
     """What a run leaves that has tests; one that merges the kernel if its tests are not of an earlier run's tree."""
     merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
     hand_over(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
-    plan = RunPlan(1, "release", (), (), (), tests=legs, attempt=attempt)
+    plan = Plan(1, "release", (), tests=legs, attempt=attempt)
     (folder / "run-plan.1" / PLAN_FILE).write_bytes(msgspec.json.encode(plan))
     for number, record in enumerate(tests):
         write_record(folder / f"run-test.{number}" / TEST_FILE, record)
@@ -243,14 +242,14 @@ def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: 
         read_objects([tmp_path], kernel)
 
 
-def after(plan: RunPlan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
+def after(plan: Plan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
     return places(index_after(RunUploads(plan, {record.kernel: record}, index=index), "42", 7))
 
 
 def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
     """Its legs did what they could, so only what was to be carried over can be at fault: the next run builds it all."""
     index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = RunPlan(1, "release", (), (leg(CUDA, "aa"),), (), skipped=(Skipped("aa", "torch-cpu", "the same"),))
+    plan = Plan(1, "release", (), (leg(CUDA, "aa"),), skipped=(Skipped("aa", "torch-cpu", "the same"),))
     failed = KernelRecord("aa", 1, complete=False)
     assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
     assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
@@ -263,7 +262,7 @@ def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
 
 def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
     index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = RunPlan(1, "release", (), (), (), skipped=(Skipped("aa", CUDA, "the same"),))
+    plan = Plan(1, "release", (), skipped=(Skipped("aa", CUDA, "the same"),))
     assert after(plan, good("aa"), index) == {"aa": ("41", 1)}
     assert after(msgspec.structs.replace(plan, skipped=()), good("aa"), index) == {"aa": ("42", 1)}
 

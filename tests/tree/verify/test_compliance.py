@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.tree.manifest import Planned, PlannedKernel
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree.merge import merge
 from kci.tree.verify import verify
 from kci.tree.verify.requirements import Compliance, compliance, shields
@@ -20,7 +20,7 @@ NAMES = ("torch-cpu", "torch-cuda", "torch-rocm")
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     files = [make_artifact(tmp_path / name, make_variant(tmp_path / "src" / name, name)) for name in NAMES[:2]]
-    planned = Planned({"gated-norm": PlannedKernel("gated-norm", NAMES, 1)})
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, NAMES),))
     merge(files, tmp_path / "build", planned, allow_partial=True)
     return tmp_path / "build"
 

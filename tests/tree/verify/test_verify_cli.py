@@ -33,7 +33,11 @@ def test_pack_then_merge_then_verify(tmp_path: Path, capsys: pytest.CaptureFixtu
     variant = make_variant(tmp_path, "torch-cpu")
     code, out, _ = kci(capsys, "pack", variant, "-o", tmp_path / "out", "--zstd", "--builder", "noarch")
     assert (code, out) == (0, f"{tmp_path}/out/kci-gated-norm-torch-cpu.tar.zst\n")
-    plan = {"schema": 1, "kernels": [{"name": "gated-norm", "version": 1, "planned": ["torch-cpu"]}]}
+    plan = {
+        "schema": 1,
+        "tier": "pr",
+        "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": ["torch-cpu"]}],
+    }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     code, out, _ = kci(
         capsys, "merge", tmp_path / "out", "--into", tmp_path / "build", "--plan", tmp_path / "plan.json", "--json"
@@ -74,7 +78,11 @@ def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     artifact = make_artifact(tmp_path, make_variant(tmp_path))
-    plan = {"schema": 1, "kernels": [{"name": "gated-norm", "version": 1, "planned": [CPU, "torch-cuda"]}]}
+    plan = {
+        "schema": 1,
+        "tier": "pr",
+        "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": [CPU, "torch-cuda"]}],
+    }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     common = ("merge", artifact, "--into", tmp_path / "build", "--plan", tmp_path / "plan.json")
     code, out, err = kci(capsys, *common)

@@ -13,8 +13,8 @@ import pytest
 
 from kci.diagnostics import Diagnostic
 from kci.errors import UnsafeError, UsageError
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree import pack as tree_pack
-from kci.tree.manifest import Planned, PlannedKernel
 from kci.tree.merge import merge
 from kci.tree.metadata import decode, seal
 from kci.tree.pack import packable
@@ -292,7 +292,7 @@ def test_an_unknown_dependency(tmp_path: Path) -> None:
 
 def merged(tmp_path: Path) -> Path:
     files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
-    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),))
     merge(files, tmp_path / "build", planned)
     return tmp_path / "build"
 
@@ -356,7 +356,7 @@ def test_a_manifest_that_contradicts_itself_or_the_tree(tmp_path: Path, lie: int
 @pytest.mark.rule("KCI721", triggers=True)
 def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
     one = make_artifact(tmp_path / "a", make_variant(tmp_path / "a", CPU))
-    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),))
     merge([one], tmp_path / "build", planned, allow_partial=True)
     assert ids(check(tmp_path / "build")) == ["KCI721"]
 
