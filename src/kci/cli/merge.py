@@ -17,7 +17,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import Plan, read_plan
 from kci.run.records import error_of, kernel_record, verify_merged, write_record
-from kci.tree.artifacts import CiRun
+from kci.tree.artifacts import CiRun, record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.signing import check_artifact
@@ -30,6 +30,7 @@ from kci.tree.signing import check_artifact
     "--plan", "plan_file", type=PATH, help="The plan, from `kci plan --format json`: its variants must be there."
 )
 @click.option("--allow-partial", is_flag=True, help="Accept that planned variants are missing.")
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record build times, for `kci plan --durations`.")
 @click.option("--kernel", help="Merge only this kernel.")
 @click.option(
     "--record",
@@ -59,6 +60,7 @@ def command(
     into: Path,
     plan_file: Path | None,
     allow_partial: bool,
+    durations: Path | None,
     kernel: str | None,
     record: Path | None,
     run_id: str,
@@ -101,6 +103,8 @@ def command(
             write_record(record, kernel_record(kernel, artifacts, into, None, error_of(error)))
         raise
     print_diagnostics(warnings)
+    if durations is not None:
+        record_durations(durations, artifacts)
     if as_json:
         print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:

@@ -33,6 +33,7 @@ from kci.utils.cache import default_cache
 @click.option(
     "--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, which `kci merge --plan` records."
 )
+@click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @answer_forms("table", "json", "github", "markdown")
@@ -71,7 +72,7 @@ def command(
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
-        **{name: said[name] for name in ("max_jobs", "max_cost", "allow_empty")},
+        **{name: said[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
     planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
     if output == "github":

@@ -40,6 +40,8 @@ class Estimate(msgspec.Struct, frozen=True):
     at_least: int
     at_most: int
     """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
+    measured: int
+    """Legs whose minutes come from earlier runs."""
     costs: dict[str, float]
     """By currency, of the legs that have a price."""
     costs_at_most: dict[str, float]
@@ -75,6 +77,7 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         minutes=sum(leg.minutes for leg in legs),
         at_least=sum(leg.ends[0] for leg in legs),
         at_most=sum(leg.ends[1] for leg in legs),
+        measured=sum(leg.measured for leg in legs),
         costs=_costs(legs),
         costs_at_most=_costs(legs, at_most=True),
         prices_as_of=str(default_prices().as_of),
@@ -190,12 +193,12 @@ def check_budget(
 def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
     """Kernels whose legs may take longer than their jobs, and the parts that would fit: KCI335.
 
-    An estimate can be wrong, so its middle has to fit into half of the job, unless kci.toml says how many parts there
-    are.
+    A record has to fit into the job. An estimate can be wrong, so its middle has to fit into half of it, unless
+    kci.toml says how many parts there are.
     """
     late: dict[str, list[Leg]] = {}
     for leg in legs:
-        chosen = runners.limit(leg.kernel, leg.backend).parts is not None
+        chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
         if leg.minutes > (leg.timeout if chosen else leg.timeout // 2):
             late.setdefault(leg.kernel, []).append(leg)
     return [_late(kernel, same) for kernel, same in sorted(late.items())]
@@ -204,7 +207,7 @@ def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
 def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     worst = max(legs, key=lambda leg: (leg.minutes - leg.timeout, leg.name))
     more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
-    took = f"is estimated to take {worst.takes_text}"
+    took = f"took {worst.minutes} minutes" if worst.measured else f"is estimated to take {worst.takes_text}"
     message = f"{kernel} {worst.name} {took} on {worst.runner_text}, and its job ends after {worst.timeout}{more}"
     ways = []
     if worst.kind is not Kind.NOARCH and len(worst.variants) < 2:
@@ -216,6 +219,7 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     ways += ["build for fewer architectures"] if BACKENDS[worst.backend].archs else []
     if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
         ways += ["raise `timeout-minutes` in [[limits]]"]
+    ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
     return finding("KCI335", message, hint="; ".join(ways))
 
 

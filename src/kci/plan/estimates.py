@@ -1,18 +1,71 @@
-"""How long a variant takes: a range by backend and number of objects."""
+"""How long a variant takes: recorded minutes, else a range by backend and number of objects."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from kci.config.model import Build
 from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS
+from kci.errors import rule_error
 from kci.matrix.catalog.runners import BuildDefaults, Runner
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import active
+from kci.utils.bounded_json import read_json, require_schema
 from kci.utils.shipped import Dated, shipped
+
+SCHEMA = 1
+Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
+"""No job runs longer than GitHub lets a self-hosted runner work."""
+
+
+class Duration(msgspec.Struct, frozen=True, order=True):
+    """What building one variant took."""
+
+    kernel: str
+    variant: str
+    seconds: Seconds
+
+
+class _File(msgspec.Struct, frozen=True):
+    schema: int
+    durations: tuple[Duration, ...]
+
+
+def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
+    """What each variant took, by kernel and name: the median in whole minutes, rounded up."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        found.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in found.items()}
+
+
+def read_durations(path: Path) -> tuple[Duration, ...]:
+    """Read a file of recorded durations; FindingsError (KCI611) if it cannot be read, or holds something else."""
+    try:
+        read = read_json(path, _File)
+        require_schema(read.schema, SCHEMA)
+        return read.durations
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+    except ValueError as error:
+        message = f"{path} is not a file of recorded durations: {error}"
+    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+
+
+def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
+    """The bytes of a file with the earlier durations and, in place of those of the same variant, the latest."""
+    entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
+    text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
+    return msgspec.json.format(text, indent=2) + b"\n"
+
 
 _CUTLASS = "cutlass"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kci.plan.affected import Touch, only_affected
 from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
-from kci.plan.estimates import sizes
+from kci.plan.estimates import Duration, read_durations, sizes
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
@@ -53,6 +53,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     digests: Path | None = None
     """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
+    durations: Path | None = None
+    """What variants took in earlier runs."""
     max_jobs: int | None = None
     max_cost: float | None = None
     allow_empty: bool = False
@@ -124,7 +126,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request, trees)
     trees.save()
-    plan = make_plan(matrix, workspace.runners, options)
+    took = read_durations(request.durations) if request.durations else ()
+    plan = make_plan(matrix, workspace.runners, options, durations=took)
     found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
         _with_suppressions(plan, workspace),
@@ -133,7 +136,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
     )
     made = estimate(plan.legs)
-    others = _other_plans(workspace, request, options) if touches is None else iter(())
+    others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += (
         check_limits(plan, request.part_jobs)
@@ -201,13 +204,15 @@ def _with_fingerprints(
     )
 
 
-def _other_plans(workspace: Workspace, request: PlanRequest, options: PlanOptions) -> Iterator[Alternative]:
+def _other_plans(
+    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Sequence[Duration]
+) -> Iterator[Alternative]:
     """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:
         smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
-        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options).legs)
+        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options, durations=took).legs)
     if options.grouping is Grouping.VARIANT:
         for grouping in (Grouping.IMAGE, Grouping.BACKEND):
             grouped = msgspec.structs.replace(options, grouping=grouping)
-            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped)
+            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
             yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)

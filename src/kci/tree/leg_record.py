@@ -12,6 +12,7 @@ from kci.build.toolchains.compilers import ObjectUse
 from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.errors import rule_error
 from kci.matrix.variants import parse_variant_name
+from kci.plan.estimates import Seconds
 from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.kernel_id import GitState
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
@@ -28,9 +29,6 @@ MAX_ATTEMPT = 1000
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 """Text for manifests and summaries, which must not drive a terminal or a page."""
-
-Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
-"""No job runs longer than GitHub lets a self-hosted runner work."""
 
 
 class LegRecord(msgspec.Struct, frozen=True):
