@@ -46,23 +46,6 @@ def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 
 
-def test_shards_are_printed_one_by_one() -> None:
-    whole = json.loads(kci("plan", RELU, "--format", "github", "--shards", "1").stdout)["include"]
-    parts = [
-        entry
-        for index in range(3)
-        for entry in json.loads(kci("plan", RELU, "--format", "github", "--shards", "3", "--shard", str(index)).stdout)[
-            "include"
-        ]
-    ]
-    assert sorted(entry["name"] for entry in parts) == sorted(entry["name"] for entry in whole)
-    refused = kci("plan", RELU, "--format", "github", "--shards", "3")
-    assert (refused.code, refused.stdout) == (1, "")
-    assert "--shard 0 to 2" in refused.stderr
-    assert kci("plan", RELU, "--format", "github", "--shard", "7").code == 2
-    assert kci("plan", RELU, "--shard", "0").code == 2
-
-
 @pytest.fixture
 def repository(tmp_path: Path, no_git_environment: None) -> Path:
     root = tmp_path / "r"
@@ -154,7 +137,7 @@ def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
 
 def test_the_answer_is_the_same_under_any_hash_seed(repository: Path) -> None:
     (repository / "norm/csrc/shared.h").write_text("// changed")
-    options = ["--affected", "HEAD", "--fingerprints", "--group", "image", "--shards", "2", "--format", "json"]
+    options = ["--affected", "HEAD", "--fingerprints", "--format", "json"]
     said = {
         kci_process("plan", *options, cwd=repository, PYTHONHASHSEED=seed, PYTHONPATH=str(ROOT / "src")).stdout
         for seed in ("0", "1", "2")

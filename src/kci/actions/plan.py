@@ -28,7 +28,6 @@ from kci.cli._output import one_per_cause, print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
-from kci.errors import rule_error
 from kci.plan.changes import merged_into
 from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
@@ -84,10 +83,6 @@ def main() -> None:
         found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
         print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
-    if not callers and len(planned.plan.shards) > 1:
-        legs = f"{len(planned.plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
-        hint = '`kci render` writes a workflow with a matrix for each kernel; or `group = "image"` under `[plan]` of '
-        raise rule_error("KCI305", legs, hint=f"{hint}kci.toml; or the input `kernel`, `backends` or `only`")
     if is_fork():
         dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
         whole, planned = planned, planned.of(only_hosted(planned.plan, dispatched=dispatched))

@@ -149,8 +149,6 @@ class PlanOptions(msgspec.Struct, frozen=True):
     container: bool = True
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
-    shards: int | None = None
-    """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     fingerprints: Mapping[tuple[str, str], str] | None = None
@@ -240,7 +238,7 @@ def make_plan(
         ]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs, options.shards)
+    legs, count = assign(legs)
     return Plan(
         schema=1,
         tier=matrix.tier,

@@ -31,7 +31,7 @@ from kci.plan.github_limits import check_callers, check_limits, github_matrix, r
 from kci.plan.hardware_tests import CarriedTree
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import KeptObjects, Plan, Role
+from kci.plan.plan import KeptObjects, Plan
 from kci.plan.workspace import Choice, Workspace
 
 
@@ -49,10 +49,6 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Say what each variant is made from."""
     sources: bool = False
     """Also check the kernels' sources. This parses every Python file, which takes seconds for fifty kernels."""
-    grouping: Grouping | None = None
-    """What one leg builds; None for what kci.toml says."""
-    shards: int | None = None
-    """The number of matrices that the workflow has; None for as many as are needed."""
     callers: int | None = None
     """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
     container: bool = True
@@ -96,9 +92,9 @@ class PlannedRun(msgspec.Struct, frozen=True):
         answer = self.plan.as_json() | {"estimate": self.estimate}
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
-    def github_matrix(self, shard: int | None = None, role: str = Role.WHOLE) -> str:
+    def github_matrix(self) -> str:
         """One line for `fromJSON`; see `kci.plan.github_limits.github_matrix`."""
-        return github_matrix(self.plan, shard, role)
+        return github_matrix(self.plan)
 
     def github_callers(self, count: int, trees: Mapping[str, str], part_jobs: int = 1) -> str:
         """One line for `fromJSON`; see `kci.plan.github_limits.work_of`."""
@@ -168,8 +164,7 @@ def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> 
 def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
     return PlanOptions(
         container=request.container,
-        grouping=request.grouping or workspace.settings.settings.plan.group,
-        shards=request.shards,
+        grouping=workspace.settings.settings.plan.group,
         split=request.split,
         objects=request.objects,
         sizes=sizes(workspace.kernels, matrix),
@@ -228,4 +223,4 @@ def _other_plans(
         for grouping in (Grouping.IMAGE, Grouping.BACKEND):
             grouped = msgspec.structs.replace(options, grouping=grouping)
             plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
-            yield Alternative(f"--group {grouping}", plan.legs)
+            yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)

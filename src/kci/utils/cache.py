@@ -21,7 +21,7 @@ from kci.errors import FindingsError, KciError
 from kci.utils.atomic import replacing, write_atomic
 from kci.utils.locks import in_use
 
-CACHE_OPTION = "--cache or KCI_CACHE"
+CACHE_VARIABLE = "KCI_CACHE"
 """What names another place, for hints."""
 
 
@@ -35,7 +35,7 @@ def default_cache() -> Path:
     # The XDG specification: ignore a relative path.
     root = base if Path(base).is_absolute() else "~/.cache"
     # A settings file has no shell that replaces a tilde; pathlib fails for a user who has no home.
-    return Path(os.path.expanduser(os.environ.get("KCI_CACHE") or f"{root}/kci")).absolute()  # noqa: PTH111
+    return Path(os.path.expanduser(os.environ.get(CACHE_VARIABLE) or f"{root}/kci")).absolute()  # noqa: PTH111
 
 
 def make_once(

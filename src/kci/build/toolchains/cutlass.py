@@ -16,7 +16,7 @@ from kci.build.toolchains.downloads import FetchedTool, pip_install, run_pip
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_program_hint
-from kci.utils.cache import CACHE_OPTION
+from kci.utils.cache import CACHE_VARIABLE
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
 """The reference's own variable: a checkout of CUTLASS to use as it is."""
@@ -83,7 +83,7 @@ class Headers(FetchedTool, frozen=True):
             wheel = self.source is HeaderSource.WHEEL
             done = run_pip(command, self.name, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
-                hint = full_disk_program_hint(done.output, place, CACHE_OPTION) or _hint(self.name)
+                hint = full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name)
                 raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
