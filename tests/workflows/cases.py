@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from kci.config.settings import Publish
 from kci.workflows.extensions import NO_PARTS, OwnParts
 from kci.workflows.pins import Pin, shipped_pins
-from kci.workflows.render import Inputs, PublishJobs, render, render_reusable
+from kci.workflows.render import Inputs, render, render_reusable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSION = "1.2.3"
@@ -113,7 +114,7 @@ CASES = [
             names=("relu", "rms-norm"),
             callers=1,
             tested=True,
-            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+            publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),
     ),
@@ -151,7 +152,7 @@ OTHERS = [
             compiled=True,
             part_jobs=1,
             installer="pip",
-            publish=PublishJobs("hub", ("v*",), attest=False, sign=False),
+            publish=Publish(attest=False),
         ),
         _pinned(),
     ),

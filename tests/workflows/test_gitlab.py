@@ -14,15 +14,15 @@ import pytest
 
 from cli.runner import kci
 from conftest import read_yaml
+from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, Skipped, TestLeg
 from kci.workflows.gitlab import GITLAB_FILE, GitlabInputs, Purpose, child_pipeline, gitlab_data, render_gitlab
-from kci.workflows.render import PublishJobs
 from outside_tools import schema_errors
 from planning import leg
 
-HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
+HUB = Publish()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+import msgspec
 
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
@@ -30,7 +31,7 @@ from kci.run.kernel_tests import (
     variants_of,
     why_not_testable,
 )
-from kci.run.records import TestedVariant, TestRecord, ci_run, write_record
+from kci.run.records import TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
@@ -203,9 +204,7 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, l
             passed=not error,
             tested=tested,
             error=error[:4000],
-            variants=tuple(
-                TestedVariant(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports
-            ),
+            variants=tuple(msgspec.structs.replace(item, output="") for item in reports),
             tree=tree,
         ),
     )

@@ -21,7 +21,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
 from kci.plan.plan import Plan
-from kci.run.kernel_tests import TestState
+from kci.run.kernel_tests import TestReport
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest
 from kci.tree.verify import verify
@@ -111,18 +111,6 @@ class KernelRecord(_Record, frozen=True):
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
-class TestedVariant(msgspec.Struct, frozen=True):
-    """What came of one variant on the machine of a record."""
-
-    __test__ = False  # pytest would take it for a test
-
-    variant: Text
-    state: TestState
-    passed: Annotated[int, Meta(ge=0)] = 0
-    failed: Annotated[int, Meta(ge=0)] = 0
-    skipped: Annotated[int, Meta(ge=0)] = 0
-
-
 class TestRecord(_Record, frozen=True):
     """What came of testing a kernel's tree on one kind of machine."""
 
@@ -139,7 +127,7 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    variants: tuple[TestedVariant, ...] = ()
+    variants: tuple[TestReport, ...] = ()
 
 
 def ci_run() -> CiRun:

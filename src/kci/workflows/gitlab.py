@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from kci.config.settings import Publish
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
 from kci.version import __version__
-from kci.workflows.render import PublishJobs, build_words, input_digest, refuse_unsafe
+from kci.workflows.render import build_words, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_content
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -66,7 +67,7 @@ class GitlabInputs(msgspec.Struct, frozen=True):
     schedule_tier: str = "compat"
     submodules: bool = False
     """True if jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
-    publish: PublishJobs | None = None
+    publish: Publish | None = None
 
 
 def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str, str]:
@@ -88,7 +89,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
 
 
 def child_pipeline(
-    plan: Plan, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
+    plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None, version: str = __version__
 ) -> str:
     """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
 
