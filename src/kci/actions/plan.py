@@ -39,6 +39,7 @@ from kci.plan.github_limits import (
     part_matrices,
     tests_matrix,
     untested,
+    work_of,
 )
 from kci.plan.plan import MAX_MATRIX, Role, Shard
 from kci.run.records import PLAN_FILE, ci_run, write_record
@@ -102,7 +103,7 @@ def main() -> None:
         "parts": "" if callers else matrix_of(planned, Role.PART),
         "more-parts": "" if callers or jobs < 2 else f"[{','.join(further_parts(planned, jobs))}]",
         "links": "" if callers else matrix_of(planned, Role.LINK),
-        "callers": planned.github_callers(callers, runs, jobs) if callers else "",
+        "callers": work_of(plan, callers, runs, jobs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),
         "tests": "" if callers else compact_json(tests_matrix(plan.tests)),
