@@ -26,7 +26,7 @@ from kci.plan.workspace import Workspace
 from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_own_parts
-from kci.workflows.gitlab import GitlabInputs, render_gitlab
+from kci.workflows.gitlab import render_gitlab
 from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
@@ -218,7 +218,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     chosen = workspace.settings.settings
     if chosen.pull_request.comment:
         told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
-    inputs = GitlabInputs(
+    inputs = Inputs(
+        names=(),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
