@@ -16,7 +16,7 @@ from kci.actions.common import (
     runner_temp,
     set_output,
 )
-from kci.cli._tables import left_out_table
+from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
 from kci.run.gate import PLAN_JOB, GateRow, done_sentence, judge, judge_jobs, read_results, releasable
 from kci.run.records import ci_run

@@ -24,8 +24,8 @@ from kci.actions.common import (
     warn,
     words_input,
 )
+from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
-from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.errors import rule_error

@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from kci.cli import PATH, Command, FileName
+from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, table
-from kci.cli._tables import left_out_sentence
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
 from kci.run.gate import GateRow, done_sentence, judge, releasable
