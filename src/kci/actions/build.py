@@ -33,8 +33,8 @@ from kci.build.native.objects import pack_name, read_head
 from kci.build.process.run import Log
 from kci.build.request import read_part
 from kci.build.toolchains.downloads import SeldomTransfers
+from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
 from kci.matrix.variants import artifact_name, upload_name

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.cli import Command, answer_forms
-from kci.cli._findings import FORMATS, show_findings
+from kci.cli._answers import FORMATS, show_findings
 from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes

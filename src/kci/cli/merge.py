@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, options
-from kci.cli._findings import print_suppressed, show_findings
+from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._tables import tree_title
 from kci.cli.sign import policy
 from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic

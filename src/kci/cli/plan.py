@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, answer_forms, options
+from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.plan.fingerprint import Key

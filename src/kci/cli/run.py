@@ -13,7 +13,7 @@ from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
 from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
-from kci.cli._findings import print_trees
+from kci.cli._answers import print_trees
 from kci.cli._output import Layout, middle, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, FileName, answer_forms, options
-from kci.cli._findings import FORMATS, show_findings
+from kci.cli._answers import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
 from kci.cli.sign import context_options, policy
 from kci.diagnostics import Diagnostic

@@ -143,30 +143,31 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     return f"{'-'.join(sorted(backends))}-{first.system}"
 
 
-class PlanOptions(msgspec.Struct, frozen=True):
-    """How to make a plan."""
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to make a plan of a matrix."""
 
     container: bool = True
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
+    """What one leg builds."""
+    split: bool = False
+    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    objects: Mapping[tuple[str, str], KeptObjects] = {}
+    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
+    trees: Mapping[str, CarriedTree] = {}
+    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
-    fingerprints: Mapping[tuple[str, str], str] | None = None
-    """What each variant (kernel and name) is made from."""
+    prints: Mapping[tuple[str, str], str] | None = None
+    """The fingerprint of each variant (kernel and name)."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
     tests: Mapping[str, str] = {}
     """What the tests of each kernel are made of."""
-    trees: Mapping[str, CarriedTree] = {}
-    """The trees of kernels that earlier runs have made."""
     whole: bool = False
-    """True if all is tested that such a tree has, and not only what is planned."""
+    """True if all is tested that an earlier tree has, and not only what is planned."""
     sizes: Mapping[tuple[str, str], Size] = {}
     """How much is compiled for each variant (kernel and name): what it takes where nothing was recorded."""
-    split: bool = False
-    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
-    objects: Mapping[tuple[str, str], KeptObjects] = {}
-    """The latest objects of each leg that makes variants, by kernel and name."""
 
 
 class NoRunner(msgspec.Struct, frozen=True):
@@ -222,9 +223,9 @@ def make_plan(
             else:
                 placed.append(found)
         whole = [item for item in placed if item.parts == 1 or not options.split]
-        legs += group(kernel, whole, options.grouping)
+        legs += group(kernel, whole, options.grouping or Grouping.VARIANT)
         legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
-        prints = options.fingerprints
+        prints = options.prints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
         kernels.append(plan)

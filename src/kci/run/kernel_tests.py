@@ -14,10 +14,11 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
+from msgspec import Meta
 
 from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
@@ -65,13 +66,13 @@ class TestReport(msgspec.Struct, frozen=True):
 
     __test__ = False  # pytest would take it for a test
 
-    kernel: str
-    variant: str
+    kernel: Annotated[str, Meta(max_length=4000)]
+    variant: Annotated[str, Meta(max_length=4000)]
     state: TestState
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    output: str = ""
+    passed: Annotated[int, Meta(ge=0)] = 0
+    failed: Annotated[int, Meta(ge=0)] = 0
+    skipped: Annotated[int, Meta(ge=0)] = 0
+    output: Annotated[str, Meta(max_length=4000)] = ""
     """The end of what was said, where something went wrong."""
 
 
