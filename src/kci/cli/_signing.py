@@ -20,12 +20,13 @@ def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--repository", default="", metavar="OWNER/NAME", help=f"The repository {of}")(command)
 
 
-def ci_context(repository: str, commit: str) -> SigningContext:
-    """What a signature names: the options, else the run on GitHub."""
+def ci_context() -> SigningContext:
+    """What a signature names: the run on GitHub, or on GitLab."""
+    known = os.environ.get
     return SigningContext(
-        repository or os.environ.get("GITHUB_REPOSITORY", ""),
-        commit or os.environ.get("GITHUB_SHA", ""),
-        os.environ.get("GITHUB_WORKFLOW_REF", ""),
+        known("GITHUB_REPOSITORY") or known("CI_PROJECT_PATH", ""),
+        known("GITHUB_SHA") or known("CI_COMMIT_SHA", ""),
+        known("GITHUB_WORKFLOW_REF", ""),
     )
 
 

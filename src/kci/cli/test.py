@@ -30,11 +30,11 @@ from kci.run.kernel_tests import (
     variants_of,
     why_not_testable,
 )
+from kci.run.loader_environment import probe
 from kci.run.records import TestedVariant, TestRecord, ci_run, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
-from kci.tree.verify.load_rules import probe
 from kci.utils.cache import default_cache
 
 

@@ -28,8 +28,8 @@ from kci.config.python_depends import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
+from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatible
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.tree.verify.load_rules import LoaderEnvironment, probe, why_incompatible
 from kci.utils.cache import make_once
 from kci.utils.suggest import containing, suggestion
 
