@@ -34,11 +34,7 @@ def main(directory: str, action: str = "") -> int:
     lock = LOCK.with_name(f"requirements-{action}.txt") if action else LOCK
     if not action:
         shutil.rmtree(place, ignore_errors=True)
-    wanted = os.environ.get("KCI_INSTALLER", "")
-    uv = None if wanted == "pip" else shutil.which("uv")
-    if wanted not in ("", "pip", "uv") or (wanted == "uv" and uv is None):
-        print(f"::error::KCI_INSTALLER is {wanted[:40]!r}: it can be pip, or uv on a runner that has uv", flush=True)
-        return 3
+    uv = shutil.which("uv")
     bare = uv is None and importlib.util.find_spec("pip") is None
     try:
         # Beside uv or a pip that is there already no other pip is needed, and installing one takes seconds.

@@ -106,8 +106,8 @@ def fresh_cache(place: Path, name: str) -> Path:
 
 def build(kernel: Path, cache: Path, *more: str) -> str:
     """Build a variant, and return what was said."""
-    arguments = ["build", str(kernel), "--variant", VARIANT, "--tier", "all", *CATALOG, "--cache", str(cache), *more]
-    variables = {**os.environ, "KCI_COMPILER_CACHE": "off"}
+    arguments = ["build", str(kernel), "--variant", VARIANT, "--tier", "all", *CATALOG, *more]
+    variables = {**os.environ, "KCI_COMPILER_CACHE": "off", "KCI_CACHE": str(cache)}
     done = subprocess.run([*KCI, *arguments], capture_output=True, text=True, check=False, env=variables)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
@@ -131,13 +131,13 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     lines = build(kernel, cache, "--dry-run").splitlines()
     bare = [line for line in lines if not line.startswith("#")]
     (place / "bare.sh").write_text("set -e\n" + "\n".join(line for line in bare if not line.startswith("ln ")))
-    command = [*KCI, "build", str(kernel), "--variant", VARIANT, "--tier", "all", *CATALOG, "--cache"]
+    command = [*KCI, "build", str(kernel), "--variant", VARIANT, "--tier", "all", *CATALOG]
     off = {**os.environ, "KCI_COMPILER_CACHE": "off"}
     shown, with_kci = [], []
     for turn in range(rounds):
         # two compilers at once share caches, and cost more
         anew = str(fresh_cache(place, f"cache-{turn}"))
-        with_kci.append(used([*command, anew, "--jobs", "1"], env=off)[0])
+        with_kci.append(used([*command, "--jobs", "1"], env={**off, "KCI_CACHE": anew})[0])
         shown.append(used(["sh", str(place / "bare.sh")], env=off)[0])
     cpu = min(with_kci) / min(shown)
     if cpu < 0.5:
@@ -146,7 +146,7 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     build(kernel, cache)  # the bare commands have left other times than ninja's
     # CPU and not the clock: other work on the machine would be most of either.
     empty = min(used([sys.executable, "-c", "pass"])[0] for _ in range(rounds * 5))
-    nothing = min(used([*command, str(cache)], env=off)[0] for _ in range(rounds * 2))
+    nothing = min(used(command, env={**off, "KCI_CACHE": str(cache)})[0] for _ in range(rounds * 2))
     no_op = nothing / empty
     print(f"nothing to do over `python -c pass`       {no_op:6.1f}   ({nothing * 1000:.0f} and {empty * 1000:.0f} ms)")
     return {"cpu": cpu, "no-op": no_op}
@@ -161,10 +161,10 @@ def three_at_once(place: Path) -> float:
     off = {**os.environ, "KCI_COMPILER_CACHE": "off"}
     singly = 0.0
     for kernel in kernels:
-        into = ["--cache", str(alone), "--into", str(place / "tree" / kernel.name)]
-        singly += used([*run, *into, str(kernel)], env=off)[1]
-    into = ["--cache", str(shared), "--into", str(place / "trees")]
-    together = used([*run, *into, *map(str, kernels)], env=off)[1]
+        into = ["--into", str(place / "tree" / kernel.name)]
+        singly += used([*run, *into, str(kernel)], env={**off, "KCI_CACHE": str(alone)})[1]
+    into = ["--into", str(place / "trees")]
+    together = used([*run, *into, *map(str, kernels)], env={**off, "KCI_CACHE": str(shared)})[1]
     ratio = together / singly
     print(f"three at once over the sum of the three   {ratio:6.2f}   ({together:.1f} and {singly:.1f} s, two jobs)")
     return ratio

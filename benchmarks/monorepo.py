@@ -3,14 +3,14 @@
 75 kernels of the sizes that real ones have (most build.toml have 1 to 6 KB, a few 20 to 90 KB, one 550 KB):
 
     kci matrix over all of them              at most 20 times `python -c pass`
-    kci plan --format github, where none of 15,700 sources changed, at most 70 times
+    kci plan --format json, where none of 15,700 sources changed, at most 70 times
     the first time                           at most 120 times
     with --fingerprints                      at most 100 times, and no less than without
     kci render and its checks                at most 100 times
     one kernel                               at most 7 times
     peak memory of each                      at most 120 MB
 
-and the cost per kernel up to 1,000 kernels, which should not grow: a plan of these takes at most 375 times. The script
+and the cost per kernel up to 1,000 kernels, which should not grow: a plan of these takes at most 290 times. The script
 fails when a bound is passed; with --smallest there are four kernels, each command runs once, and no bound is judged.
 """
 
@@ -32,7 +32,7 @@ BOUNDS = {
     "matrix": 20.0, "plan": 70.0, "first plan": 120.0, "fingerprints": 100.0, "render": 100.0, "one kernel": 7.0,
 }  # fmt: skip
 MAX_MB = 120.0
-MAX_OF_1000 = 375.0
+MAX_OF_1000 = 290.0
 MAX_GROWTH = 1.5
 """How much more a kernel may cost among 1,000 than among 125."""
 
@@ -77,7 +77,7 @@ def measure(place: Path, rounds: int) -> list[str]:
     sizes = f"{size / 1024:.0f} KB of build.toml, the largest {LARGE // 1000} KB"
     print(f"{KERNELS} kernels, {sizes}; the fastest of {rounds} runs", flush=True)
     kci = [sys.executable, "-m", "kci"]
-    plan = [*kci, "plan", ".", "--format", "github", "--shards", str(shards_needed(repository)), "--shard", "0"]
+    plan = [*kci, "plan", ".", "--format", "json"]
     commands = {
         "matrix": [*kci, "matrix", ".", "--format", "json"],
         "plan": plan,
@@ -110,24 +110,14 @@ def smallest(repository: Path) -> int:
     """Whether the commands answer about every kernel."""
     names = make_monorepo(repository, 4, large=False)
     kci = [sys.executable, "-m", "kci"]
-    for command in (["matrix", ".", "--format", "json"], ["plan", ".", "--group", "image", "--format", "json"]):
+    for command in (["matrix", ".", "--format", "json"], ["plan", ".", "--format", "json"]):
         took = run([*kci, *command], repository)
         missing = [name for name in names if name.encode() not in took.output]
         if missing:
             raise SystemExit(f"kci {command[0]} says nothing of {missing}")
         print(f"{command[0]:8}{took.seconds:6.2f} s{took.megabytes:7.0f} MB")
     run([*kci, "render", "."], repository)
-    return 0 if shards_needed(repository) else 1
-
-
-def shards_needed(repository: Path) -> int:
-    """More matrices than one, because 75 kernels have more than 256 legs; what a rendered workflow has."""
-    command = [sys.executable, "-m", "kci", "plan", ".", "--format", "github", "--shards"]
-    for count in range(2, 64):
-        if run([*command, str(count), "--shard", "0"], repository, codes=(0, 1)).output:
-            return count
-    run([*command, "64", "--shard", "0"], repository)  # where that fails, it ends with what kci says
-    return 64
+    return 0
 
 
 def hash_seeds(*arguments: object) -> list[str]:
@@ -152,7 +142,7 @@ def growth(place: Path, base: float) -> list[str]:
         kci = [sys.executable, "-m", "kci"]
         commands = {
             "matrix": [*kci, "matrix", ".", "--format", "names"],
-            "plan": [*kci, "plan", ".", "--group", "image", "--format", "json"],
+            "plan": [*kci, "plan", ".", "--format", "json"],
         }
         timed = together(commands, repository, 3)
         seconds = timed["plan"].seconds

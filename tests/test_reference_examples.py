@@ -90,11 +90,12 @@ def builds(kinds: Iterable[str]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant"), builds(("builds", "for-one-gpu")))
 def test_a_variant_from_its_commands_to_a_verified_tree(
-    name: str, variant: str, sources: Path, tmp_path: Path, torch_cache: Path
+    name: str, variant: str, sources: Path, tmp_path: Path, torch_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for a single GPU is compiled and looked at; merge refuses it, since nobody else can use it."""
     whole = variant in EXAMPLES[name].get("builds", ())
-    how = (variant, *EDITION, "--cache", torch_cache, *(() if whole else ("--arch", TABLE["gpu"])))
+    monkeypatch.setenv("KCI_CACHE", str(torch_cache))
+    how = (variant, *EDITION, *(() if whole else ("--arch", TABLE["gpu"])))
     dry = kci_process("build", sources, "--variant", *how, "--dry-run")
     assert dry.code == 0, dry.stderr
     packed = ("--output", tmp_path / "out", "--pack", tmp_path / "packed" / f"kci-{name}-{variant}.tar")

@@ -197,7 +197,8 @@ def run_workflow(
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
     places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), "KCI_ACT_PYTHON": sys.executable}
     runs = scratch / "runs"
-    runs.mkdir(exist_ok=True)
+    shutil.rmtree(runs, ignore_errors=True)  # of an earlier attempt
+    runs.mkdir()
     for number, run in enumerate(earlier, start=FIRST_RUN):
         (runs / str(number)).symlink_to(run.artifacts)
     last = max((str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"), default="")

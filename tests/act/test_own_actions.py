@@ -12,7 +12,7 @@ from cli.runner import kci
 pytestmark = [pytest.mark.programs, pytest.mark.network, pytest.mark.skipif(act_path() is None, reason="needs act")]
 
 RELEASE = ".github/workflows/kci.yml"
-PASSED = dict.fromkeys(["build some-kernel torch-cpu", "kci", "merge", "plan"], "success")
+PASSED = dict.fromkeys(["build some-kernel torch-cpu", "kci", "merge some-kernel", "plan"], "success")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def test_actions_of_another_repository(repository: Path, scratch: Path, tmp_path: Path) -> None:
-    (repository / "kci.toml").write_text('[actions]\nrepository = "acme/kci-fork"\nref = "ci/main"\ninstall = "pip"\n')
+    (repository / "kci.toml").write_text('[actions]\nrepository = "acme/kci-fork"\nref = "ci/main"\n')
     done = kci("render", "--output", repository, repository)
     assert (done.code, done.stderr) == (0, ""), done.stderr
     for file in (repository / ".github" / "workflows").iterdir():

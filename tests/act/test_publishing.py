@@ -129,6 +129,24 @@ def test_what_the_last_push_has_built_is_published_and_not_built_again(
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
 
 
+def test_the_short_file_publishes_what_the_last_push_has_built(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    render(repository, "--short")
+    files = (repository / PUBLISH).parent.iterdir()
+    assert sorted(file.name for file in files) == ["kci-publish.yml", "kci.yml"]
+    push = runner.run(repository, PUSH, "push", place(tmp_path, "1"))
+    assert push.ok, push.log
+    package = repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py"
+    package.write_text("VALUE = 1\n")
+    commit_all(repository)
+    run = runner.run(repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0")
+    ran = ["build other-kernel torch-cuda", "merge other-kernel", "publish other-kernel", "publish some-kernel"]
+    assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
+    assert "kci" not in run.checks
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+
+
 def test_what_a_newer_run_has_published_is_not_replaced_by_an_older_one(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
@@ -145,7 +163,7 @@ def test_what_a_newer_run_has_published_is_not_replaced_by_an_older_one(
     refused = {"publish some-kernel": "failure", "kci": "failure"}
     succeeded = [*BUILDS, *(f"merge {name}" for name in VARIANTS), "publish other-kernel", "plan", "ready"]
     assert run.jobs == {**dict.fromkeys(succeeded, "success"), **refused}, run.log
-    assert "a newer run has published some-kernel already: 94 publish some-kernel" in run.log
+    assert "a newer run has done the job 'publish some-kernel' already: 94 publish some-kernel" in run.log
     assert published(hub) == {"acme/other-kernel"}
 
 

@@ -14,7 +14,6 @@ from act.test_workflow import (
     RELEASE,
     Runner,
     add_kernel,
-    break_package,
     head_commit,
     place,
     render,
@@ -63,15 +62,16 @@ def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner:
     second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
     assert second.jobs == {"kci": "success", "plan": "success"}, second.log
 
-    break_package(repository / "some-kernel")
-    commit_all(repository)
-    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    change(repository / "some-kernel", "VALUE = 2\n")
+    machine = Runner(runner.checkout, runner.env, {"KCI_CONTAINER": "nowhere.example/image"})
+    folder = place(tmp_path, "3")
+    third = machine.run(repository, RELEASE, "push", folder, [first, second])
     assert not third.ok
     assert third.jobs == {**dict.fromkeys([*LEGS, "merge some-kernel"], "failure"), "plan": "success"}, third.log
-    (repository / "some-kernel" / "torch-ext" / "some_kernel" / "gone.py").unlink()
-    change(repository / "some-kernel", "VALUE = 2\n")
-    again = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    attempt = Runner(runner.checkout, {**runner.env, "GITHUB_RUN_ATTEMPT": "2"})
+    again = attempt.run(repository, RELEASE, "push", folder, [first, second])
     assert again.jobs == first.jobs, again.log
+    assert tree_names(again.artifacts, attempt=2) == tree_names(first.artifacts)
 
 
 def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(

@@ -171,7 +171,7 @@ def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -
 
 def test_push_builds_merges_and_passes(one_kernel: Pushed) -> None:
     run = one_kernel.run
-    assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
+    assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge some-kernel", "plan"], "success"), run.log
     assert run.ok
     assert "Install what kci depends on" not in run.log
     assert sorted(path.name for path in run.artifacts.iterdir()) == [
@@ -310,17 +310,25 @@ def break_package(kernel: Path) -> None:
     (package / "gone.py").symlink_to("nowhere.py")
 
 
-def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
+def gate(
+    repository: Path,
+    run: Run,
+    scratch: Path,
+    runner: Runner,
+    workflow: str = RELEASE,
+    name: str = "kci",
+    commit: str = "",
+) -> Run:
     """The gate job of a run, which act leaves out after a called workflow that failed, whatever `always()` says.
 
     It is the job as it is rendered, with the results of the jobs in place of its needs, on the artifacts of the run.
     """
-    job = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]
+    job = read_yaml((repository / workflow).read_text())["jobs"][name]
     del job["needs"]
-    text = json.dumps({"on": "push", "permissions": {}, "jobs": {"kci": job}})
+    text = json.dumps({"on": "push", "permissions": {}, "jobs": {name: job}})
     alone = ".github/workflows/gate-alone.yml"
     text = text.replace("${{ needs.plan.result }}", run.jobs["plan"])
-    text = text.replace("${{ needs.kernels.result }}", "failure")
+    text = text.replace("${{ needs.kernels.result }}", "failure").replace("${{ inputs.commit }}", commit)
     assert "needs." not in text
     (repository / alone).write_text(text)
     return runner.run(repository, alone, "push", scratch)
@@ -351,12 +359,11 @@ def test_a_kernel_at_fault_is_red_and_stops_only_itself(
 
 
 def test_a_job_of_ones_own_runs_behind_skipped_ones(one_leg: Path, runner: Runner, scratch: Path) -> None:
-    """`test` has nothing to do and is skipped; `parity` runs behind it, and `after` behind that."""
-    (one_leg / "kci.toml").write_text('[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
+    """Nothing is built, so `kernels` is skipped; `parity` runs behind it, and `after` behind that."""
     condition = "if: ${{{{ !cancelled() && needs.{0}.result == 'success' }}}}"
     usual = "runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: echo done"
-    jobs = {"parity": "[plan, merge, test]", "after": "[parity]"}
-    needs = {"parity": "merge", "after": "parity"}
+    jobs = {"parity": "[plan, kernels]", "after": "[parity]"}
+    needs = {"parity": "plan", "after": "parity"}
     text = "".join(
         f"{name}:\n  name: {name}\n  needs: {listed}\n  {condition.format(needs[name])}\n  {usual}\n"
         for name, listed in jobs.items()
@@ -364,9 +371,11 @@ def test_a_job_of_ones_own_runs_behind_skipped_ones(one_leg: Path, runner: Runne
     (one_leg / ".github" / "kci").mkdir(parents=True)
     (one_leg / ".github" / "kci" / "jobs.yml").write_text(text)
     render(one_leg)
+    base = head_commit(one_leg)
+    (one_leg / "notes.md").write_text("Not part of any kernel.\n")
     commit_all(one_leg)
-    run = runner.run(one_leg, RELEASE, "push", scratch)
-    ran = ["plan", LEGS[0], "merge", "parity", "after", "kci"]
+    run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base))
+    ran = ["plan", "parity", "after", "kci"]
     assert run.jobs == dict.fromkeys(ran, "success"), run.log
 
 
@@ -474,12 +483,9 @@ def statuses(scratch: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in found if match]
 
 
-@pytest.mark.parametrize("several", [False, True])
 def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
-    one_leg: Path, runner: Runner, tmp_path: Path, several: bool
+    one_leg: Path, runner: Runner, tmp_path: Path
 ) -> None:
-    if several:
-        add_kernel(one_leg, "other-kernel", ("cpu",))
     (one_leg / "kci.toml").write_text(DISPATCHED)
     render(one_leg)
     base = head_commit(one_leg)
@@ -496,8 +502,7 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
     inputs = {"inputs": {"commit": commit}}
     own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
-    merge = "merge some-kernel" if several else "merge"
-    assert own.jobs == dict.fromkeys([LEGS[0], merge, "plan", "status"], "success"), own.log
+    assert own.jobs == dict.fromkeys([LEGS[0], "merge some-kernel", "plan", "status"], "success"), own.log
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
 
 
@@ -510,7 +515,9 @@ def test_a_commit_that_does_not_build_has_a_status_that_says_so(one_leg: Path, r
     commit = head_commit(one_leg)
     subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
     own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": commit})
-    assert own.jobs["status"] == "failure", own.log
+    assert own.jobs == {LEGS[0]: "failure", "merge some-kernel": "failure", "plan": "success"}, own.log
+    judged = gate(one_leg, own, tmp_path / "own", runner, OWN, "status", commit)
+    assert judged.jobs == {"status": "failure"}, judged.log
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "failure")]
 
 

@@ -211,18 +211,3 @@ def test_every_action_brings_python_where_there_is_none(action: str) -> None:
     assert text.index("actions/find_python.sh") < setup < run
     assert "if: ${{ steps.python.outputs.found == '' }}" in text
     assert "KCI_PYTHON: ${{ steps.setup.outputs.python-path || steps.python.outputs.found }}" in text
-
-
-@pytest.mark.parametrize("wanted", ["uv", "npm"])
-def test_an_installer_that_is_not_there_is_told_of(tmp_path: Path, wanted: str) -> None:
-    done = install(copy_checkout(tmp_path / "checkout"), tmp_path / "kci", KCI_INSTALLER=wanted, PATH="/nowhere")
-    assert done.returncode == 3
-    assert f"KCI_INSTALLER is '{wanted}': it can be pip, or uv on a runner that has uv" in done.stdout
-    assert not (tmp_path / "kci" / "complete").exists()
-
-
-@pytest.mark.network
-def test_the_installer_that_is_named_is_taken(tmp_path: Path) -> None:
-    bad = script("uv", tmp_path / "bin", "exit 9")
-    done = install(copy_checkout(tmp_path / "checkout"), tmp_path / "kci", KCI_INSTALLER="pip", PATH=str(bad.parent))
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -70,8 +70,8 @@ def test_code_for_both_archs(hipcc: None, torch_cache: Path, tmp_path: Path) -> 
     kernel = Path(shutil.copytree(ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=ignored))
     (tmp_path / "debian.toml").write_text(OVERLAY)
     arguments = ["build", for_rocm(kernel), "--variant", VARIANT, "--tier", "all", "--output", tmp_path / "out"]
-    arguments += ["--catalog", tmp_path / "debian.toml", "--cache", torch_cache]
-    done = kci_process(*arguments, KCI_COMPILER_CACHE="off")
+    arguments += ["--catalog", tmp_path / "debian.toml"]
+    done = kci_process(*arguments, KCI_COMPILER_CACHE="off", KCI_CACHE=str(torch_cache))
     assert done.code == 0, done.stderr
     made = tmp_path / "out" / VARIANT
     assert verify(made, ignore=["KCI750"]) == []  # the code objects are those of the metadata, among the rest

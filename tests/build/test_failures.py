@@ -28,7 +28,7 @@ def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch
     with pytest.raises(BuildFailedError, match="No space left on device") as caught:
         builder.build(what, quiet)
     assert str(tmp_path / "cache" / "work") in caught.value.message
-    assert "--cache" in caught.value.hint
+    assert "KCI_CACHE" in caught.value.hint
 
 
 @pytest.mark.parametrize(

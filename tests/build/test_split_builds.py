@@ -152,7 +152,7 @@ def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pyte
 )
 def test_what_the_command_line_refuses(tmp_path: Path, words: list[str], said: str) -> None:
     kernel = checkout(DATA / "bare", tmp_path, 0)
-    done = kci("build", kernel, "--variant", STABLE_CPU, "--cache", warm_cache(tmp_path), *words)
+    done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(warm_cache(tmp_path)))
     assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 

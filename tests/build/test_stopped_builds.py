@@ -32,9 +32,10 @@ class Case(SplitKernel):
         super().__init__(place, sources(NAMES, SOURCE), wait=":")
         monkeypatch.setenv("CXX", str(self.compiler))
         monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
+        monkeypatch.setenv("KCI_CACHE", str(self.cache))
         self.command = [
             sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",
-            f"--cache={self.cache}", f"--output={place / 'out'}", "--unique-id=1a2b3c4",
+            f"--output={place / 'out'}", "--unique-id=1a2b3c4",
         ]  # fmt: skip
 
     def build(self, *more: str, how: int = 0, after: int = 0) -> tuple[int, str]:

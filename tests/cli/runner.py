@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
@@ -23,11 +24,11 @@ class Result(msgspec.Struct, frozen=True):
     stderr: str
 
 
-def kci(*arguments: str | Path) -> Result:
+def kci(*arguments: str | Path, **environment: str) -> Result:
     """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
-    with redirect_stdout(out), redirect_stderr(err):
+    with patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as stop:

@@ -1,13 +1,7 @@
-"""What a change touches: fixtures of changed files and decisions, and the git side.
-
-Each `affected/<case>.in` lists changed paths of the repository in `affected/repo`, and may say how a file was at the
-base: `base PATH | text now | text then`, or `base PATH` for a file that was not there. `affected/<case>.out` has the
-decisions. After a change on purpose: KCI_UPDATE_FIXTURES=1 pytest tests/plan/test_affected.py, and read the diff.
-"""
+"""What a change touches, and the git side of it."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,128 +9,16 @@ from typing import Any
 
 import pytest
 
-from kci.config.reader import Kernel, parse_kernel, read_kernel
-from kci.config.settings import Settings
-from kci.errors import FindingsError, KciError
-from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import default_runners
-from kci.matrix.selection import compute_matrix, select
-from kci.plan.affected import KernelEnd, Terms, Touch, View, affected, narrow, only_affected
+from kci.errors import FindingsError
+from kci.matrix.variants import parse_variant_name
+from kci.plan.affected import Touch, only_affected
 from kci.plan.changes import changes_since
-from kci.plan.fingerprint import Fingerprints
-from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.plan.workspace import Choice, open_workspace
 from kci.utils.git import read_blob
 
-FIXTURES = Path(__file__).parent / "affected"
-REPO = FIXTURES / "repo"
-CASES = sorted(path.stem for path in FIXTURES.glob("*.in"))
+REPO = Path(__file__).parent / "affected" / "repo"
 NAMES = ("norm", "pyonly")
-
-
-def views(
-    changed: Iterable[str], then: dict[str, str | None], catalog: Catalog, names: Iterable[str] = NAMES
-) -> list[View]:
-    """The kernels now, and at a base at which the changed files said something else."""
-    now = SourceTree(REPO)
-    patch: dict[str, tuple[EntryKind, bytes] | None] = {}
-    for path in changed:
-        text = then.get(path, f"// older\n{path}")
-        patch[path] = (EntryKind.FILE, text.encode()) if text is not None else None
-    return [
-        View(name, name, end(read_kernel(REPO / name), now, catalog), base_end(name, patch, now, catalog))
-        for name in names
-    ]
-
-
-def base_end(
-    name: str, patch: dict[str, tuple[EntryKind, bytes] | None], now: SourceTree, catalog: Catalog
-) -> KernelEnd | None:
-    entry = patch.get(f"{name}/build.toml", (EntryKind.FILE, (REPO / name / "build.toml").read_bytes()))
-    if entry is None:
-        return None
-    try:
-        return end(parse_kernel(entry[1], str(REPO / name)), PatchedTree(now, patch), catalog)
-    except KciError:
-        return None
-
-
-def end(kernel: Kernel, tree: SourceTree, catalog: Catalog) -> KernelEnd:
-    return KernelEnd(kernel, Fingerprints(kernel, tree), dict.fromkeys(select(kernel, catalog).variants, "an image"))
-
-
-def built_in(now: KernelEnd, image: str) -> KernelEnd:
-    return KernelEnd(now.kernel, now.prints, dict.fromkeys(now.toolchains, image))
-
-
-def read_case(name: str) -> tuple[list[str], dict[str, str | None]]:
-    changed, then = [], {}
-    for line in (FIXTURES / f"{name}.in").read_text().splitlines():
-        if line.startswith("base "):
-            path, *replaced = [part.strip() for part in line.removeprefix("base ").split(" | ")]
-            text = (REPO / path).read_text()
-            if replaced:
-                now, at_base = (part.replace("\\n", "\n") for part in replaced)
-                assert now in text
-                text = text.replace(now, at_base)
-            then[path] = text if replaced else None
-        elif line:
-            changed.append(line)
-    return changed, then
-
-
-def shown(decisions: list[Touch]) -> str:
-    lines = []
-    for decision in decisions:
-        lines.append(f"{decision.path} [{decision.kernel or '-'}] {decision.reason}")
-        lines += [f"    {name}" for name in decision.touches]
-    return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_change_touches_what_the_fixture_says(case: str, catalog: Catalog) -> None:
-    changed, then = read_case(case)
-    seen = views(changed, then, catalog)
-    decisions = affected(changed, seen, {path: ("runners",) for path in changed if path == "kci.toml"})
-    result = shown(decisions)
-    expected = FIXTURES / f"{case}.out"
-    if os.environ.get("KCI_UPDATE_FIXTURES"):
-        expected.write_text(result)
-    assert result == expected.read_text()
-    for view in seen:
-        told = {name for item in decisions if item.kernel == view.name for name in item.touches}
-        assert told == view.moved, "every variant that moved is named, and with a file"
-
-
-def test_the_order_of_files_does_not_matter(catalog: Catalog) -> None:
-    files = ["norm/csrc/shared.h", "pyonly/build.toml", "README.md", "norm/README.md"]
-    known = views(files, {}, catalog)
-    assert affected(files, known) == affected(files[::-1], known) == affected(files * 2, known)
-
-
-def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:
-    (here,) = views([], {}, catalog, ["norm"])
-    here = View(here.name, "", here.now, here.then)
-    assert [item.kernel for item in affected(["norm/csrc/cuda/norm.cu"], [here])] == ["norm"]
-
-
-def test_a_kernel_inside_of_another_owns_its_files_alone(catalog: Catalog) -> None:
-    outer, inner = views([], {}, catalog)
-    outer, inner = (View(item.name, path, item.now, item.then) for item, path in ((outer, ""), (inner, "deep/k")))
-    assert [item.kernel for item in affected(["deep/k/x", "deep/x"], [outer, inner])] == ["pyonly", "norm"]
-
-
-def test_of_the_settings_only_the_keys_that_changed_count(catalog: Catalog) -> None:
-    seen = views([], {}, catalog)
-    assert [item.touches for item in affected(["kci.toml"], seen, {"kci.toml": ()})] == [(), ()]
-    moved = [View(view.name, view.directory, view.now, built_in(view.now, "an older image")) for view in seen]
-    decisions = affected(["kci.toml"], moved, {"kci.toml": ("images.cuda.x86_64-linux",)})
-    assert [set(item.touches) for item in decisions] == [
-        {variant.name for variant in view.now.toolchains} for view in seen
-    ]
-    assert {item.reason for item in decisions} == {"images.cuda.x86_64-linux changed"}
-
-
-# --- git ---
+BUILD_TOML = "norm/build.toml"
 
 
 def git(where: Path, *arguments: str) -> None:
@@ -160,30 +42,146 @@ def commit(root: Path) -> None:
     git(root, "commit", "-qm", "more")
 
 
-def planned(root: Path, catalog: Catalog, base: str = "main") -> list[str]:
-    kernels = [read_kernel(root / name) for name in NAMES]
-    terms = Terms(lambda kernel: select(kernel, catalog), default_runners(), Settings())
-    matrix, _ = only_affected(compute_matrix(kernels, catalog), kernels, base, terms, lambda _: terms)
-    return [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants]
+def touches(root: Path, base: str = "main") -> list[Touch]:
+    return answer(root, base)[1]
 
 
-def test_only_what_the_branch_changed_counts(repository: Path, catalog: Catalog) -> None:
+def planned(root: Path, base: str = "main") -> list[str]:
+    return answer(root, base)[0]
+
+
+def answer(root: Path, base: str) -> tuple[list[str], list[Touch]]:
+    workspace = open_workspace([str(root / name) for name in NAMES])
+    matrix, found = only_affected(workspace, workspace.matrix(), Choice(), base)
+    return [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants], found
+
+
+def change(root: Path, path: str, now: str | None, then: str | None = None) -> None:
+    """Change a file, or a part of it if `then` is given; without `now` the file goes."""
+    file = root / path
+    if now is None:
+        file.unlink()
+        return
+    text = file.read_text() if then is not None else now
+    assert then is None or then in text
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.replace(then, now) if then is not None else text)
+
+
+def backends(names: Iterable[str]) -> set[str]:
+    return {parse_variant_name(name).backend for name in names}
+
+
+ALL = {"cpu", "cuda", "rocm"}
+
+
+@pytest.mark.parametrize(
+    ("path", "now", "then", "expected"),
+    [
+        ("norm/torch-ext/binding.cpp", "// new\n", None, ALL),
+        ("norm/torch-ext/binding.h", "// new\n", None, ALL),
+        ("norm/csrc/cuda/norm.cu", "// new\n", None, {"cuda", "rocm"}),
+        ("norm/csrc/cuda/hopper.cu", "// new\n", None, {"cuda"}),
+        ("norm/csrc/cuda/hopper.cu", None, None, {"cuda"}),
+        ("norm/csrc/cpu/norm.cpp", "// new\n", None, {"cpu"}),
+        ("norm/csrc/cpu/util.h", "// new\n", None, ALL),
+        ("norm/csrc/shared.h", "// new\n", None, ALL),
+        ("norm/csrc/stray.h", "// new\n", None, set()),
+        ("norm/flake.nix", "{ }\n", None, set()),
+        ("norm/.clang-format", "\n", None, set()),
+        ("norm/README.md", "new\n", None, set()),
+        ("norm/tests/test_norm.py", "pass\n", None, set()),
+        ("norm/torch-ext/norm/__init__.py", "A = 1\n", None, ALL),
+        ("norm/torch-ext/norm/table.json", "{}\n", None, set()),
+        (BUILD_TOML, "# a comment\n[kernel.on_rocm]", "[kernel.on_rocm]", set()),
+        (BUILD_TOML, "Apache-2.0", "MIT", ALL),
+        (BUILD_TOML, 'include = ["csrc"]\ncuda-flags = ["-O2"]', 'include = ["csrc"]', {"cuda"}),
+        (BUILD_TOML, 'minver = "12.4"', 'minver = "12.6"', set()),
+        (BUILD_TOML, '"csrc/cpu/norm.cpp", "csrc/stray.h"', '"csrc/cpu/norm.cpp"', ALL),
+    ],
+)
+def test_a_file_touches_the_variants_that_it_decides(
+    repository: Path, path: str, now: str | None, then: str | None, expected: set[str]
+) -> None:
+    change(repository, path, now, then)
+    names, (touch,) = answer(repository, "main")
+    assert backends(touch.touches) == expected
+    assert (touch.path, touch.kernel) == (path, "norm")
+    assert [f"norm {name}" for name in touch.touches] == sorted(names), "what is planned is named, and with the file"
+
+
+def test_of_a_component_for_newer_toolkits_only_their_variants(repository: Path) -> None:
+    change(repository, "norm/csrc/cuda/hopper.cu", "// new\n")
+    (touch,) = touches(repository)
+    assert {name.split("-")[2] for name in touch.touches} == {"cu130", "cu132"}
+
+
+def test_a_new_backend_and_a_lower_bound_touch_what_is_new(repository: Path) -> None:
+    change(repository, BUILD_TOML, 'backends = ["cpu", "cuda"]', 'backends = ["cpu", "cuda", "rocm"]')
+    change(repository, BUILD_TOML, 'minver = "13.2"', 'minver = "12.6"')
+    commit(repository)
+    git(repository, "checkout", "-q", "main", "--", BUILD_TOML)
+    (touch,) = touches(repository, "HEAD")
+    assert backends(touch.touches) == {"cuda", "rocm"}
+    assert not [name for name in touch.touches if "cu132" in name]
+
+
+@pytest.mark.parametrize("was", [None, "edition = 9"])
+def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(repository: Path, was: str | None) -> None:
+    text = (repository / BUILD_TOML).read_text()
+    change(repository, BUILD_TOML, was, "edition = 5" if was else None)
+    commit(repository)
+    change(repository, BUILD_TOML, text)
+    change(repository, "norm/csrc/cuda/norm.cu", "// new\n")
+    found = touches(repository, "HEAD")
+    assert [(touch.path, backends(touch.touches)) for touch in found] == [
+        (BUILD_TOML, ALL), ("norm/csrc/cuda/norm.cu", {"cuda", "rocm"}),
+    ]  # fmt: skip
+    assert "could not be planned at the base" in found[0].reason
+
+
+def test_what_belongs_to_no_kernel_is_said(repository: Path) -> None:
+    for path in ("tools/gen.py", "normal/csrc/a.cu", ".github/workflows/kci.yml", "README.md"):
+        change(repository, path, "new\n")
+    assert {(touch.kernel, touch.touches, touch.reason) for touch in touches(repository)} == {
+        ("", (), "outside of every kernel that is planned")
+    }
+
+
+def test_a_noarch_kernel(repository: Path) -> None:
+    change(repository, "pyonly/torch-ext/pyonly/__init__.py", "VALUE = 2\n")
+    (touch,) = touches(repository)
+    assert (touch.kernel, touch.touches) == ("pyonly", ("torch-cpu", "torch-cuda"))
+    assert {name.split()[0] for name in planned(repository)} == {"pyonly"}, "the other kernel has no work"
+
+
+def test_a_kernel_at_the_root_owns_every_file(repository: Path) -> None:
+    for file in (repository / "norm").iterdir():
+        file.rename(repository / file.name)
+    commit(repository)
+    change(repository, "docs/a.md", "new\n")
+    workspace = open_workspace([str(repository)])
+    _, found = only_affected(workspace, workspace.matrix(), Choice(), "HEAD")
+    assert [touch.kernel for touch in found] == ["norm"]
+
+
+def test_only_what_the_branch_changed_counts(repository: Path) -> None:
     (repository / "norm/csrc/cuda/hopper.cu").write_text("// better\n")
     commit(repository)
     git(repository, "checkout", "-q", "main")
     (repository / "pyonly/torch-ext/pyonly/__init__.py").write_text("VALUE = 2\n")
     commit(repository)
     git(repository, "checkout", "-q", "topic")
-    found = planned(repository, catalog)
+    found = planned(repository)
     assert found
     assert all(name.startswith("norm ") and "-cu13" in name for name in found)
 
 
-def test_files_that_are_not_committed_count(repository: Path, catalog: Catalog) -> None:
+def test_files_that_are_not_committed_count(repository: Path) -> None:
     (repository / "norm/csrc/cpu/norm.cpp").write_text("// edited\n")
     (repository / "norm/csrc/cpu/new.h").write_text("// new, and nobody lists it\n")
     assert changes_since(repository, "main").files == ("norm/csrc/cpu/new.h", "norm/csrc/cpu/norm.cpp")
-    assert {name.split("-")[-3] for name in planned(repository, catalog)} == {"cpu"}
+    assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
 def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
@@ -192,7 +190,7 @@ def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
 
 
-def test_git_is_not_started_for_every_file(repository: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(250):
         (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
     commit(repository)
@@ -208,7 +206,7 @@ def test_git_is_not_started_for_every_file(repository: Path, catalog: Catalog, m
     monkeypatch.setattr(subprocess, "run", counted)
     changes = changes_since(repository, "HEAD")
     assert (len(changes.files), len(started)) == (250, 3)
-    planned(repository, catalog, "HEAD")
+    planned(repository, "HEAD")
     assert len(started) == 3 + 3 + 2 + 2
 
 
@@ -220,17 +218,17 @@ def test_names_that_git_would_quote(repository: Path) -> None:
 
 
 @pytest.mark.rule("KCI312", triggers=False)
-def test_build_toml_is_compared_with_the_base(repository: Path, catalog: Catalog) -> None:
+def test_build_toml_is_compared_with_the_base(repository: Path) -> None:
     path = repository / "norm/build.toml"
     path.write_text(path.read_text().replace('license = "MIT"', 'license  =  "MIT" # the same'))
-    assert planned(repository, catalog) == []
+    assert planned(repository) == []
     path.write_text(path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]'))
-    assert {name.split("-")[-3] for name in planned(repository, catalog)} == {"cpu"}
+    assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
-def test_nothing_changed(repository: Path, catalog: Catalog) -> None:
-    assert planned(repository, catalog) == []
-    assert planned(repository, catalog, "HEAD") == []
+def test_nothing_changed(repository: Path) -> None:
+    assert planned(repository) == []
+    assert planned(repository, "HEAD") == []
 
 
 @pytest.mark.rule("KCI312", triggers=True)
@@ -274,10 +272,3 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
     (repository / "norm/README.md").write_text("changed")
     assert "norm/README.md" in changes_since(repository, "main").files
     assert not mark.exists()
-
-
-def test_narrowing_drops_kernels_without_work(catalog: Catalog) -> None:
-    kernels = [read_kernel(REPO / name) for name in NAMES]
-    path = "pyonly/torch-ext/pyonly/__init__.py"
-    left = narrow(compute_matrix(kernels, catalog), views([path], {}, catalog))
-    assert [kernel.name for kernel in left.kernels] == ["pyonly"]

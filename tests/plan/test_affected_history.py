@@ -12,24 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import pytest
 
-from kci.config.discovery import FoundSettings, find_kernels
-from kci.config.document import parse_document
-from kci.config.reader import Kernel, read_as, read_kernel
-from kci.config.settings import KCI_TOML, Settings
+from kci.config.discovery import find_kernels
+from kci.config.settings import KCI_TOML
 from kci.errors import FindingsError, KciError
-from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
-from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import runners_from
-from kci.matrix.selection import compute_matrix, select
-from kci.matrix.variants import KernelMatrix
-from kci.plan.affected import Base, Terms, Touch, only_affected
+from kci.plan.affected import Touch, only_affected
 from kci.plan.changes import changes_since, merged_into
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of
+from kci.plan.workspace import Choice, open_workspace
 
 REPO = Path(__file__).parent / "affected" / "repo"
 SETTINGS = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
@@ -229,42 +222,15 @@ def commit(root: Path, name: str) -> None:
 # --- the truth, and the answer ---
 
 
-class World(NamedTuple):
-    """A checkout, with what its kci.toml says."""
-
-    root: Path
-    settings: Settings
-    catalog: Catalog
-
-    def select(self, kernel: Kernel) -> KernelMatrix:
-        document = parse_document((self.root / KCI_TOML).read_bytes(), KCI_TOML) if self.has_settings else None
-        overlays = overlays_of(FoundSettings(self.settings, self.root, document))
-        return select(kernel, for_kernel(self.catalog, overlays, kernel.build.name))
-
-    @property
-    def has_settings(self) -> bool:
-        return (self.root / KCI_TOML).is_file()
-
-    def terms(self) -> Terms:
-        return Terms(self.select, runners_from(self.settings), self.settings)
-
-
-def world(root: Path) -> World:
-    file = root / KCI_TOML
-    settings = read_as(parse_document(file.read_bytes(), KCI_TOML), Settings) if file.is_file() else Settings()
-    return World(root, settings, load_catalog(settings.catalog))
-
-
 def truth(root: Path) -> dict[tuple[str, str], str]:
     """The fingerprint of every variant of a checkout; those of a kernel that cannot be planned are not there."""
-    here, tree = world(root), SourceTree(root)
+    here, tree = open_workspace([str(root)]), SourceTree(root)
     found = {}
-    for directory in find_kernels([str(root)]):
-        kernel = read_kernel(directory)
+    for kernel in here.kernels:
         try:
-            prints = Fingerprints(kernel, tree, here.settings.inputs_of(kernel.build.name))
-            for variant in here.select(kernel).each_once():
-                image = image_of(variant, here.terms().runners)
+            prints = Fingerprints(kernel, tree, here.settings.settings.inputs_of(kernel.build.name))
+            for variant in here.of([kernel]).matrix().kernels[0].each_once():
+                image = image_of(variant, here.runners)
                 found[kernel.build.name, variant.name] = prints.fingerprint(variant, image)
         except KciError:
             continue
@@ -273,23 +239,8 @@ def truth(root: Path) -> dict[tuple[str, str], str]:
 
 def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
     """What --affected plans."""
-    here = world(root)
-    kernels = [read_kernel(directory) for directory in find_kernels([str(root)])]
-    matrix = compute_matrix(kernels, here.catalog)
-    matrix = msgspec.structs.replace(matrix, kernels=tuple(here.select(kernel) for kernel in kernels))
-
-    def then(origin: Base) -> Terms:
-        raw = origin.read(root / KCI_TOML)
-        document = parse_document(raw, KCI_TOML) if raw is not None else None
-        settings = read_as(document, Settings) if document is not None else Settings()
-        overlays = overlays_of(FoundSettings(settings, root, document))
-        catalog = load_catalog(settings.catalog)
-        return Terms(
-            lambda kernel: select(kernel, for_kernel(catalog, overlays, kernel.build.name)),
-            runners_from(settings), settings,
-        )  # fmt: skip
-
-    left, decisions = only_affected(matrix, kernels, base, here.terms(), then, [root / KCI_TOML])
+    here = open_workspace([str(root)])
+    left, decisions = only_affected(here, here.matrix(), Choice(), base)
     return {(kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants}, decisions
 
 

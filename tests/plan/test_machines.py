@@ -256,10 +256,7 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         "[[limits]]\nmax-jobs = 10000\n",
         "[[limits]]\nparts = 0\n",
         "[[limits]]\nparts = 10000\n",
-        '[mirrors]\ncutlass = "ftp://example.com/cutlass"\n',
-        '[mirrors]\nsycl-tla = "ext::sh -c id"\n',
         '[images.cpu]\nx86_64-linux = "Not An Image"\n',
-        '[schedule]\ntimezone = "Mars/Olympus"\n',
         '[actions.pins."actions/checkout"]\nsha = "v4"\n',
         '[nix]\nsystems = ["x86_64-windows"]\n',
         '[actions]\nrepository = "https://example.com/kci"\n',
@@ -280,21 +277,6 @@ def test_impossible_values(text: str) -> None:
 
 
 @pytest.mark.rule("KCI330", triggers=False)
-@pytest.mark.parametrize(
-    "address",
-    ["https://example.com/{commit}.tar.gz", "git@example.com:mirrors/cutlass", "example.com:/mirrors/cutlass",
-     "file:///srv/a b", "/srv/cutlass", "../cutlass", "C:/mirrors/cutlass"],
-)  # fmt: skip
-def test_mirrors_that_git_takes(address: str) -> None:
-    assert lint(f'[mirrors]\ncutlass = "{address}"\n') == []
-
-
-def test_a_mirror_of_what_builds_do_not_ask_for() -> None:
-    assert [(item.rule, item.hint) for item in lint('[mirrors]\ncutlas = "https://example.com/cutlass"\n')] == [
-        ("KCI101", "did you mean `cutlass`?")
-    ]
-
-
 def test_the_entry_for_any_backend_may_have_the_labels() -> None:
     any_machine = '[runners.any.aarch64-windows]\nlabels = ["arm"]\n'
     assert lint(f"{any_machine}[runners.cuda.aarch64-windows]\ncpus = 8\n") == []

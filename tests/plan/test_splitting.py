@@ -11,11 +11,10 @@ import pytest
 
 from kci.config.settings import Limit
 from kci.config.values import Backend
-from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
 from kci.plan.estimates import Duration, Size, estimate, starts
-from kci.plan.github_limits import check_callers, check_limits, github_matrix, work_of
+from kci.plan.github_limits import check_callers, check_limits, work_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, shards
 from planning import leg, matrix, plan
@@ -111,18 +110,18 @@ def test_each_part_starts_with_the_objects_of_its_variant() -> None:
     kept = KeptObjects("41", f"objects.flash.{NAME}-1")
     found = made(objects={("flash", NAME): kept, ("other", NAME): KeptObjects("42", "o")})
     assert {(item.objects_run, item.objects_from) for item in found.legs} == {(kept.run, kept.artifact)}
-    assert {entry["objects_run"] for entry in json.loads(github_matrix(found, role=Role.PART))["include"]} == {"41"}
+    (caller,) = json.loads(work_of(found, 1))
+    assert {entry["objects_run"] for entry in caller["include"][0]["work"]["parts"]["include"]} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     whole = planned([*split_leg(2), leg("v", "flash")])
-    found = {role: json.loads(github_matrix(whole, role=role))["include"] for role in Role}
+    (caller,) = json.loads(work_of(whole, 1))
+    found = {role: caller["include"][0]["work"][role]["include"] for role in Role}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "objects_run"}.isdisjoint(found[Role.WHOLE][0])
     assert sorted((entry["part"], entry["parts"]) for entry in found[Role.PART]) == [(1, 2), (2, 2)]
     assert [entry["takes"] for entry in found[Role.LINK]] == [[f"{NAME}.part1of2", f"{NAME}.part2of2"]]
-    (caller,) = json.loads(work_of(whole, 1))
-    assert {role: caller["include"][0]["work"][role]["include"] for role in found} == found
 
 
 def test_what_is_promised_is_the_variant_and_no_part() -> None:
@@ -143,10 +142,6 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     work = caller["include"][0]["work"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
     assert sizes == [MAX_MATRIX, 1, 0]
-    with pytest.raises(FindingsError, match="GitHub allows 256"):
-        github_matrix(more, role=Role.PART)
-    printed = [json.loads(github_matrix(more, number, Role.PART))["include"] for number in (0, 1)]
-    assert printed == [work["parts"]["include"], work["more_parts"][0]["include"]]
 
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:

@@ -12,10 +12,8 @@ from conftest import ROOT
 from kci.build.request import BuildOptions
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UsageError
-from kci.plan.workspace import Choice, open_workspace
+from kci.plan.workspace import open_workspace
 from kci.run import build_leg as legs
-from kci.run import local
-from kci.run import local as kept_builds
 from kci.run.build_leg import BuiltLeg, LegRequest, build_leg
 
 SWIGLU = ROOT / "examples" / "swiglu"
@@ -75,27 +73,3 @@ def test_an_error_names_the_file_from_where_the_user_stands(tmp_path: Path, monk
         failed = kci("build", place, "--variant", "torch-cpu", "--output", "out")
         assert failed.code != 0
         assert f"file={shown}torch-ext/just_python/gone.py::" in failed.stdout + failed.stderr
-
-
-def test_what_kci_toml_says_of_builds_reaches_every_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    (kernel / "kci.toml").write_text('[mirrors]\ncutlass = "https://example.com/cutlass"\n[build]\nobjects-gb = 3\n')
-    workspace = open_workspace([kernel])
-    seen: list[BuildOptions] = []
-
-    def made(_kernel: object, _variant: object, _output: object, options: BuildOptions, *_others: object) -> None:
-        seen.append(options)
-        raise UsageError("not built")
-
-    monkeypatch.setattr(legs, "make_variant_dir", made)
-    monkeypatch.setattr(kept_builds, "make_variant_dir", made)
-    options = BuildOptions(tmp_path / "cache")
-    request = LegRequest(
-        kernel=workspace.only_kernel(), variant=workspace.variant("torch-cpu"), output=tmp_path / "out", options=options
-    )
-    with pytest.raises(UsageError, match="not built"):
-        build_leg(workspace, request, lambda _line: None)
-    outcomes = local.outcomes_of(workspace, Choice(only=("torch-cpu",)))
-    local.run_here(workspace, outcomes, local.tree_places(workspace, None), options, lambda _: None)
-    assert [dict(item.mirrors) for item in seen] == [{"cutlass": "https://example.com/cutlass"}] * 2
-    assert [item.objects_gb for item in seen] == [3] * 2

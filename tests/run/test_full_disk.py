@@ -40,8 +40,8 @@ def kernel(tmp_path: Path) -> Path:
     return kernel
 
 
-def built(kernel: Path, *words: str | Path) -> Result:
-    return kci("build", kernel, "--variant", "torch-cpu", *words)
+def built(kernel: Path, *words: str | Path, **environment: str) -> Result:
+    return kci("build", kernel, "--variant", "torch-cpu", *words, **environment)
 
 
 def check_full(done: Result, place: Path) -> None:
@@ -55,7 +55,7 @@ def check_full(done: Result, place: Path) -> None:
 
 
 def test_the_output_of_a_build(small: Path, kernel: Path, tmp_path: Path) -> None:
-    check_full(built(kernel, "--output", small / "out", "--cache", tmp_path / "cache"), small)
+    check_full(built(kernel, "--output", small / "out", KCI_CACHE=str(tmp_path / "cache")), small)
     assert not list((small / "out").iterdir())
 
 
@@ -75,7 +75,7 @@ def test_the_tree_of_a_merge(small: Path, kernel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", ["cache", "tree"])
 def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
     places = {"cache": tmp_path / "cache", "tree": tmp_path / "tree"} | {full: small / full}
-    done = kci("run", kernel, "--only", "torch-cpu", "--into", places["tree"], "--cache", places["cache"])
+    done = kci("run", kernel, "--only", "torch-cpu", "--into", places["tree"], KCI_CACHE=str(places["cache"]))
     assert done.code == 1
     said = done.stdout + done.stderr
     assert str(small) in said
@@ -89,13 +89,13 @@ def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
 def test_the_work_directory_of_compilers(small: Path, torch_cache: Path, tmp_path: Path) -> None:
     (torch_cache / "work").symlink_to(small)
     kernel = copy_kernel("twice", tmp_path)
-    words = ("--tier", "all", "--catalog", "2026-08-20", "--output", tmp_path / "out", "--cache", torch_cache)
-    done = kci("build", kernel, "--variant", STABLE_CPU, *words)
+    words = ("--tier", "all", "--catalog", "2026-08-20", "--output", tmp_path / "out")
+    done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(torch_cache))
     assert done.code == 4
     assert "No space left on device" in done.stderr
     assert f"{torch_cache}/work/" in done.stderr
     assert "free space" in done.stderr
-    assert "--cache" in done.stderr
+    assert "KCI_CACHE" in done.stderr
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -110,10 +110,10 @@ def test_a_copy_names_what_is_full_and_not_what_it_read(small: Path, tmp_path: P
 def test_other_errors_keep_their_words() -> None:
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a", None, "b")
     assert failed_path(denied, "c") == "a"
-    assert full_disk_hint(denied, "--cache") == ""
+    assert full_disk_hint(denied, "KCI_CACHE") == ""
     assert failed_path(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
     assert full_disk_hint(OSError(errno.ENOSPC, "full"), "--into") == f"{FREE}, or name another place with --into"
-    assert full_disk_program_hint("x: Disk quota exceeded\n", "/cache/envs", "--cache").startswith(
+    assert full_disk_program_hint("x: Disk quota exceeded\n", "/cache/envs", "KCI_CACHE").startswith(
         "free space in /cache/envs or "
     )
-    assert full_disk_program_hint("x: error\n", "/cache/envs", "--cache") == ""
+    assert full_disk_program_hint("x: error\n", "/cache/envs", "KCI_CACHE") == ""

@@ -245,7 +245,7 @@ def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path, python: Pat
         make_variant(tmp_path / "tree", name, files=dict(GOOD))
     kernel = sources(tmp_path, test_it=TEST)
     record = tmp_path / "record.json"
-    words = ("--kernel", kernel, "--cache", tmp_path, "--record", record)
+    words = ("--kernel", kernel, "--record", record)
     done = kci("test", tmp_path / "tree", *words)
     assert done.code == 0, done.stderr
     assert [line.split()[1:4] for line in done.stdout.splitlines()[1:]] == [
@@ -273,7 +273,7 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
     monkeypatch.setenv("PYTHONPATH", str(library))
-    done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, *more)
+    done = kci("test", tmp_path / "tree", "--variant", CPU, *more, KCI_CACHE=str(tmp_path))
     assert done.code == code, done.stderr
     assert "nothing ran" in done.stdout
 
@@ -285,14 +285,14 @@ def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: 
     assert other.state is TestState.OTHER_TORCH
     assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
     assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN
-    done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, "--torch", "2.11")
+    done = kci("test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11", KCI_CACHE=str(tmp_path))
     assert other.output in done.stderr
     assert other.output not in done.stdout
 
 
 def test_the_torch_to_load_with_may_be_named_by_its_release(tmp_path: Path, python: Path) -> None:
     make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    where = ["test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, "--torch"]
+    where = ["test", tmp_path / "tree", "--variant", CPU, "--torch"]
     own = kernel_tests.parse_variant_name(CPU).framework_version
     done = kci(*where, f"{own}.0")
     assert "nothing ran" in done.stdout, done.stderr

@@ -150,12 +150,12 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Pat
 
 @pytest.mark.rule("KCI217", triggers=False)
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
-    result = kci("run", kernel_dir, "--cache", tmp_path / "cache")
+    result = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 0, result.stderr
     lines = {line.split()[1]: line.split()[2:5] for line in result.stdout.splitlines() if line.startswith("swiglu ")}
     assert lines == {name: ["built", "yes", "yes"] for name in NAMES}
     assert verify(kernel_dir / "build") == []
-    again = kci("run", kernel_dir, "--cache", tmp_path / "cache")
+    again = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
     assert again.stdout.count("reused") == 3
 
 
@@ -163,8 +163,7 @@ def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) ->
 def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp_path: Path, into: str) -> None:
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text("import numpy\n" + source.read_text())
-    where = ("--cache", tmp_path / "cache", "--into", tmp_path / into)
-    command = ("run", kernel_dir, "--only", "torch-cpu", *where)
+    command = ("run", kernel_dir, "--only", "torch-cpu", "--into", tmp_path / into)
     entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "{}"\nreason = "it is there"\n'
     of_source, of_tree = entry.format("torch-ext/*"), entry.format("build/torch-*/__init__.py")
     (kernel_dir / "kci.toml").write_text(of_source)
@@ -181,7 +180,7 @@ def test_several_kernels_get_a_folder_each(kernel_dir: Path, tmp_path: Path) -> 
     text = (other / "build.toml").read_text().replace('name = "swiglu"', 'name = "other"')
     (other / "build.toml").write_text(text)
     (other / "torch-ext" / "swiglu").rename(other / "torch-ext" / "other")
-    result = kci("run", kernel_dir, other, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+    result = kci("run", kernel_dir, other, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 0, result.stderr
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["other", "swiglu"]
 
@@ -195,7 +194,7 @@ def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, mon
         return merge(*arguments, report=report, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(local, "merge", reporting)
-    result = kci("run", kernel_dir, "--cache", tmp_path / "cache", "--into", tmp_path / "tree")
+    result = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     assert "removed what a kci process that was killed left" in result.stderr
     assert "KCI615" in result.stderr
     assert result.code == 0
@@ -235,7 +234,7 @@ def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, mo
     monkeypatch.setattr(local, "verify_with_suppressions", watched(local.verify_with_suppressions))
     monkeypatch.setattr(one_variant, "leg_for", watched(one_variant.leg_for))
     monkeypatch.setattr(build_leg, "verify", watched(build_leg.verify))
-    assert kci("run", kernel_dir, "--cache", tmp_path / "cache", "--into", tmp_path / "tree").code == 0
+    assert kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code == 0
     assert kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
     assert held == [True] * (len(NAMES) + 3)
 
@@ -249,7 +248,7 @@ def test_the_table_has_the_first_error_and_its_place(
         raise BuildFailedError("building it failed at c++ a.cpp\nsome note", diagnostics=[place])
 
     monkeypatch.setattr(kept_builds, "make_variant_dir", failing)
-    result = kci("run", kernel_dir, "--cache", tmp_path / "cache", "--into", tmp_path / "tree")
+    result = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 4
     assert result.stdout.count("swiglu/a.cpp:7:3: error: 'x' was not declared") == len(NAMES)
     assert "some note" in result.stderr
@@ -291,7 +290,7 @@ def test_builds_of_older_sources_do_not_pile_up(kernel_dir: Path, tmp_path: Path
 
 
 def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
-    result = kci("run", ROOT / "examples" / "relu", "--only", "*aarch64*", "--cache", tmp_path)
+    result = kci("run", ROOT / "examples" / "relu", "--only", "*aarch64*", KCI_CACHE=str(tmp_path))
     assert result.code == 3
     assert "every variant needs another machine" in result.stderr
 
@@ -339,7 +338,7 @@ def test_what_is_lacking_is_one_line_of_the_table(tmp_path: Path, monkeypatch: p
         raise MissingToolError("cannot install torch\npip install torch\nCollecting torch\nERROR: no space left")
 
     monkeypatch.setattr(kept_builds, "make_variant_dir", lacks)
-    done = kci("run", noarch_kernel(tmp_path / "k"), "--cache", tmp_path / "cache")
+    done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 3
     assert "ERROR: no space left" in done.stdout
     assert "Collecting torch" not in done.stdout
@@ -383,7 +382,8 @@ def test_a_rerun_compiles_what_changed_and_says_what_it_took(
 ) -> None:
     """ccache has the other objects: also in a checkout elsewhere, where no build was."""
     monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
-    chosen = ("--only", "torch-stable-abi211-cpu-*", "--catalog", "2026-08-20", "--cache", torch_cache)
+    monkeypatch.setenv("KCI_CACHE", str(torch_cache))
+    chosen = ("--only", "torch-stable-abi211-cpu-*", "--catalog", "2026-08-20")
     first, second = (write_tree(tmp_path / name / "kernel", SOURCES) for name in ("a", "b/c"))
     assert "as they were" not in kci("run", first, *chosen).stdout
     (second / "csrc/unit0.cpp").write_text("int other;\n")

@@ -59,7 +59,7 @@ class Case:
         self.kernels = [tiny_kernel(place, name) for name in ("one", "other")]
         self.cache = warm_cache(place)
         self.command = [sys.executable, "-m", "kci", "run", *map(str, self.kernels), "--into", str(place / "trees")]
-        self.command += ["--only", VARIANT, "--catalog", "2026-08-20", "--cache", str(self.cache)]
+        self.command += ["--only", VARIANT, "--catalog", "2026-08-20"]
         self.trees = place / "trees"
         self.place = place
         self.whole()
@@ -71,7 +71,7 @@ class Case:
         assert len(self.expected) >= 4  # two kernels, in the cache and in their trees
 
     def whole(self) -> int:
-        watched = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        watched = {**os.environ, "PYTHONFAULTHANDLER": "1", "KCI_CACHE": str(self.cache)}
         done = subprocess.run(self.command, capture_output=True, text=True, check=False, env=watched)
         assert done.stdout.count(" built ") + done.stdout.count(" reused ") == 2, done.stderr
         return done.returncode

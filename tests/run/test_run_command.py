@@ -45,7 +45,7 @@ def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> 
     (bad / "torch-ext/with_a_link/gone.py").symlink_to("nowhere.py")
     alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert alone.code != 0
-    done = kci_process("run", good, bad, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+    done = kci_process("run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == alone.code
     assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
@@ -62,19 +62,19 @@ def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
     (unsafe / "build.toml").write_text(text)
     (unsafe / "torch-ext/just_python").rename(unsafe / "torch-ext/unsafe")
     codes = {
-        kernel: kci_process("run", kernel, "--cache", tmp_path / "cache", "--into", tmp_path / "tree").code
+        kernel: kci_process("run", kernel, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code
         for kernel in (missing, unsafe)
     }
     assert codes[unsafe] > codes[missing] > 0
     for kernels in ((missing, unsafe), (unsafe, missing)):
-        both = kci_process("run", *kernels, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+        both = kci_process("run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
         assert both.code == codes[unsafe]
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
     ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "here, not in the tree"\n'
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n", "kci.toml": ignored})
-    done = kci_process("run", kernel, "--cache", tmp_path / "cache")
+    done = kci_process("run", kernel, KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 1
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
     assert "1 error" in done.stdout
@@ -83,7 +83,7 @@ def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
 def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> None:
     """Of a cache that cannot be written each variant fails alike; what is one variant's own names that variant."""
     (tmp_path / "file").touch()
-    done = kci("run", noarch_kernel(tmp_path / "k"), "--cache", tmp_path / "file")
+    done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "file"))
     assert done.code == 1
     assert (done.stderr.count("cannot write"), done.stderr.count("hint: ")) == (1, 1)
     assert "2 variants of just-python failed: cannot write" in done.stderr
@@ -117,14 +117,15 @@ def test_a_first_build_is_held_against_nothing(found: int, said: str, capsys: py
 # --- what is taken over ---
 
 
-def test_another_version_of_kci_builds_anew(tmp_path: Path) -> None:
+def test_another_version_of_kci_builds_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     other = Path(shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")))
     shutil.copytree(ROOT / "templates", tmp_path / "templates")
     version = other / "kci" / "version.py"
     text = version.read_text().replace('__version__ = "', '__version__ = "9')
     assert text != version.read_text()
-    arguments = ("run", kernel, "--cache", tmp_path / "cache")
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    arguments = ("run", kernel)
     assert states(kci_process(*arguments).stdout) == dict.fromkeys(NAMES, "built")
     assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "reused")
     version.write_text(text)
@@ -132,11 +133,14 @@ def test_another_version_of_kci_builds_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_path: Path) -> None:
+def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Built from one text, crashed while building from another, asked for the first again, then for the other."""
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n"})
     code, cache, tree = kernel / CODE, tmp_path / "cache", tmp_path / "tree"
-    arguments = ["run", str(kernel), "--only", "torch-cpu", "--cache", str(cache), "--into", str(tree)]
+    arguments = ["run", str(kernel), "--only", "torch-cpu", "--into", str(tree)]
+    monkeypatch.setenv("KCI_CACHE", str(cache))
     crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), *arguments]
     with subprocess.Popen(crashing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
         assert runs.stdin is not None
@@ -170,7 +174,8 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_pat
 def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
     said = [place / "first", place / "second"]
-    both = [fork_server().start(*arguments, output=output) for output in said]
+    environment = {**os.environ, "KCI_CACHE": str(place / "cache")}
+    both = [fork_server().start(*arguments, output=output, environment=environment) for output in said]
     assert [fork_server().wait(process) for process in both] == [0, 0], [output.read_text() for output in said]
 
 
@@ -181,7 +186,7 @@ def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
         if not again:
             shutil.rmtree(out, ignore_errors=True)
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "build", kernel, "--variant", "torch-cpu", "--output", out, "--cache", tmp_path / "cache")
+        two_at_once(tmp_path, "build", kernel, "--variant", "torch-cpu", "--output", out)
         assert [path.name for path in out.iterdir()] == ["torch-cpu"]
         assert (out / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
         assert verify(out / "torch-cpu") == []
@@ -191,7 +196,7 @@ def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     for number in range(ROUNDS):
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "run", kernel, "--cache", tmp_path / "cache")
+        two_at_once(tmp_path, "run", kernel)
         tree = kernel / "build"
         assert sorted(path.name for path in tree.iterdir()) == [
             *AT_TOP,

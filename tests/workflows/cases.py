@@ -90,29 +90,26 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
-    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins(), OWN),
     Case(
         "several",
         Inputs(
             names=("org/relu", "org/rms-norm"),
             kernels=("kernels/a b", "kernels/c"),
             branch="dev",
-            callers=1,
             compiled=True,
             part_jobs=1,
             pr_tier="quick",
             schedule_tier="nightly",
             schedule="17 4 * * 1",
-            timezone="Europe/Paris",
             tiers=("nightly", "quick"),
         ),
         _pinned(),
+        OWN,
     ),
     Case(
         "published",
         Inputs(
             names=("relu", "rms-norm"),
-            callers=1,
             tested=True,
             publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
@@ -127,22 +124,21 @@ CASES = [
             tested=True,
             compiled=True,
             nix=True,
-            install_nix=True,
             part_jobs=2,
-            installer="uv",
         ),
         shipped_pins() | {"kci/build": Pin("", "ci/main", repository="acme/kci-fork")},
     ),
     Case(
         "short",
-        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), callers=1, short=True),
+        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), short=True),
         shipped_pins(),
     ),
 ]
 """Those that have golden files."""
 
 OTHERS = [
-    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned(), OWN),
+    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins()),
+    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True), _pinned(), OWN),
     Case(
         "published-alone",
         Inputs(
@@ -151,19 +147,16 @@ OTHERS = [
             tested=True,
             compiled=True,
             part_jobs=1,
-            installer="pip",
             publish=Publish(attest=False),
         ),
         _pinned(),
     ),
-    Case("compiled", Inputs(names=("relu",), compiled=True, comment=True), _pinned()),
     Case(
         "short-by-commit",
         Inputs(
             names=("relu",),
             lfs=True,
             schedule="17 4 * * 1",
-            timezone="Europe/Paris",
             forks="dispatch",
             comment=True,
             short=True,
@@ -171,7 +164,16 @@ OTHERS = [
         _pinned(),
     ),
     Case("short-and-plain", Inputs(names=("relu",), short=True), _pinned()),
-    Case("of-forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
+    Case(
+        "short-and-published",
+        Inputs(
+            names=("relu",),
+            kernels=("kernels/a b",),
+            short=True,
+            publish=Publish(),
+        ),
+        _pinned(),
+    ),
 ]
 """Those that hold what is left of the templates to the same tests."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import read_yaml
 
 
 @pytest.mark.rule("KCI450", triggers=True)
@@ -29,19 +28,6 @@ def test_actions_that_somebody_names_exist(tmp_path: Path, settings: str) -> Non
     assert (done.code, done.stderr) == (0, "")
     assert "does not exist" not in (tmp_path / ".github/workflows/kci.yml").read_text()
     assert kci("render", "--output", tmp_path, "--check", tmp_path).code == 0
-
-
-def test_what_installs_stands_in_every_file(tmp_path: Path) -> None:
-    add_kernel(tmp_path)
-    (tmp_path / "kci.toml").write_text('[actions]\ninstall = "npm"\n')
-    refused = kci("render", "--output", tmp_path, tmp_path)
-    assert "KCI104" in refused.stderr
-    assert "one of: pip, uv" in refused.stderr
-    (tmp_path / "kci.toml").write_text('[actions]\ninstall = "pip"\n')
-    assert kci("render", "--output", tmp_path, tmp_path).code == 0
-    files = list((tmp_path / ".github/workflows").iterdir())
-    assert len(files) == 2
-    assert all(read_yaml(file.read_text())["env"] == {"KCI_INSTALLER": "pip"} for file in files)
 
 
 def add_kernel(root: Path) -> None:

@@ -12,23 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from conftest import read_yaml
 from github_library import results_of_runs
-from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import Plan, TestLeg
+from kci.plan.plan import Plan
 from kci.run.gate import judge, judge_jobs, read_results
-from kci.run.records import KernelRecord, TestRecord
-from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
+from kci.run.records import KernelRecord
+from kci.run.tree_index import RunUploads
 from kci.tree.manifest import Manifest
 from planning import leg
 from workflows.cases import GOLDEN
 
 pytestmark = [pytest.mark.network, pytest.mark.programs]
 
-TEST = TestLeg("merge", "merge", "cpu-x86_64-linux", "cpu", "x86_64-linux", ("torch-cpu",), ("own",), 30)
 ENDINGS = ("success", "failure", "cancelled")
 AT_ONCE = 2
 """What one job hides another one can. With every combination a workflow of eight jobs takes three minutes."""
@@ -43,13 +40,10 @@ def gated() -> Iterator[tuple[Path, str]]:
             yield file, "push"
 
 
-def outputs(*, work: bool, tested: bool, releases: bool) -> dict[str, dict[str, str]]:
-    """What jobs say to later ones. What is tested without work is the tree of an earlier run."""
-    one, test = '{"include": [{"name": "x"}]}', f'{{"include": [{{"name": "x", "run": "{"" if work else 41}"}}]}}'
-    plan = {"has-work": str(work).lower(), "callers": f"[{one}, {one}]" if work else "[]", "tree-run": ""}
-    plan |= dict.fromkeys(("has-matrix", "has-parts", "has-links"), str(work).lower())
-    plan |= {"finish": one if work else '{"include": []}', "more-parts": "[]"}
-    plan |= {"kernel": "relu", "tests": test if tested else '{"include": []}'}
+def outputs(*, work: bool, releases: bool) -> dict[str, dict[str, str]]:
+    """What jobs say to later ones."""
+    one = '{"include": [{"name": "x"}]}'
+    plan = {"has-work": str(work).lower(), "callers": f"[{one}, {one}]" if work else "[]"}
     return {"plan": plan, "ready": {"has-releases": str(releases).lower(), "releases": one}}
 
 
@@ -59,15 +53,14 @@ def every_run(jobs: list[str], event: str) -> list[dict[str, Any]]:
     return [
         {
             "endings": dict(zip(jobs, endings, strict=True)),
-            "outputs": outputs(work=work, tested=tested, releases=releases),
+            "outputs": outputs(work=work, releases=releases),
             "begun": begun,
             "contexts": contexts,
         }
         for endings in itertools.product(ENDINGS, repeat=len(jobs))
         if len(jobs) - endings.count("success") <= AT_ONCE
-        for work, tested, releases in itertools.product((True, False), repeat=3)
+        for work, releases in itertools.product((True, False), repeat=2)
         for begun in (None, *range(len(jobs) + 1))
-        if work or not tested or "test" in jobs
     ]
 
 
@@ -86,19 +79,14 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     if read["plan"] != "success":
         return False
     plan, ready = run["outputs"]["plan"], run["outputs"]["ready"]
-    merging = [job for job in results if job == "merge" or job.startswith("kernels")]
+    merging = [job for job in results if job.startswith("kernels")]
     legs = tuple(leg("torch-cpu", job) for job in merging) if plan["has-work"] == "true" else ()
-    carried = msgspec.structs.replace(TEST, run="" if legs else "41")
-    tests = tuple(carried for job in results if job == "test" and "x" in plan["tests"])
     records = {
         job: KernelRecord(job, 1, complete=True, present=("torch-cpu",), manifest=manifest(job))
         for job in merging
         if results[job] != "skipped"
     }
-    tested = TestRecord("merge", TEST.name, 1, True, tree=tree_under_test({}, ()))
-    passed = {("merge", TEST.name): tested} if results.get("test") != "skipped" else {}
-    index = TreeIndex({"merge": TreePlace("41", 1, manifest("merge"))})
-    rows = judge(RunUploads(Plan(1, "release", (), legs, tests=tests), records, passed, index))
+    rows = judge(RunUploads(Plan(1, "release", (), legs), records))
     return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
 
 
@@ -124,8 +112,7 @@ def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, 
     }
     green = 0
     for run, results in zip(runs, found, strict=True):
-        # What a part has not compiled the link compiles; how it ended says nothing.
-        due = wanted[json.dumps(run["outputs"])] | ({"parts": results["parts"]} if "parts" in results else {})
+        due = wanted[json.dumps(run["outputs"])]
         assert results[gate] == "success", "it was skipped, which GitHub takes for success"
         verdict = is_green(with_results(step["with"]["results"], results), run, results)
         left = {name for name in others if results[name] != due[name]}

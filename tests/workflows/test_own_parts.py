@@ -10,6 +10,7 @@ from cli.runner import kci
 from conftest import add_package, read_yaml
 
 RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
+UNCHANGED = f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: unchanged\n"
 STEP = '- name: Mine\n  shell: bash\n  run: |\n    echo "one\n\n\n    two"\n'
 JOBS = "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: make lint\n"
 
@@ -42,30 +43,26 @@ def test_steps_go_where_their_file_says(repository: Path) -> None:
     for point in ("before-build", "after-build", "before-merge", "after-merge"):
         own(repository, f"{point}.yml", STEP.replace("Mine", point))
     assert kci("render").code == 0
-    for path in (RELEASE, COMPAT):
-        assert steps(repository, path, "build") == ["Check out", "before-build", "Build", "after-build"]
-    assert steps(repository, RELEASE, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
-    add_kernel(repository, "second")
-    assert kci("render").code == 0
     assert steps(repository, KERNEL, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert steps(repository, KERNEL, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
     assert "before-build" not in (repository / RELEASE).read_text()
 
 
 def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
     assert kci("render").code == 0
-    before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT)}
+    before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT, KERNEL)}
     for file in (repository / ".github" / "kci").rglob("*.*"):
         file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
     done = kci("render")
-    assert done.stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n", done.stderr
+    assert done.stdout == UNCHANGED, done.stderr
     assert {path: (repository / path).read_bytes() for path in before} == before
 
 
 def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
     kci("render")
-    assert kci("render").stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n"
+    assert kci("render").stdout == UNCHANGED
     assert kci("render", "--check").code == 0
     own(repository, "before-build.yml", STEP.replace("two", "three"))
     drifted = kci("render", "--check")
@@ -80,21 +77,20 @@ def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> N
     assert kci("render").code == 0
     jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
     assert jobs["lint"] == read_yaml(JOBS)["lint"]
-    assert jobs["kci"]["needs"] == ["plan", "build", "merge", "lint"]
+    assert jobs["kci"]["needs"] == ["plan", "kernels", "lint"]
     assert jobs["kci"]["steps"][0]["with"]["results"].endswith(" lint=${{ needs.lint.result }}")
     assert "lint" not in read_yaml((repository / COMPAT).read_text())["jobs"]
 
 
 @pytest.mark.rule("KCI423", triggers=True)
 def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
-    """`merge` is a job of the flat file only."""
-    needs = "needs: [merge]\n  if: ${{ !cancelled() && needs.merge.result == 'success' }}\n  runs-on"
-    own(repository, "jobs.yml", JOBS.replace("runs-on", needs))
+    needs = "needs: [{}]\n  if: ${{{{ !cancelled() && needs.{}.result == 'success' }}}}\n  runs-on"
+    own(repository, "jobs.yml", JOBS.replace("runs-on", needs.format("kernels", "kernels")))
     assert kci("render").code == 0
-    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
-    assert results.endswith(" lint/merge=${{ needs.lint.result }}"), "the gate knows that nothing else decides of it"
-    add_kernel(repository, "second")
     before = (repository / RELEASE).read_text()
+    results = read_yaml(before)["jobs"]["kci"]["steps"][0]["with"]["results"]
+    assert results.endswith(" lint/kernels=${{ needs.lint.result }}"), "the gate knows that nothing else decides of it"
+    own(repository, "jobs.yml", JOBS.replace("runs-on", needs.format("merge", "merge")))
     refused = kci("render")
     assert refused.code == 1
     assert "job `lint` needs `merge`, which does not exist" in refused.stderr
@@ -106,10 +102,10 @@ def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
 
 
 SKIPPED = {
-    "no condition": "needs: [plan, merge]",
-    "a need that is a word": "needs: merge",
-    "a condition of its own": "needs: [merge]\n  if: github.event_name == 'push'",
-    "the condition that every job has": "needs: [merge]\n  if: ${{ success() && needs.merge.result == 'success' }}",
+    "no condition": "needs: [plan, kernels]",
+    "a need that is a word": "needs: kernels",
+    "a condition of its own": "needs: [kernels]\n  if: github.event_name == 'push'",
+    "the condition that every job has": "needs: [kernels]\n  if: ${{ success() && needs.kernels.result == 'success' }}",
     "another job of the repository's": "needs: [first]",
 }
 
@@ -132,9 +128,9 @@ def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(repository: Pat
     ("how", "told"),
     [
         ("needs: [plan]", "lint/plan"),
-        ("needs: [plan, merge]\n  if: ${{ always() && needs.merge.result == 'success' }}", "lint/plan,merge"),
-        ("needs: [merge]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
-        ("needs: [merge]\n  if: failure()", "lint"),
+        ("needs: [plan, kernels]\n  if: ${{ always() && needs.kernels.result == 'success' }}", "lint/plan,kernels"),
+        ("needs: [kernels]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
+        ("needs: [kernels]\n  if: failure()", "lint"),
     ],
 )
 def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str, told: str) -> None:
@@ -145,7 +141,7 @@ def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str
     assert results.endswith(f" {told}=${{{{ needs.lint.result }}}}")
 
 
-@pytest.mark.parametrize("taken", ["plan", "kci", "merge"])
+@pytest.mark.parametrize("taken", ["plan", "kci", "kernels"])
 def test_a_job_with_the_id_of_one_of_kcis_is_an_error(repository: Path, taken: str) -> None:
     own(repository, "jobs.yml", JOBS.replace("lint:", f"{taken}:"))
     refused = kci("render")
@@ -200,13 +196,11 @@ def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(re
     old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
     own(repository, "before-build.yml", old)
     kci("render")
-    text = (repository / RELEASE).read_text()
+    text = (repository / KERNEL).read_text()
     assert "2" * 40 not in text
-    assert text.count("actions/checkout@") == 3
-    for path in (RELEASE, COMPAT):
-        moved = (repository / path).read_text().replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0")
-        (repository / path).write_text(moved)
+    assert text.count("actions/checkout@") == 2
+    (repository / KERNEL).write_text(text.replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0"))
     assert kci("render", "--check").code == 0
     own(repository, "after-build.yml", STEP)
     assert kci("render").code == 0
-    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / RELEASE).read_text(), "as a bot moved it"
+    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / KERNEL).read_text(), "as a bot moved it"

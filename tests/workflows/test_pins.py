@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kci.workflows.pins import choose_pins, find_pins, shipped_pins, without_pins
-from kci.workflows.render import RELEASE_FILE, Inputs, render
+from kci.workflows.render import KERNEL_FILE, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import Drift, compare
 
 NEWER = "b" * 40
@@ -35,7 +35,8 @@ def test_versions_compare_as_numbers() -> None:
 
 def test_a_pin_of_our_own_action_survives_for_all_its_folders() -> None:
     text = uses(f"kci/build/plan@{NEWER} # v1.2.0")
-    rendered = render(Inputs(names=("a",)), choose_pins({"kci.yml": text}), "1.0")[RELEASE_FILE]
+    rendered = render(Inputs(names=("a",)), choose_pins({"kci.yml": text}), "1.0")
+    rendered = rendered[RELEASE_FILE] + rendered[KERNEL_FILE]
     for action in ("kci/build", "kci/build/plan", "kci/build/merge"):
         assert f"uses: {action}@{NEWER} # v1.2.0\n" in rendered
     assert "zizmor: ignore[unpinned-uses]" not in rendered

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, read_yaml
+from kci.workflows.render import REUSABLE_FILES
 from workflows.cases import CASES, OTHERS, REUSABLE, Case
 
 FILES = [
@@ -17,6 +18,7 @@ FILES = [
     for case in (*CASES, *OTHERS, REUSABLE)
     for path in case.files()
 ]
+CALLED = next(iter(REUSABLE_FILES))
 MAX_BYTES, MAX_EXPRESSION, MAX_JOB_ID = 500_000, 21_000, 100
 CALL_KEYS = {"concurrency", "if", "name", "needs", "permissions", "secrets", "strategy", "uses", "with"}
 """What a job that calls a workflow may have."""
@@ -84,7 +86,10 @@ def test_what_is_read_is_set(case: Case, path: str, workflow: dict[str, Any]) ->
             for of, source, read in OUTPUT.findall(text if "${{" in text or text == job.get("if") else ""):
                 if of == "needs":
                     assert source in needs, f"{name} reads {source}"
-                    known = {"result", *workflow["jobs"][source].get("outputs", ())}
+                    outputs = workflow["jobs"][source].get("outputs", ())
+                    if case.inputs.short:  # it calls the reusable workflow
+                        outputs = read_yaml(REUSABLE.files()[CALLED])[True]["workflow_call"]["outputs"]
+                    known = {"result", *outputs}
                 else:
                     known = steps[source] or {read}
                 assert read in {*known, "outcome", "conclusion"}, f"{name} reads {of}.{source}.{read}"

@@ -99,7 +99,7 @@ def test_a_run_builds_what_changed_and_nothing_else(repository: Path) -> None:
 def test_the_tree_is_that_of_kci_run(repository: Path, tmp_path: Path) -> None:
     code, said = run(repository)
     assert code == 0, said
-    done = kci("run", repository / "just-python", "--into", tmp_path / "tree", "--cache", tmp_path / "cache")
+    done = kci("run", repository / "just-python", "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 0, done.stderr
     made, own = repository / "kci-out" / "trees" / "just-python", tmp_path / "tree"
     # The manifest, which has a digest in SHA256SUMS, says when a variant was built.

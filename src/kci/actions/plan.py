@@ -28,20 +28,16 @@ from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
-from kci.errors import rule_error
 from kci.plan.changes import merged_into
 from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
-    NO_JOBS,
     only_hosted,
     only_own,
     output_units,
-    part_matrices,
-    tests_matrix,
     untested,
     work_of,
 )
-from kci.plan.plan import MAX_MATRIX, Role, Shard
+from kci.plan.plan import MAX_MATRIX
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
@@ -53,6 +49,8 @@ def main() -> None:
     """Plan once, and set the outputs."""
     callers, chosen = number_input("callers"), words_input("kernel")
     jobs = part_jobs(text_input("parts", "false"))
+    if jobs and not callers:
+        fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
     flag_input("upload", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
@@ -86,10 +84,6 @@ def main() -> None:
         found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
         print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
-    if not callers and len(planned.plan.shards) > 1:
-        legs = f"{len(planned.plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
-        hint = '`kci render` writes a workflow with a matrix for each kernel; or `group = "image"` under `[plan]` of '
-        raise rule_error("KCI305", legs, hint=f"{hint}kci.toml; or the input `kernel`, `backends` or `only`")
     if is_fork():
         dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
         whole, planned = planned, planned.of(only_hosted(planned.plan, dispatched=dispatched))
@@ -97,34 +91,21 @@ def main() -> None:
     elif machines == "own":
         planned = planned.of(only_own(planned.plan))
     plan = planned.plan
-    promise, runs = plan.promised(), {kernel: place.run for kernel, place in index.trees.items()}
+    runs = {kernel: place.run for kernel, place in index.trees.items()}
+    # With callers each kernel's part of the plan is among its work.
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "parts": "" if callers else matrix_of(planned, Role.PART),
-        "more-parts": "" if callers or jobs < 2 else f"[{','.join(further_parts(planned, jobs))}]",
-        "links": "" if callers else matrix_of(planned, Role.LINK),
         "callers": work_of(plan, callers, runs, jobs) if callers else "",
-        # With callers each kernel's part is among its work.
-        "plan": "" if callers else compact_json(promise),
-        "tests": "" if callers else compact_json(tests_matrix(plan.tests)),
+        "plan": "" if callers else compact_json(plan.promised()),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)
-    shard = plan.shards[0] if plan.shards else Shard(0, 0, None)
-    set_output("parallel", str(shard.max_parallel or MAX_MATRIX))
-    set_output("parts-parallel", str(shard.parts_parallel or MAX_MATRIX))
-    for name, role in (("has-matrix", Role.WHOLE), ("has-parts", Role.PART), ("has-links", Role.LINK)):
-        set_output(name, "true" if any(leg.role is role for leg in plan.legs) else "false")
-    carried = {test.kernel for test in plan.tests if test.run}
+    set_output("parallel", str((plan.shards[0].max_parallel if plan.shards else None) or MAX_MATRIX))
     # One matrix for all has legs only; a caller's has also the kernels that are only tested.
-    set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
-    kernels = sorted({leg.kernel for leg in plan.legs} | carried)
-    set_output("kernel", kernels[0] if len(kernels) == 1 else "")
-    set_output("carries", "true" if plan.skipped else "false")
-    set_output("has-tree", "true" if promise.kernels else "false")
-    set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
+    tested = callers and any(test.run for test in plan.tests)
+    set_output("has-work", "true" if plan.legs or tested else "false")
     hand_over(planned)
     report(planned)
 
@@ -138,23 +119,9 @@ def tier_of(settings: Settings, given: str) -> str:
     return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), str(Tier.RELEASE))
 
 
-def matrix_of(planned: kci.PlannedRun, role: Role) -> str:
-    """The matrix of parts or links of a workflow without callers; nothing where there are none."""
-    return planned.github_matrix(0, role) if any(leg.role is role for leg in planned.plan.legs) else ""
-
-
 def part_jobs(text: str) -> int:
     """How many jobs of the workflow compile parts: `true` is one."""
     return {"true": 1, "false": 0}[text] if text in ("true", "false") else number_input("parts")
-
-
-def further_parts(planned: kci.PlannedRun, jobs: int) -> list[str]:
-    """The matrices of the further jobs that compile parts; of nothing where all are in the first one."""
-    there = part_matrices(planned.plan, each=False)
-    return [
-        planned.github_matrix(number, Role.PART) if number < there else compact_json(NO_JOBS)
-        for number in range(1, jobs)
-    ]
 
 
 def affected_base() -> str | None:

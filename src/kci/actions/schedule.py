@@ -16,7 +16,6 @@ from pathlib import Path
 from kci.actions.common import (
     add_summary,
     add_table,
-    compact_json,
     fail,
     flag_input,
     required_input,
@@ -28,7 +27,7 @@ from kci.cli._output import print_diagnostics
 from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
-from kci.plan.github_limits import github_matrix, tests_matrix, work_of
+from kci.plan.github_limits import work_of
 from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
@@ -96,9 +95,6 @@ def retry() -> None:
     if max(len(again.legs), len(again.tests)) == MOST:
         print(f"no more than {MOST} jobs look again; the others are suspects until the next run")
     set_output("has-work", "true" if jobs else "false")
-    set_output("has-legs", "true" if again.legs else "false")
-    set_output("matrix", github_matrix(again))
-    set_output("tests", compact_json(tests_matrix(again.tests)))
     set_output("callers", work_of(again, 1, unmerged=True)[1:-1])  # of a list of one
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,6 @@ from msgspec import field
 
 from kci.build.toolchains.compilers import ObjectUse
 from kci.config.model import Build
-from kci.config.settings import OBJECTS_GB, Settings
 from kci.errors import UsageError
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
@@ -72,10 +70,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Packs of objects, and folders of them, to look in instead of the cache."""
     objects_to: Path | None = None
     """Write a pack of all objects that were found or made, however the build ends."""
-    mirrors: Mapping[str, str] = {}
-    """Where to get what GitHub has, by name."""
-    objects_gb: int = OBJECTS_GB
-    """The size of the objects that are kept, in GB; the oldest go."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
     run: str = ""
@@ -99,13 +93,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
                 made.append(f"{option}={value}")
         return made
 
-    def under(self, settings: Settings) -> BuildOptions:
-        """The same, with what kci.toml says."""
-        build = settings.build
-        return msgspec.structs.replace(self, mirrors=settings.mirrors.addresses(), objects_gb=build.objects_gb)
 
-
-_KNOWN_ELSEWHERE = ("cache", "mirrors", "objects_gb", "attempt", "run")
+_KNOWN_ELSEWHERE = ("cache", "attempt", "run")
 
 
 class Request(msgspec.Struct, frozen=True):

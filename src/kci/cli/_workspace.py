@@ -43,20 +43,6 @@ TODAY = click.option("--today", type=DAY, metavar="DATE", help="The day to compa
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
 
 
-def _usual_cache() -> Path:
-    from kci.utils.cache import default_cache  # `kci matrix` starts faster without
-
-    return default_cache()
-
-
-CACHE = click.option(
-    "--cache",
-    type=PATH,
-    default=_usual_cache,
-    help="The cache (default: KCI_CACHE, or kci in the user's cache directory).",
-)
-
-
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [

@@ -15,7 +15,7 @@ from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
-from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
+from kci.cli._workspace import CATALOG, ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
@@ -72,7 +72,6 @@ from kci.run.records import VariantFailure, ci_run, write_failure
 )
 @ISOLATION
 @JOBS
-@CACHE
 @click.option(
     "--stop-after",
     type=click.FloatRange(min=0),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from kci.cli import Command, options
 from kci.cli._output import Layout, table
-from kci.cli._workspace import CACHE
-from kci.config.discovery import find_settings
-from kci.utils.cache import PARTS, WHAT_PARTS_ARE, kept_folders, remove_kept
+from kci.utils.cache import PARTS, WHAT_PARTS_ARE, default_cache, kept_folders, remove_kept
 from kci.utils.suggest import count
 
 
@@ -24,8 +20,7 @@ from kci.utils.suggest import count
     help="Only what has not changed for so many days.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
-@CACHE
-def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> None:
+def command(parts: tuple[str, ...], older_than: int, yes: bool) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
@@ -37,6 +32,7 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
     """
     from rich.filesize import decimal
 
+    cache = default_cache()
     found = [item for item in kept_folders(cache, parts) if item.days >= older_than]
     removed = 0
     for item in found if yes else ():
@@ -63,8 +59,5 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
             for item in found
         ]
         click.echo(table(headers, rows, layout))
-    if any(item.part == "compiler-caches" for item in found):
-        most = find_settings(Path()).settings.build.objects_gb
-        click.echo(f"of objects at most {most} GB are kept: `objects-gb` in [build] of kci.toml")
     total = sum(item.size for item in found)
     click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if found else ""))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
-from kci.cli._workspace import CACHE, KERNELS, opened
+from kci.cli._workspace import KERNELS, opened
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
 from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine_machine
+from kci.utils.cache import default_cache
 from kci.workflows.repository import recorded, settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
@@ -24,8 +24,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @KERNELS
 @answer_forms("text", "json")
-@CACHE
-def command(kernels: tuple[str, ...], output: str, cache: Path) -> None:
+def command(kernels: tuple[str, ...], output: str) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
     With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
@@ -36,7 +35,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path) -> None:
         kci doctor
     """
     workspace = _workspace(kernels)
-    found = examine_machine(cache, workspace.catalog if workspace else load_catalog())
+    found = examine_machine(default_cache(), workspace.catalog if workspace else load_catalog())
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":

@@ -12,12 +12,9 @@ from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
-from kci.config.values import Grouping
 from kci.diagnostics import Severity
-from kci.errors import UsageError
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
-from kci.plan.plan import Role
 from kci.plan.planning import PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
@@ -28,44 +25,23 @@ from kci.utils.cache import default_cache
 @ALLOW_EMPTY
 @click.option("--affected", metavar="BASE", help="Plan only variants that changes since this branch or commit affect.")
 @click.option(
-    "--published",
-    multiple=True,
-    type=PATH,
-    metavar="MANIFEST",
-    help="Skip variants that this tree has with the same inputs; repeat for more.",
-)
-@click.option(
     "--trees",
     type=PATH,
     metavar="FILE",
     help="Build and test only what the trees of earlier runs have not; the file is from `kci gate --trees`.",
 )
-@click.option("--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, for a later --published.")
 @click.option(
-    "--group",
-    type=click.Choice([str(item) for item in Grouping]),
-    help="What one leg builds (default: from kci.toml, else variant).",
+    "--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, which `kci merge --plan` records."
 )
 @click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
-@click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
-@click.option("--shard", type=click.IntRange(0), help="The matrix that --format github prints, counted from 0.")
-@click.option("--matrix", type=click.Choice([*map(str, Role)]), help="Plan parts, and print this matrix of the three.")
-@click.option(
-    "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
-)
 @answer_forms("table", "json", "github", "markdown")
 def command(
     kernels: tuple[str, ...],
     affected: str | None,
-    published: tuple[Path, ...],
     trees: Path | None,
     fingerprints: bool,
-    group: str | None,
-    shard: int | None,
-    matrix: str | None,
-    container: str,
     output: str,
     **said: Any,
 ) -> int:
@@ -81,33 +57,22 @@ def command(
         # fail if a run would cost more
         kci plan --max-cost 20
     """
-    if shard is not None and output != "github":
-        raise UsageError("--shard needs --format github", hint="--format json prints every leg with its shard")
-    if matrix is not None and output != "github":
-        raise UsageError("--matrix needs --format github", hint="--format json prints every leg, parts among them")
     known: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
-    if published:
-        from kci.tree.manifest import read_published  # it loads half of kci, as does what follows
-
-        known, problems = read_published(published)
-        print_diagnostics(problems)
     if trees is not None:
-        from kci.run.tree_index import read_index, today
+        from kci.run.tree_index import read_index, today  # it loads half of kci
 
         index = read_index(trees, partial(click.echo, err=True)).still(today())
-        known, carried = known | index.published(), index.carried()
+        known, carried = index.published(), index.carried()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
         published=known,
         trees=carried,
-        fingerprints=fingerprints or bool(published) or trees is not None,
+        fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
-        grouping=Grouping(group) if group else None,
-        container=container == "auto",
-        split=output != "github" or matrix is not None,
-        **{name: said[name] for name in ("shards", "durations", "max_jobs", "max_cost", "allow_empty")},
+        split=output != "github",
+        **{name: said[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
     planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
     if output == "github":
@@ -122,7 +87,7 @@ def command(
         case "github":
             if planned.touches is not None and options().verbose:
                 click.echo(touches_table(planned.touches).text(), err=True)
-            click.echo(planned.github_matrix(shard, matrix or Role.WHOLE))
+            click.echo(planned.github_matrix())
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []

@@ -15,7 +15,7 @@ from kci.build.toolchains.downloads import SeldomTransfers, TransferLine, durati
 from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, middle, table
-from kci.cli._workspace import CACHE, ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
+from kci.cli._workspace import ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
 from kci.run import local
@@ -31,13 +31,11 @@ from kci.utils.suggest import count
 )
 @JOBS
 @ISOLATION
-@CACHE
 def command(
     kernels: tuple[str, ...],
     into: Path | None,
     jobs: int | None,
     isolation: bool,
-    cache: Path,
     **selection: Any,
 ) -> int:
     """Build every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
@@ -53,7 +51,7 @@ def command(
     """
     workspace = opened(kernels, selection["catalog"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    how = BuildOptions(cache, isolation=isolation, jobs=jobs)
+    how = BuildOptions(isolation=isolation, jobs=jobs)
     try:
         with RunDisplay(outcomes, options()) as display:
             places = local.tree_places(workspace, into)

@@ -13,7 +13,7 @@ import click
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import CACHE, PLACE, opened
+from kci.cli._workspace import PLACE, opened
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -35,6 +35,7 @@ from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
 from kci.tree.verify.load_rules import probe
+from kci.utils.cache import default_cache
 
 
 @click.command("test", cls=Command)
@@ -71,7 +72,6 @@ from kci.tree.verify.load_rules import probe
     help="With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
 )
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
-@CACHE
 def command(
     place: Path,
     kernel: Path | None,
@@ -84,7 +84,6 @@ def command(
     record: Path | None,
     leg: str | None,
     allow_empty: bool,
-    cache: Path,
 ) -> int:
     """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
 
@@ -118,7 +117,7 @@ def command(
                 directory,
                 sources,
                 progress_log(),
-                cache=cache,
+                cache=default_cache(),
                 isolation=isolation,
                 torch=torch or _built_with(known, directory.name),
                 extra=extra,

@@ -204,7 +204,12 @@ def settings_schema() -> dict[str, Any]:
     from kci.config.schema import document_schema, value_definition
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
-    return document_schema(Settings, title, value_definition, file="kci.schema.json")
+    schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
+    for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
+        schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
+    for table in ("runners", "test"):
+        schema["properties"][table]["additionalProperties"]["propertyNames"] = {"$ref": "#/$defs/System"}
+    return schema
 
 
 class SuppressedFinding(msgspec.Struct, frozen=True):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
-import msgspec
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, Installer, StaleVariants, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, RunnerKind, StaleVariants, System, Tier, Version
 
 
 class RowTable(Table, frozen=True):
@@ -79,35 +77,14 @@ class Machine(Table, frozen=True):
     """How many such runners there are; no more jobs than that run in parallel."""
 
 
-class Machines(Table, frozen=True):
-    """Machines by system."""
+Machines = dict[RunnerKind, dict[System, Machine]]
+"""Machines by backend and system: those that build, or those that test.
 
-    aarch64_darwin: Machine | None = field(default=None, name="aarch64-darwin")
-    aarch64_linux: Machine | None = field(default=None, name="aarch64-linux")
-    aarch64_windows: Machine | None = field(default=None, name="aarch64-windows")
-    x86_64_linux: Machine | None = field(default=None, name="x86_64-linux")
-    x86_64_windows: Machine | None = field(default=None, name="x86_64-windows")
+`any` is for every backend, `noarch` for variants of Python only; the table of a backend goes before `any`.
+"""
 
 
-class MachinesByBackend(Table, frozen=True):
-    """Machines by backend and system: those that build, and those that test.
-
-    `any` is for every backend, `noarch` for variants of Python only; the table of a backend goes before `any`.
-    """
-
-    any: Machines | None = None
-    noarch: Machines | None = None
-    cann: Machines | None = None
-    cpu: Machines | None = None
-    cuda: Machines | None = None
-    metal: Machines | None = None
-    neuron: Machines | None = None
-    rocm: Machines | None = None
-    tpu: Machines | None = None
-    xpu: Machines | None = None
-
-
-class ImageBySystem(Table, frozen=True):
+class BackendImages(Table, frozen=True):
     """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version.
 
     A table has an image for each of those versions; for one that is not in it, kci's own image is taken.
@@ -120,24 +97,11 @@ class ImageBySystem(Table, frozen=True):
 
     def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Every image, by its keys below the backend."""
-        for system in ("aarch64-linux", "x86_64-linux"):
-            named = by_name(self, system)
+        for system, named in (("aarch64-linux", self.aarch64_linux), ("x86_64-linux", self.x86_64_linux)):
             if isinstance(named, str):
                 yield (system,), named
             elif named:
                 yield from (((system, compute), image) for compute, image in named.items())
-
-
-class Images(Table, frozen=True):
-    """Build images by backend."""
-
-    cann: ImageBySystem | None = None
-    cpu: ImageBySystem | None = None
-    cuda: ImageBySystem | None = None
-    neuron: ImageBySystem | None = None
-    rocm: ImageBySystem | None = None
-    tpu: ImageBySystem | None = None
-    xpu: ImageBySystem | None = None
 
 
 class Limit(Table, frozen=True):
@@ -177,23 +141,11 @@ class PlanTable(Table, frozen=True):
     group: Grouping = Grouping.VARIANT
 
 
-OBJECTS_GB = 20
-
-
-class BuildTable(Table, frozen=True):
-    """How objects are compiled."""
-
-    objects_gb: Unsigned = OBJECTS_GB
-    """The size of the objects that a machine keeps, in GB; those go first that were used longest ago."""
-
-
 class Nix(Table, frozen=True):
     """`[nix]`: what the nix builder makes of the variants that kci's own builders do not compile."""
 
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
-    install: bool = True
-    """True if its jobs install Nix; false for runners that have it."""
 
 
 class PullRequest(Table, frozen=True):
@@ -224,10 +176,6 @@ class Tell(Table, frozen=True):
 class Decisions(Table, frozen=True):
     """When scheduled runs lead to issues."""
 
-    flaky_turns: Unsigned = 3
-    """In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
-    flaky_runs: Unsigned = 14
-    """The number of latest runs among which they are counted."""
     carry_out: bool = True
     """True if the scheduled workflow changes issues; false to show only what it would do."""
     tell: tuple[Tell, ...] = ()
@@ -237,8 +185,7 @@ class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
     cron: str | None = None
-    """Five fields, as in crontab."""
-    timezone: str = "UTC"
+    """Five fields, as in crontab, in UTC."""
     tier: str = "compat"
     issues: Decisions = Decisions()
 
@@ -266,18 +213,6 @@ class Publish(Table, frozen=True):
     """True if each tree is signed with the identity of the run, as `kci sign` does."""
 
 
-class Mirrors(Table, frozen=True):
-    """Where builds get what is on GitHub: an address of git, or of a tar archive if it has `{commit}` or `{tag}`."""
-
-    cutlass: str | None = None
-    sycl_tla: str | None = None
-
-    def addresses(self) -> dict[str, str]:
-        """The addresses that are set, by their keys."""
-        named = {"cutlass": self.cutlass, "sycl-tla": self.sycl_tla}
-        return {key: address for key, address in named.items() if address is not None}
-
-
 class ActionPin(Table, frozen=True):
     """The commit that an action is pinned to, and the version that its comment names."""
 
@@ -292,10 +227,6 @@ class Actions(Table, frozen=True):
     """The repository of kci's own actions, as `owner/name`: a fork, a mirror or a private copy."""
     ref: str | None = None
     """What follows the `@` of kci's own actions: a tag, a branch or a full commit."""
-    version: str | None = None
-    """What the comment behind a commit says."""
-    install: Installer | None = None
-    """What installs the dependencies of the actions; without it, uv where it is there."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 
@@ -338,13 +269,13 @@ class Signing(Table, frozen=True):
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
-    runners: MachinesByBackend = MachinesByBackend()
-    images: Images = Images()
-    test: MachinesByBackend = MachinesByBackend()
+    runners: Machines = {}  # noqa: RUF012  - msgspec copies it
+    images: dict[Backend, BackendImages] = {}  # noqa: RUF012
+    """Build images by backend."""
+    test: Machines = {}  # noqa: RUF012
     limits: tuple[Limit, ...] = ()
-    tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
+    tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
-    build: BuildTable = BuildTable()
     nix: Nix = Nix()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
@@ -358,15 +289,8 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
-    mirrors: Mirrors = Mirrors()
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
         found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
         return tuple(dict.fromkeys(found))
-
-
-def by_name(table: msgspec.Struct, name: str) -> Any:
-    """The value of a table's key as it is spelled in the file; None where it is not set or does not exist."""
-    names = dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
-    return getattr(table, names[name]) if name in names else None

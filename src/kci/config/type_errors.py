@@ -19,12 +19,13 @@ import msgspec
 from kci.config.document import Document, KeyPath
 from kci.config.facts import depends_table
 from kci.config.model import KernelDependency
-from kci.config.settings import Machine, Machines, MachinesByBackend
+from kci.config.settings import Machine
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import (
     SYSTEMS,
     Backend,
     KernelName,
+    RunnerKind,
     StableAbi,
     Version,
     near_kernel_name,
@@ -64,6 +65,7 @@ _TOML_NAME = {
 
 
 _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
+          "RunnerKind": "backend that a runner can be for",
           "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
 """What people call the members of each enumeration of the schemas."""
 
@@ -123,8 +125,12 @@ class _Walk:
             if not isinstance(value, dict):
                 yield self.wrong_type("a table", value, path)
                 return
+            kind, inner = arguments
             for key, element in value.items():
-                yield from self.check(arguments[1], element, (*path, key))
+                if issubclass(kind, enum.StrEnum) and key not in list(kind):
+                    yield self.unknown_name(key, path, kind)
+                else:
+                    yield from self.check(inner, element, (*path, key))
         elif hasattr(wanted, "__metadata__"):
             yield from self.check_unsigned(value, path)
         else:
@@ -220,7 +226,7 @@ class _Walk:
             if key in fields:
                 yield from self.check(hints[fields[key]], element, (*path, key))
             elif key not in known:
-                yield self.unknown_key(key, path, sorted({*fields, *known}), value, wanted)
+                yield self.unknown_key(key, path, sorted({*fields, *known}), value)
         if wanted is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
 
@@ -247,22 +253,18 @@ class _Walk:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
-    def unknown_key(
-        self, key: str, path: KeyPath, known: list[str], there: Container[str], wanted: type = object
-    ) -> Diagnostic:
-        if wanted in (MachinesByBackend, Machines):
-            return self.misplaced_machine(key, path, wanted)
+    def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str]) -> Diagnostic:
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
         if key in _OF_COMPONENT and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
-    def misplaced_machine(self, key: str, path: KeyPath, wanted: type) -> Diagnostic:
-        """KCI320 and KCI321: a runner whose backend or system is unknown or left out."""
+    def unknown_name(self, key: str, path: KeyPath, wanted: type[enum.StrEnum]) -> Diagnostic:
+        """KCI320 and KCI321: a runner or image whose backend or system is unknown or left out."""
         lacking = key in Machine.__struct_encode_fields__
         table = ".".join(map(str, path))
-        if wanted is MachinesByBackend and (lacking or key in SYSTEMS):
+        if wanted is RunnerKind and (lacking or key in SYSTEMS):
             message = f"`{table}.{key}` does not name a backend"
             hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
             return self.problem("KCI321", (*path, key), message, hint, key=True)
@@ -270,9 +272,8 @@ class _Walk:
             message = f"`{key}` is in `[{table}]`, which does not name a system"
             hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
             return self.problem("KCI321", (*path, key), message, hint, key=True)
-        known = [*wanted.__struct_encode_fields__]  # type: ignore[attr-defined]
-        what = "backend that a runner can be for" if wanted is MachinesByBackend else "system"
-        message = f"`{key[:60]}` is not a {what}"
+        known = [str(member) for member in wanted]
+        message = f"`{key[:60]}` is not a {_KINDS[wanted.__name__]}"
         return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:

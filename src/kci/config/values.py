@@ -38,6 +38,9 @@ class System(enum.StrEnum):
     X86_64_WINDOWS = "x86_64-windows"
 
 
+RunnerKind = enum.StrEnum("RunnerKind", ["any", "noarch", *map(str, Backend)])  # type: ignore[misc]
+RunnerKind.__doc__ = "What a runner is for: a backend, every backend, or variants of Python only."
+
 SYSTEMS = tuple(str(system) for system in System)
 """Every system that a variant name can carry."""
 
@@ -62,13 +65,6 @@ class Forks(enum.StrEnum):
     """They are not built, and the run says so: it is red."""
     DISPATCH = "dispatch"
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
-
-
-class Installer(enum.StrEnum):
-    """What installs the dependencies of kci's actions."""
-
-    PIP = "pip"
-    UV = "uv"
 
 
 class StaleVariants(enum.StrEnum):

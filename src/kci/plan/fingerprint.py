@@ -74,10 +74,14 @@ class Fingerprints:
         """
         inputs = self.inputs
         compiled = inputs.everything() if everything else inputs.compiled_from(variant)
-        made_with = [SCHEMA, builder(), toolchain, configuration(inputs.build, variant), said(inputs.build, variant)]
-        files = [self._hashed(compiled), self._hashed(inputs.package_of(variant))]
-        data = msgspec.json.encode([made_with, files], enc_hook=str, order="deterministic")
-        return hashlib.sha256(data).hexdigest()
+        files = self._hashed(compiled), self._hashed(inputs.package_of(variant))
+        return hashlib.sha256(b"\0".join([self.facts(variant, toolchain), *map(str.encode, files)])).hexdigest()
+
+    def facts(self, variant: Variant, toolchain: str) -> bytes:
+        """What no file of the kernel decides: kci itself, the toolchain, and what build.toml and the catalog say."""
+        build = self.inputs.build
+        facts = [SCHEMA, builder(), toolchain, configuration(build, variant), said(build, variant)]
+        return msgspec.json.encode(facts, enc_hook=str, order="deterministic")
 
     def tests(self) -> str:
         """A hash of what the kernel's tests are made of."""

@@ -1,9 +1,9 @@
 """The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits, and what of it a fork gets.
 
-One kernel is one flat workflow with a matrix, or with several. Of several kernels each is a unit of its own: a caller
-job has one entry for each of its kernels and starts the reusable workflow for it; there the kernel's legs are one
-matrix, and its tree is merged. So a kernel's state depends on that kernel only, and no matrix has more than one
-kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+Each kernel is a unit of its own: a caller job has one entry for each of its kernels and starts the called workflow for
+it; there the kernel's legs are one matrix, and its tree is merged. So a kernel's state depends on that kernel only, and
+no matrix has more than one kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+A workflow that somebody writes around the actions has one matrix for all.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from typing import Any
 import msgspec
 
 from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.errors import FindingsError, rule_error
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import (
     MAX_MATRIX,
-    MAX_SHARDS,
     Leg,
     Plan,
     Role,
     TestLeg,
     Unplanned,
     allowances,
-    shard_count,
     shard_of,
 )
 from kci.utils.walk import duplicate_names
@@ -54,26 +52,19 @@ OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
 """What a job gets to know about objects, each where there is something to know."""
 
 
-def github_matrix(plan: Plan, shard: int | None = None, role: str = Role.WHOLE) -> str:
-    """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
-
-    A workflow that knows parts has a matrix for each role; of a plan without parts one has every leg.
+def github_matrix(plan: Plan) -> str:
+    """One line for `fromJSON`: the legs as the `include` of the one matrix of a workflow that knows no parts.
 
     Raises:
-        UsageError: there is no such shard.
         FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
             two artifacts of one name (KCI307).
     """
     refuse_errors(check_limits(plan))
-    legs = {number: [leg for leg in plan.legs if leg.shard == number] for number in range(max(1, len(plan.shards)))}
-    found = [matrix for same in legs.values() for matrix in _in_jobs(_matrices(plan.tier, same)[role], role)]
-    if shard is None and len(found) > 1:
-        message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
-        hint = f"print each of the {len(found)} matrices with --shard 0 to {len(found) - 1}"
-        raise rule_error("KCI305", message, hint=hint)
-    if shard is not None and not 0 <= shard < len(found):
-        raise UsageError(f"there is no shard {shard}", hint=f"the plan has {len(found)}, counted from 0")
-    return msgspec.json.encode(found[shard or 0]).decode()
+    if len(plan.shards) > 1:
+        message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
+        hint = "`kci render` writes a workflow with a matrix for each kernel; or plan fewer kernels or backends; or"
+        raise rule_error("KCI305", message, hint=f"{hint} {SMALLER}")
+    return msgspec.json.encode({"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}).decode()
 
 
 def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
@@ -96,15 +87,8 @@ def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
     found = [*artifact_problems(plan), *_output_problems(plan), *_more_parts(plan, jobs, each=False)]
     for (shard, role), size in sorted(Counter((leg.shard, leg.role) for leg in plan.legs).items()):
         if size > MAX_MATRIX and role is not Role.PART:
-            here = [leg.kernel for leg in plan.legs if (leg.shard, leg.role) == (shard, role)]
             message = f"matrix {shard} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX}"
-            needed = shard_count(plan.legs)
-            hint = (
-                f"plan {needed} matrices: `--shards {needed}`"
-                if max(Counter(here).values()) <= MAX_MATRIX and needed < MAX_SHARDS
-                else SMALLER
-            )
-            found.append(finding("KCI305", message, hint=hint))
+            found.append(finding("KCI305", message, hint=SMALLER))
     return found
 
 

@@ -148,16 +148,14 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     container: bool = True
     """False to build on the runners themselves, without an image."""
-    grouping: Grouping | None = None
-    """What one leg builds; None for what kci.toml says, else a variant."""
-    shards: int | None = None
-    """The number of matrices that the workflow has; None for as many as are needed."""
     split: bool = False
     """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     trees: Mapping[str, CarriedTree] = {}
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
+    grouping: Grouping = Grouping.VARIANT
+    """What one leg builds."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     prints: Mapping[tuple[str, str], str] | None = None
@@ -241,7 +239,7 @@ def make_plan(
         ]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs, options.shards)
+    legs, count = assign(legs)
     return Plan(
         schema=1,
         tier=matrix.tier,

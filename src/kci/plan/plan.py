@@ -335,13 +335,13 @@ def shard_count(legs: Iterable[Leg]) -> int:
     return MAX_SHARDS
 
 
-def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], int]:
+def assign(legs: Iterable[Leg]) -> tuple[list[Leg], int]:
     """Give every leg the shard of its kernel: the legs in their order, and the number of shards.
 
-    `count` is for a workflow file that fixes it. Whether each shard is small enough, `check_limits` says.
+    Whether each shard is small enough, `check_limits` says.
     """
     legs = list(legs)
-    wanted = shard_count(legs) if count is None else count
+    wanted = shard_count(legs)
     shard = {kernel: shard_of(kernel, wanted) for kernel in {leg.kernel for leg in legs}}
     return [msgspec.structs.replace(leg, shard=shard[leg.kernel]) for leg in legs], wanted
 

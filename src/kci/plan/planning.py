@@ -10,12 +10,10 @@ import msgspec
 
 from kci.config.discovery import suppressed_in_trees, tree_place
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.matrix.catalog.runners import runners_from
-from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.affected import Base, Terms, Touch, only_affected
+from kci.matrix.variants import Matrix
+from kci.plan.affected import Touch, only_affected
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
 from kci.plan.estimates import (
@@ -32,12 +30,12 @@ from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
 from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Plan, Role
+from kci.plan.plan import Plan
 from kci.plan.workspace import Choice, Workspace
 
 
 class PlanRequest(PlanOptions, frozen=True, kw_only=True):
-    """How to plan a run. `plan_run` finds out by itself what the plan's `skip` and the fields after it say."""
+    """How to plan a run. What `PlanOptions` has from `grouping` on, `plan_run` finds out by itself."""
 
     choice: Choice = Choice()
     affected: str | None = None
@@ -85,9 +83,9 @@ class PlannedRun(msgspec.Struct, frozen=True):
         answer = self.plan.as_json() | {"estimate": self.estimate}
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
-    def github_matrix(self, shard: int | None = None, role: str = Role.WHOLE) -> str:
+    def github_matrix(self) -> str:
         """One line for `fromJSON`; see `kci.plan.github_limits.github_matrix`."""
-        return github_matrix(self.plan, shard, role)
+        return github_matrix(self.plan)
 
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
@@ -112,7 +110,9 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
-        matrix, touches = _narrowed(workspace, matrix, request)
+        matrix, touches = only_affected(
+            workspace, matrix, request.choice, request.affected, container=request.container
+        )
         names = {item.path: item.kernel for item in faulty}
         names |= {kernel.directory: kernel.build.name for kernel in workspace.kernels if bare}
         touched = touched_since(names, workspace, request.affected)
@@ -149,8 +149,8 @@ def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> 
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
-    grouping = request.grouping or workspace.settings.settings.plan.group
-    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(workspace.kernels, matrix))
+    group = workspace.settings.settings.plan.group
+    return msgspec.structs.replace(request, grouping=group, sizes=sizes(workspace.kernels, matrix))
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -160,23 +160,6 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
     kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
     return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
-
-
-def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
-
-    def terms(place: Workspace) -> Terms:
-        def select(kernel: Kernel) -> KernelMatrix:
-            return place.of([kernel]).matrix(request.choice).kernels[0]
-
-        settings = place.settings.settings
-        return Terms(select, runners_from(settings), settings, request.container)
-
-    def then(base: Base) -> Terms:
-        return terms(workspace.at(base.read))
-
-    catalog = workspace.catalog_file
-    files = [workspace.settings.root / KCI_TOML, *([catalog] if catalog is not None else [])]
-    return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
@@ -216,4 +199,4 @@ def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Dura
         for grouping in (Grouping.IMAGE, Grouping.BACKEND):
             grouped = msgspec.structs.replace(request, grouping=grouping)
             plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
-            yield Alternative(f"--group {grouping}", plan.legs)
+            yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kci.config.discovery import FoundSettings
 from kci.config.document import KeyPath
-from kci.config.settings import Machine, Settings, by_name
+from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.matrix.catalog.runners import hosted_runners
@@ -26,12 +26,9 @@ class _Subject(NamedTuple):
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
-            for backend in table.__struct_encode_fields__:
-                by_system = by_name(table, backend)
-                for system in by_system.__struct_encode_fields__ if by_system else ():
-                    machine = by_name(by_system, system)
-                    if machine is not None:
-                        yield (name, backend, system), machine
+            for backend, by_system in table.items():
+                for system, machine in by_system.items():
+                    yield (name, backend, system), machine
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
@@ -154,21 +151,17 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("lint", "ignore", index, "reason"), ignored.reason, str.strip, "why the rule does not hold there"
     schedule, publish = settings.schedule, settings.publish
     yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
-    yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
     for index, system in enumerate(settings.nix.systems):
         runs = "a system on which Nix runs, which is none of Windows"
         yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
     actions = settings.actions
     yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
     yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
-    yield ("actions", "version"), actions.version, _VERSION.fullmatch, "a version such as `v4.2.1`"
     for action, pin in actions.pins.items():
         place = ("actions", "pins", action)
         yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
         yield (*place, "sha"), pin.sha, _SHA.fullmatch, "a full commit id of 40 hex digits"
         yield (*place, "version"), pin.version or None, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    for name, address in settings.mirrors.addresses().items():
-        yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
     branch = "the name of a branch; only {version} stands for something"
     yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
     yield ("publish", "branch"), publish.branch, is_branch, branch
@@ -192,8 +185,6 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_MIRROR = re.compile(r"(?:(?:file|git|http|https|ssh)://|(?!\w[\w+.-]*:(?://|:)))[^\x00-\x1f]+", re.ASCII)
-"""What git takes over the protocols that builds allow it; a path, and `user@host:path`, have none."""
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(60), []),
@@ -231,19 +222,9 @@ def _is_cron_part(part: str, allowed: range, names: list[str]) -> bool:
     return len(ends) <= 2 and ends == sorted(ends)
 
 
-def _is_zone(name: str) -> bool:
-    if name == "UTC":
-        return True
-    from zoneinfo import available_timezones
-
-    known = available_timezones()
-    return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
-
-
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    for backend in settings.images.__struct_encode_fields__:
-        table = by_name(settings.images, backend)
-        for keys, image in table.images() if table else ():
+    for backend, table in settings.images.items():
+        for keys, image in table.images():
             yield ("images", backend, *keys), image
 
 

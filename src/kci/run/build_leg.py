@@ -158,7 +158,6 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         BuildFailedError: the compiler refused; nothing is left behind.
         FindingsError: the sources or the binary do not meet the requirements.
     """
-    request = _with_settings(workspace, request)
     if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
@@ -198,7 +197,6 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
         UsageError: nothing says where to write the pack.
         KciError: as `build_leg`.
     """
-    request = _with_settings(workspace, request)
     out_file = request.options.objects_to
     if out_file is None:
         raise UsageError("nothing says where to put the objects of a part", hint="give --objects-to FILE, or --pack")
@@ -237,16 +235,11 @@ def _refuse_errors(findings: Sequence[Diagnostic], what: str, hint: str) -> None
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """The shell lines that `build_leg` would run; nothing is installed, written or compiled."""
-    request = _with_settings(workspace, request)
     own = image_of(request.variant, workspace.runners)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
         return [shlex.join(build_command(_in_container(workspace, request, image)))]
     return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
-
-
-def _with_settings(workspace: Workspace, request: LegRequest) -> LegRequest:
-    return msgspec.structs.replace(request, options=request.options.under(workspace.settings.settings))
 
 
 def _in_container(workspace: Workspace, request: LegRequest, image: str) -> ContainerBuild:

@@ -63,7 +63,7 @@ class KeptBuilds:
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
-        self._options = options.under(self._settings)
+        self._options = options
         self._sources = SourceTrees()
         self._prints: dict[str, Fingerprints] = {}
         self._guard = Lock()

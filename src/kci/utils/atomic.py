@@ -21,7 +21,7 @@ from kci.errors import ClientError
 from kci.utils.locks import locked, sibling_path
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ANOTHER = "name a place that you can write; for kci's cache with --cache or KCI_CACHE"
+_ANOTHER = "name a place that you can write; for kci's cache with KCI_CACHE"
 _SAID = ("No space left on device", "Disk quota exceeded")
 
 

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from kci.errors import FindingsError, KciError
 from kci.utils.atomic import replacing, write_atomic
 from kci.utils.locks import in_use
 
-CACHE_OPTION = "--cache or KCI_CACHE"
+CACHE_VARIABLE = "KCI_CACHE"
 """What names another place, for hints."""
 
 
@@ -34,7 +35,7 @@ def default_cache() -> Path:
     # The XDG specification: ignore a relative path.
     root = base if Path(base).is_absolute() else "~/.cache"
     # A settings file has no shell that replaces a tilde; pathlib fails for a user who has no home.
-    return Path(os.path.expanduser(os.environ.get("KCI_CACHE") or f"{root}/kci")).absolute()  # noqa: PTH111
+    return Path(os.path.expanduser(os.environ.get(CACHE_VARIABLE) or f"{root}/kci")).absolute()  # noqa: PTH111
 
 
 def make_once(
@@ -193,20 +194,10 @@ class StatCache:
     """Digests of the files below one root, and what such files say, kept in a file in the directory `place`."""
 
     def __init__(self, root: Path, place: Path) -> None:
-        # a file that cannot be read, or is of another root or schema, says nothing
         self._root = os.path.realpath(root)
         self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
-        self._entries: dict[str, _Remembered] = {}
-        self._answers: dict[str, tuple[str, msgspec.Raw]] = {}
         self._used: set[str] = set()
         self._changed = False
-        try:
-            with self._path.open("rb") as file:
-                read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_CacheFile)
-        except (OSError, ValueError, RecursionError):
-            return
-        if read.schema == SCHEMA and read.root == self._root:
-            self._entries, self._answers = read.entries, read.answers
 
     def digest(self, place: str) -> str:
         """The SHA-256 of the content of the file at a real path, in hex; raises an OSError if it cannot be read."""
@@ -226,18 +217,18 @@ class StatCache:
         found = None
         with suppress(ValueError):  # a name that is not UTF-8, or a damaged record
             key = _key(given())
-            known, answer = self._answers.get(question, ("", msgspec.Raw()))
+            known, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
             if known == key:
                 return msgspec.msgpack.decode(answer, type=kind)
             found = find()
             if _key(given()) == key:
-                self._answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
+                self._kept.answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
                 self._changed = True
         return find() if found is None else found
 
     def get(self, path: str, now: os.stat_result) -> str | None:
         """The digest of a file; None if it may have changed."""
-        entry = self._entries.get(path)
+        entry = self._kept.entries.get(path)
         if entry is None or entry.seen != _seen(now):
             return None
         self._used.add(path)
@@ -247,7 +238,7 @@ class StatCache:
         """Remember what a file held, if it was at rest while it was read."""
         if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
             self._used.add(path)
-            self._entries[path] = _Remembered(_seen(before), digest)
+            self._kept.entries[path] = _Remembered(_seen(before), digest)
             self._changed = True
 
     def put_written(self, digests: Mapping[str, str]) -> None:
@@ -262,13 +253,22 @@ class StatCache:
         for path, status in before.items():
             self.put(path, status, Path(self._root, path).lstat(), digests[path])
 
+    @cached_property
+    def _kept(self) -> _CacheFile:
+        # a file that cannot be read, or is of another root or schema, says nothing
+        with suppress(OSError, ValueError, RecursionError), self._path.open("rb") as file:
+            read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_CacheFile)
+            if read.schema == SCHEMA and read.root == self._root:
+                return read
+        return _CacheFile(SCHEMA, self._root, {}, {})
+
     def save(self) -> None:
         """Write down what is remembered; where that is impossible, the next run reads the files again."""
         if not self._changed:
             return
-        many = len(self._entries) > _MAX_ENTRIES
-        entries = {path: self._entries[path] for path in self._used} if many else self._entries
-        answers = {} if many else self._answers
+        many = len(self._kept.entries) > _MAX_ENTRIES
+        entries = {path: self._kept.entries[path] for path in self._used} if many else self._kept.entries
+        answers = {} if many else self._kept.answers
         try:
             data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries, answers))
             self._path.parent.mkdir(parents=True, exist_ok=True)

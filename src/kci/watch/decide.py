@@ -85,6 +85,12 @@ _MAX_MIXED_FAILURES = 4
 _STAYS_BROKEN = 3
 """So many runs in a row without a pass, and what is known as flaky is broken."""
 
+_FLAKY_TURNS = 3
+"""In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
+
+_FLAKY_RUNS = 14
+"""The number of latest runs among which they are counted."""
+
 _EVERYWHERE = 3
 """What turns green by itself in so many kernels is no flake of theirs: an outage, in words that are not known yet."""
 
@@ -97,8 +103,6 @@ class FailureTracker:
 
     def __init__(self, policy: Decisions) -> None:
         self.policy = policy
-        self.turns = max(policy.flaky_turns, 2)
-        self.window = min(max(policy.flaky_runs, 3), 365)
         self.legs: dict[str, _LegState] = {}
         self.open: dict[str, OpenCause] = {}
         self._number = -1
@@ -226,7 +230,7 @@ class FailureTracker:
             if state.last not in runs:
                 runs.append(state.last)
         own = [item[kernel] for item in kernels if sum(bool(self._lately(it)) for it in item.values()) < _EVERYWHERE]
-        if not state.flaky and any(len(self._lately(runs)) >= self.turns for runs in (*own, state.flakes)):
+        if not state.flaky and any(len(self._lately(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
                 failure = Failure(leg, state.cause)
@@ -241,7 +245,7 @@ class FailureTracker:
             before.append(issue.opened)
 
     def _lately(self, runs: list[int]) -> list[int]:
-        while runs and runs[0] <= self._number - self.window:
+        while runs and runs[0] <= self._number - _FLAKY_RUNS:
             runs.pop(0)
         return runs
 

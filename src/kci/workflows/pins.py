@@ -95,7 +95,7 @@ def own_pin(wanted: Actions, start: Pin) -> Pin:
     if wanted.ref is None:
         return pin
     commit = bool(_SHA.fullmatch(wanted.ref))
-    sha, version = (wanted.ref, wanted.version or "") if commit else ("", wanted.ref)
+    sha, version = (wanted.ref, "") if commit else ("", wanted.ref)
     return msgspec.structs.replace(pin, sha=sha, version=version)
 
 

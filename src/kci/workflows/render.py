@@ -40,7 +40,7 @@ OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
 REUSABLE_FILES = {
-    ".github/workflows/kernel.yml": "github/reusable.yml.j2",
+    ".github/workflows/kernel.yml": "github/release.yml.j2",
     ".github/workflows/kernel-legs.yml": "github/kernel.yml.j2",
 }
 """The workflow of kci's own repository that short files call, and what it calls for each kernel; their templates."""
@@ -48,7 +48,7 @@ FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
-"""What is there besides where every kernel is called on its own."""
+"""What the others call for each kernel."""
 
 _FILTER_SIGNS = re.compile(r"^!|\+")
 """What is no text in GitHub's filters for branches, and can be in the name of one."""
@@ -69,10 +69,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """A push to this branch builds a release."""
     pin: str = "tag"
     """How kci's own actions are named: `tag` or `sha`."""
-    installer: str = ""
-    """What installs the dependencies of kci's actions: `pip` or `uv`; empty for uv where it is there."""
-    callers: int = 0
-    """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
+    callers: int = 1
+    """How many caller jobs share the kernels; each of them calls a workflow for every kernel of its own."""
     pr_tier: str = str(Tier.PR)
     """What a pull request and the merge queue build."""
     forks: str = str(Forks.HOSTED)
@@ -83,8 +81,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the scheduled run builds."""
     schedule: str = ""
     """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
-    timezone: str = "UTC"
-    """What the cron line is in."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
@@ -93,8 +89,6 @@ class Inputs(msgspec.Struct, frozen=True):
     """True if a kernel is compiled, so that there are objects to keep from run to run."""
     nix: bool = False
     """True if the nix builder makes a variant."""
-    install_nix: bool = False
-    """True if jobs that need Nix install it."""
     part_jobs: int = 0
     """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
     publish: Publish | None = None
@@ -127,24 +121,16 @@ def render(
         "unreleased": unreleased(pins),
     }
     templates = {RELEASE_FILE: "github/short.yml.j2"} if inputs.short else dict(_TEMPLATES)
-    if inputs.publish or (inputs.callers and not inputs.short):
+    if not inputs.short:
         templates |= _CALLED
-    special: dict[str, dict[str, Any]] = {}
     if inputs.publish is not None:
-        # Kernels are published one by one, so they are called one by one too, even if there is only one.
-        callers = max(1, inputs.callers)
         templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
-        special[PUBLISH_FILE] = {"several": True, "callers": callers, "caller_names": caller_names(callers),
-                                 "publish": inputs.publish}  # fmt: skip
     if inputs.forks == Forks.DISPATCH and not inputs.short:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
     if inputs.comment and not inputs.short:
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
-    rendered = {
-        path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
-        for path, name in sorted(templates.items())
-    }
+    rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
     if lost := [*own.without_place(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
@@ -156,15 +142,13 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
-        "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "limit_keys": LIMIT_KEYS,
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
-        "several": inputs.callers > 0,
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
-        "publish": None,
+        "publish": inputs.publish,
         "reusable": False,
         "point": own.mark,
         "job_ids": list(own.job_ids),
@@ -175,9 +159,7 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
     }
 
 
-_EVERYTHING = Inputs(
-    (), submodules=True, callers=1, tested=True, compiled=True, nix=True, install_nix=True, part_jobs=1
-)
+_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, part_jobs=1)
 
 
 def _beside(action: str) -> str:

@@ -156,7 +156,7 @@ class Drift(enum.StrEnum):
     EDITED = "edited"
     """kci wrote it, and somebody has changed it since."""
     LEFT = "left"
-    """kci wrote it and does not any more, as the one for several kernels where there is one now."""
+    """kci wrote it and does not any more, as a comment's that kci.toml does not ask for now."""
     FOREIGN = "foreign"
     """It does not carry kci's header: somebody wrote it by hand."""
 

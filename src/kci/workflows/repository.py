@@ -19,7 +19,7 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
 from kci.plan.check import require_readable
 from kci.plan.estimates import check_time
-from kci.plan.github_limits import caller_count, check_callers, check_limits
+from kci.plan.github_limits import caller_count, check_callers
 from kci.plan.plan import MAX_MATRIX, Plan, Role
 from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
@@ -65,7 +65,7 @@ def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
 
     The reusable workflow, which `short` files call, has one caller job. What no run would get past is KCI419.
     """
-    settings, several = workspace.settings.settings, short or len(workspace.kernels) > 1
+    settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
@@ -73,8 +73,7 @@ def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
-        problems = check_callers(plan, callers) if several else check_limits(plan)
-        errors = [item for item in problems if item.severity is Severity.ERROR]
+        errors = [item for item in check_callers(plan, callers) if item.severity is Severity.ERROR]
         bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
     return bounds
 
@@ -161,20 +160,17 @@ def render_workflows(
         lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
-        installer=chosen.actions.install or "",
-        callers=caller_count(with_growth(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
+        callers=caller_count(with_growth(len(workspace.kernels))),
         pr_tier=chosen.pull_request.tier,
         forks=str(chosen.pull_request.forks),
         comment=chosen.pull_request.comment,
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
-        timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
-        install_nix=chosen.nix.install and any(leg.builder for leg in legs_of),
-        part_jobs=_part_jobs(bounds.plans.values(), several=len(workspace.kernels) > 1),
+        part_jobs=_part_jobs(bounds.plans.values()),
         publish=publish_jobs(workspace.settings),
         short=short,
     )
@@ -201,7 +197,6 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
     asked = {
         "pull-request.comment": chosen.pull_request.comment,
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
-        "actions.install": bool(chosen.actions.install),
     }
     hint = "remove the setting, or run `kci render --no-short`"
     message = "the short file has nothing for `{}` of " + KCI_TOML
@@ -268,12 +263,12 @@ def has_lfs(root: Path) -> bool:
     return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
-def _part_jobs(plans: Iterable[Plan], *, several: bool) -> int:
+def _part_jobs(plans: Iterable[Plan]) -> int:
     """How many jobs compile parts; at least one where links take objects. There is room for more parts."""
     if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
         return 0
     parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
-    most = max((max(found.values(), default=0) if several else found.total() for found in parts), default=0)
+    most = max((max(found.values(), default=0) for found in parts), default=0)
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
@@ -319,7 +314,7 @@ def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
         "Settings > Actions > General > Workflow permissions: read repository contents. Each job asks for what it "
         "needs.",
     ]
-    if settings.runners != type(settings.runners)():
+    if settings.runners:
         lines.append(
             "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
             "public repository, let them run nothing of forks, and prefer ones that are made new for every job."

@@ -64,14 +64,15 @@ def version(*command: str) -> str:
 
 
 def test_the_same_bytes_as_outside_without_any_network(
-    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path
+    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = [("g++", "--version"), ("ld", "--version")]
     for tool in tools:
         inside = version("podman", "run", "--rm", IMAGE, *tool)
         if version(*tool) != inside:
             pytest.skip(f"the bytes cannot be compared: the image has {inside}, this machine {version(*tool)}")
-    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", cache]
+    monkeypatch.setenv("KCI_CACHE", str(cache))
+    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all"]
     within = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE)
     assert within.code == 0, within.stderr
     assert f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:" in within.stderr
@@ -155,7 +156,8 @@ def test_out_of_memory_by_the_control_group(
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     (source,) = (kernel / "csrc").glob("*.cpp") if (kernel / "csrc").is_dir() else kernel.rglob("relu_cpu.cpp")
     good = source.read_text()
-    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", cache]
+    monkeypatch.setenv("KCI_CACHE", str(cache))
+    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all"]
     arguments += ["--output", tmp_path / "o", "--container", IMAGE]
     source.write_text(good + GREEDY)
     failed = kci_process(*arguments)

@@ -10,7 +10,7 @@ from buildkit import CPU, variant
 from conftest import kernel
 from kci.config.model import Build
 from kci.errors import FindingsError
-from kci.plan.inputs.kernel_inputs import BINDING, Effect, KernelInputs
+from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTree
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
@@ -45,8 +45,10 @@ def write(root: Path, files: dict[str, str | bytes]) -> None:
         (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def labels(root: Path, path: str, made: Build) -> set[str]:
-    return set(KernelInputs(made, root).effect(path).labels)
+def decided(root: Path, path: str, made: Build | None = None, names: tuple[str, ...] = (CUDA, CPU)) -> set[str]:
+    """The variants that a file decides."""
+    inputs = KernelInputs(made or build(), root)
+    return {name for name in names if path in inputs.paths_of(variant(name))}
 
 
 FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.cpp": ""}
@@ -66,17 +68,17 @@ def test_a_variant_is_made_from_its_own_sources_and_every_header(tmp_path: Path)
 
 def test_each_file_decides_what_lists_it(tmp_path: Path) -> None:
     write(tmp_path, FILES)
-    assert labels(tmp_path, "csrc/a.cu", build()) == {"a"}
-    assert labels(tmp_path, "csrc/b.cpp", build()) == {"b"}
-    assert labels(tmp_path, "csrc/b.h", build()) == {BINDING}, "the reference shows it to every component"
-    assert labels(tmp_path, "torch-ext/binding.cpp", build()) == {BINDING}
+    assert decided(tmp_path, "csrc/a.cu") == {CUDA}
+    assert decided(tmp_path, "csrc/b.cpp") == {CPU}
+    assert decided(tmp_path, "csrc/b.h") == {CPU, CUDA}, "the reference shows it to every component"
+    assert decided(tmp_path, "torch-ext/binding.cpp") == {CPU, CUDA}
 
 
 def test_a_link_and_what_it_leads_to_both_count(tmp_path: Path) -> None:
     write(tmp_path, {**FILES, "csrc/real.cu": ""})
     (tmp_path / "csrc/a.cu").unlink()
     (tmp_path / "csrc/a.cu").symlink_to("real.cu")
-    assert labels(tmp_path, "csrc/real.cu", build()) == labels(tmp_path, "csrc/a.cu", build()) == {"a"}
+    assert decided(tmp_path, "csrc/real.cu") == decided(tmp_path, "csrc/a.cu") == {CUDA}
     assert ("csrc/a.cu", "csrc/real.cu") in KernelInputs(build(), tmp_path).of(variant(CUDA))
 
 
@@ -100,15 +102,13 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_nothing_reads_decides_nothing(tmp_path: Path, path: str) -> None:
     write(tmp_path, {"csrc/a.cu": "", "torch-ext/some_kernel/__init__.py": "", path: "x"})
-    found = KernelInputs(build(), tmp_path).effect(path)
-    assert (found.labels, found.noarch and "torch-ext" not in path) == (frozenset(), False)
-    assert found.reason
+    assert not decided(tmp_path, path)
 
 
 def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:
     made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["tests/../docs/table.md"]')
     write(tmp_path, {"docs/table.md": "", "tests/x": ""})
-    assert KernelInputs(made, tmp_path).effect("docs/table.md") == Effect(frozenset({"c"}), False, "source of kernel.c")
+    assert decided(tmp_path, "docs/table.md", made) == {CPU}
 
 
 def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
@@ -117,16 +117,12 @@ def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
         tmp_path,
         {f"{package}/.hidden": "", f"{package}/a.py": "", f"{package}/a.json": "", f"{package}/metadata.json": ""},
     )
-    plain, data = build(), build(torch='pyext = ["py", "json"]')
-    compiled = {
-        path: labels(tmp_path, f"{package}/{path}", plain) for path in (".hidden", "a.py", "a.json", "metadata.json")
-    }
-    assert compiled == {".hidden": set(), "a.py": {BINDING}, "a.json": set(), "metadata.json": set()}
-    assert labels(tmp_path, f"{package}/a.json", data) == {BINDING}
+    files = [".hidden", "a.py", "a.json", "metadata.json"]
+    assert [name for name in files if decided(tmp_path, f"{package}/{name}")] == ["a.py"]
+    assert decided(tmp_path, f"{package}/a.json", build(torch='pyext = ["py", "json"]')) == {CPU, CUDA}
     general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-    inputs = KernelInputs(kernel(f"{general}[torch-noarch]\n").build, tmp_path)
-    carried = {path: inputs.effect(f"{package}/{path}").noarch for path in compiled}
-    assert carried == {".hidden": True, "a.py": True, "a.json": True, "metadata.json": False}
+    noarch = kernel(f"{general}[torch-noarch]\n").build
+    assert [name for name in files if decided(tmp_path, f"{package}/{name}", noarch, ("torch-cpu",))] == files[:3]
 
 
 @pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])
@@ -134,7 +130,7 @@ def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
 def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
     write(tmp_path, {"common/deep/a.h": "", **{f"k/{name}": text for name, text in FILES.items()}})
     inputs = KernelInputs(build(), tmp_path / "k", SourceTree(tmp_path), [declared])
-    assert inputs.effect("common/deep/a.h").labels == {BINDING}
+    assert "common/deep/a.h" in inputs.paths_of(variant(CUDA))
     assert inputs.shown("common/deep/a.h") == "../common/deep/a.h"
     assert ("common/deep/a.h",) * 2 in inputs.of(variant(CPU))
 

@@ -176,11 +176,11 @@ def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_d
     (kernel_dir / "kci.toml").write_text(OVERLAYS["for this kernel only"])
     names = kci("matrix", kernel_dir, "--format", "names").stdout.split()
     (added,) = [name for name in names if "cu134" in name]
-    again = kci("build", kernel_dir, "--variant", added, "--dry-run", "--cache", tmp_path)
+    again = kci("build", kernel_dir, "--variant", added, "--dry-run", KCI_CACHE=str(tmp_path))
     assert "is no variant" not in again.stderr
     gone = "torch212-cxx11-cpu-x86_64-linux"
     assert gone not in names
-    refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", "--cache", tmp_path)
+    refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", KCI_CACHE=str(tmp_path))
     assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
 
 

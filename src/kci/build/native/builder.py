@@ -63,7 +63,7 @@ def plan(request: Request, log: Log) -> Recipe:
     sources = checked_sources(request, log)
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
-    headers = find_headers(sources.depends, request.options.cache, request.options.mirrors, log, compute=compute)
+    headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
     cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
     cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None

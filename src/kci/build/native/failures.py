@@ -23,7 +23,7 @@ from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.utils.atomic import failed_path, full_disk_hint, full_disk_program_hint
-from kci.utils.cache import CACHE_OPTION
+from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.suggest import count
 from kci.utils.walk import OUTPUT_DIRECTORIES
 
@@ -137,7 +137,7 @@ def _column(found: re.Match[str]) -> int:
 
 def unwritable(work: Path, error: OSError) -> BuildFailedError:
     """The error for a work directory that cannot be written: a full disk, above all."""
-    hint = full_disk_hint(error, CACHE_OPTION) or f"{CACHE_OPTION} names another place"
+    hint = full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place"
     return BuildFailedError(f"cannot write {failed_path(error, work)}: {error.strerror or error}", hint=hint)
 
 
@@ -221,7 +221,7 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
         )
     if was_killed(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
-    return full_disk_program_hint(done.output, work, CACHE_OPTION)
+    return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
 
 
 def out_of_time(request: Request, objects: Objects) -> KciError:

@@ -27,7 +27,7 @@ from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.utils.atomic import full_disk_program_hint
 from kci.utils.bounded_json import read_json
-from kci.utils.cache import CACHE_OPTION
+from kci.utils.cache import CACHE_VARIABLE
 
 FOLDER = "hip"
 """The translated copy of the kernel, in the work directory."""
@@ -131,7 +131,7 @@ def translate(plan: Translation, log: Log) -> None:
     done = run(plan.command())
     told = _told(plan.work / _TOLD)
     if done.code != 0 or told is None:
-        hint = full_disk_program_hint(done.output, plan.work, CACHE_OPTION)
+        hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
         hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
     if told:

@@ -259,7 +259,7 @@ class Objects:
             "CCACHE_COMPILERCHECK": "content",
             "CCACHE_NAMESPACE": self._namespace(),
             "CCACHE_SLOPPINESS": "",
-            "CCACHE_MAXSIZE": f"{self._request.options.objects_gb}G",
+            "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
         }
         words = (word for step in self._steps for word in step.command)

@@ -7,8 +7,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import Path
 
 from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.data import CutlassRelease, SyclTlaVersion, toolchains
@@ -16,16 +16,13 @@ from kci.build.toolchains.downloads import FetchedTool, pip_install, run_pip
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_program_hint
-from kci.utils.cache import CACHE_OPTION
+from kci.utils.cache import CACHE_VARIABLE
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
 """The reference's own variable: a checkout of CUTLASS to use as it is."""
 
 SYCL_SOURCE_DIR = "SYCL_TLA_SRC_DIR"
 """The same for SYCL*TLA, Intel's CUTLASS."""
-
-MIRROR, SYCL_MIRROR = "cutlass", "sycl-tla"
-"""The keys under `[mirrors]` in kci.toml."""
 
 _INCLUDE = ("include", "tools/util/include")
 """What components see of a checkout: the headers, and those of its utilities, as in the reference's Nix package."""
@@ -42,7 +39,6 @@ class HeaderSource(enum.StrEnum):
     FOLDER = "folder"
     WHEEL = "wheel"
     GIT = "git"
-    ARCHIVE = "archive"
 
 
 class Headers(FetchedTool, frozen=True):
@@ -55,7 +51,7 @@ class Headers(FetchedTool, frozen=True):
     """Where the headers are in the folder."""
     source: HeaderSource
     where: str = ""
-    """The requirement of the wheel, or the address of the repository or archive."""
+    """The requirement of the wheel, or the address of the repository."""
     release: CutlassRelease | None = None
 
     @property
@@ -63,7 +59,6 @@ class Headers(FetchedTool, frozen=True):
         return None if self.source is HeaderSource.FOLDER else self.folder
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        # none for an archive, which kci itself downloads
         into = str(target or self.folder)
         match self.source:
             case HeaderSource.WHEEL:
@@ -81,16 +76,14 @@ class Headers(FetchedTool, frozen=True):
 
     def fetch(self, python: Path, place: Path, log: Log) -> None:
         log(f"getting {self.name} from {self.where}")
-        if self.source is HeaderSource.ARCHIVE:
-            _unpack(self, place)
         for command in self.setup(python, place):
-            # Addresses can be anybody's, and git knows some that are commands (`ext::`).
+            # git's own settings can lead elsewhere (`insteadOf`), and it knows addresses that are commands (`ext::`).
             limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
             environment = {**os.environ, **limits}
             wheel = self.source is HeaderSource.WHEEL
             done = run_pip(command, self.name, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
-                hint = full_disk_program_hint(done.output, place, CACHE_OPTION) or _hint(self.name)
+                hint = full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name)
                 raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
@@ -99,28 +92,25 @@ class Headers(FetchedTool, frozen=True):
                 message = (
                     f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {found}"
                 )
-                raise MissingToolError(f"{message}, not {self.release.digest}", hint="use another mirror")
+                raise MissingToolError(f"{message}, not {self.release.digest}", hint="see git's `insteadOf`")
 
 
-def find_headers(
-    depends: Iterable[Depend], cache: Path, mirrors: Mapping[str, str], log: Log, *, compute: str = ""
-) -> tuple[Headers, ...]:
+def find_headers(depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = "") -> tuple[Headers, ...]:
     """Where a variant's `depends` come from.
 
     `CUTLASS_SRC_DIR` (for Intel's, `SYCL_TLA_SRC_DIR`) comes first, then the wheel of just that version, then the
-    pinned commit: from the mirror that kci.toml names, or from GitHub.
+    pinned commit from GitHub.
 
     Args:
         depends: all dependencies of the variant's components; torch is always there.
         cache: the cache directory.
-        mirrors: `[mirrors]` of kci.toml. An address with `{commit}` or `{tag}` is a tar archive, any other one git.
         log: takes a line about a folder of another version.
         compute: the oneAPI version of an XPU variant, which decides the version of SYCL*TLA.
 
     Raises:
         MissingToolError: one of them cannot be had.
     """
-    return tuple(_find(depend, cache, mirrors, log, compute) for depend in depends if depend is not Depend.TORCH)
+    return tuple(_find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH)
 
 
 def headers_digest(folder: Path) -> str:
@@ -147,28 +137,24 @@ def tla_version(compute: str) -> SyclTlaVersion:
     return known[version]
 
 
-def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log, compute: str) -> Headers:
+def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     sycl = depend is Depend.SYCL_TLA
     release = tla_version(compute).release if sycl else toolchains().cutlass.get(depend.value)
     if release is None:
         have = ", ".join(sorted(toolchains().cutlass))
         hint = f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others"
         raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
-    variable, project = (SYCL_SOURCE_DIR, SYCL_MIRROR) if sycl else (SOURCE_DIR, MIRROR)
+    variable, project = (SYCL_SOURCE_DIR, "sycl-tla") if sycl else (SOURCE_DIR, "cutlass")
     if folder := os.environ.get(variable):
         return _given(depend, variable, Path(folder).absolute(), release, log)
     if not release.commit:
         hint = f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}"
         raise MissingToolError(f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it", hint=hint)
-    mirror = mirrors.get(project)
-    if release.wheel and not mirror:
+    if release.wheel:
         place = cache / "headers" / release.wheel.replace("==", "-")
         return Headers(depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release)
-    address = mirror or toolchains().repositories[project]
-    where = address.replace("{commit}", release.commit).replace("{tag}", release.tag)
-    source = HeaderSource.GIT if where == address else HeaderSource.ARCHIVE
     place = cache / "headers" / f"{project}-{release.tag}-{release.commit[:12]}"
-    return Headers(depend.value, place, _INCLUDE, source, where, release)
+    return Headers(depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release)
 
 
 def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
@@ -184,31 +170,6 @@ def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease,
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
-def _unpack(item: Headers, into: Path) -> None:
-    # everything in an archive lies below one directory, whatever that is called
-    import http.client
-    import tarfile
-    import urllib.request
-
-    try:
-        with (
-            urllib.request.urlopen(item.where, timeout=_SECONDS) as answer,  # noqa: S310  - of the user's own kci.toml
-            tarfile.open(fileobj=answer, mode="r|*") as archive,
-        ):
-            for member in archive:
-                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-                wanted = any(path.is_relative_to(part) for part in item.include)
-                if not member.isfile() or not wanted or ".." in path.parts:
-                    continue
-                content = archive.extractfile(member)
-                target = into / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content.read() if content else b"")
-    except (OSError, http.client.HTTPException, ValueError, tarfile.TarError) as error:
-        hint = full_disk_program_hint(str(error), into, CACHE_OPTION) or _hint(item.name)
-        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=hint) from error
-
-
 def _hint(name: str) -> str:
-    variable, key = (SYCL_SOURCE_DIR, SYCL_MIRROR) if name == Depend.SYCL_TLA.value else (SOURCE_DIR, MIRROR)
-    return f"set {variable} to a checkout, or name a mirror in kci.toml: [mirrors] {key} = ..."
+    variable = SYCL_SOURCE_DIR if name == Depend.SYCL_TLA.value else SOURCE_DIR
+    return f"set {variable} to a checkout, or lead git to a mirror by its setting `url.<mirror>.insteadOf`"

@@ -28,7 +28,7 @@ from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint, write_atomic
 from kci.utils.bounded_json import read_json
-from kci.utils.cache import CACHE_OPTION, LAST_TIMES, make_once
+from kci.utils.cache import CACHE_VARIABLE, LAST_TIMES, make_once
 
 _SAYS_BYTES = (24, 1)
 """Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
@@ -179,7 +179,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     """
     done = run_pip(command, what, log)
     if done.code != 0:
-        hint, away = full_disk_program_hint(done.output, into, CACHE_OPTION), ""
+        hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
         if hint:
             away = "the disk is full"
         elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
@@ -364,7 +364,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
                     info.filename = name
                     archive.extract(info, into)
     except _BROKEN as error:
-        full = full_disk_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
+        full = full_disk_hint(error, CACHE_VARIABLE) if isinstance(error, OSError) else ""
         hint = full or "check the network, and that it serves byte ranges"
         raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint=hint) from error
 

@@ -29,7 +29,7 @@ from kci.build.toolchains.torch_version import TO_TEST, read_torch_version, torc
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 from kci.utils.atomic import full_disk_program_hint, writing
-from kci.utils.cache import CACHE_OPTION
+from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.git import last_line
 from kci.utils.locks import locked
 
@@ -193,7 +193,7 @@ def make_venv(command: list[str], place: Path) -> None:
     if "ensurepip" in made.output and python.exists():
         # venv keeps to itself what its own pip said.
         made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
-    hint = full_disk_program_hint(made.output, place, CACHE_OPTION)
+    hint = full_disk_program_hint(made.output, place, CACHE_VARIABLE)
     if not hint and any(said in made.output for said in _NO_VENV):
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
     raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from kci.config.settings import ImageBySystem, Limit, Machine, MachinesByBackend, Settings, by_name
-from kci.config.values import SYSTEMS, Backend
+from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
+from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
@@ -206,10 +206,6 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
     return None if rate is None else (rate, default_prices().currency)
 
 
-RUNNER_KINDS = (*(str(backend) for backend in Backend), "noarch")
-"""What a runner can be for."""
-
-
 def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
     """The runners, images and limits of a repository: its kci.toml laid over what kci ships.
 
@@ -218,11 +214,8 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)
-    for backend in Backend:
-        images = by_name(settings.images, backend)
-        if images is not None:
-            base = build.get(backend) or UNKNOWN_BUILD
-            build[str(backend)] = _with_images(base, images)
+    for backend, images in settings.images.items():
+        build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
     return Runners(
         runner=defaults.runner,
         build=build,
@@ -233,7 +226,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     )
 
 
-def _with_images(base: BuildDefaults, images: ImageBySystem) -> BuildDefaults:
+def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
     """What a backend's images make of the defaults; a size that is not named is unknown for another image."""
     image, single = dict(base.image), dict(base.images)
     for (system, *compute), named in images.images():
@@ -250,24 +243,17 @@ UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
 """Of a backend for which kci has no image."""
 
 
-def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
+def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
     found: dict[tuple[str, str], Runner] = {}
-    for backend in RUNNER_KINDS:
-        for system in SYSTEMS:
-            layers = list(_layers(table, backend, system))
+    for backend in RunnerKind:
+        for system in System if backend != "any" else ():
+            layers = [of[system] for of in (table.get(RunnerKind("any")), table.get(backend)) if of and system in of]
             runner = defaults.get(system, Runner((), 0, 0))
             for machine in layers:
                 runner = _overlay(runner, machine)
             if layers and (runner.labels or runner.group):
                 found[backend, system] = runner
     return found
-
-
-def _layers(table: MachinesByBackend, backend: str, system: str) -> Iterator[Machine]:
-    for name in ("any", backend):
-        of_backend = by_name(table, name)
-        if of_backend is not None and (machine := by_name(of_backend, system)):
-            yield machine
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:

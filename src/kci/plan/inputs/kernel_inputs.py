@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
 from kci.config.discovery import FoundSettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
@@ -41,15 +39,6 @@ _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
 
 _Files = frozenset[tuple[str, str]]
 """Paths in the tree, and the real path behind each, empty without a file."""
-
-
-class Effect(msgspec.Struct, frozen=True):
-    """What a file decides: the variants of some components, or of every kind of them, and why."""
-
-    labels: frozenset[str]
-    """The components; `BINDING` stands for every compiled variant."""
-    noarch: bool
-    reason: str
 
 
 def active(build: Build, variant: Variant) -> dict[str, Component]:
@@ -97,6 +86,7 @@ class KernelInputs:
         self.declared = tuple(self._declared(entry) for entry in extra)
         """What kci.toml declares: real paths in the tree."""
         self._by_labels: dict[tuple[str, ...], _Files] = {}
+        self._parents: dict[_Files, frozenset[str]] = {}
 
     def of(self, variant: Variant) -> _Files:
         """The files that decide a variant; raises a FindingsError if a directory cannot be read."""
@@ -130,27 +120,9 @@ class KernelInputs:
         declared = (path for place in self.declared for path, _ in self._below(place))
         return frozenset([*(path for path, _ in files), *declared])
 
-    def effect(self, path: str) -> Effect:
-        """What the file at a path of the tree decides."""
-        package, installed = map(_with_parents, self._package)
-        noarch = path in package and self.build.torch_noarch is not None
-        if path in installed:
-            return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
-        if any(path == place or path.startswith(f"{place}/") for place in self.declared):
-            return Effect(frozenset({BINDING}), noarch, "declared in kci.toml, so every compiled variant sees it")
-        readers = [label for label, files in self._listed.items() if path in _with_parents(files)]
-        if BINDING in readers:
-            reason = "source of the binding, which every compiled variant has"
-            return Effect(frozenset({BINDING}), noarch, reason)
-        if path in _with_parents(self._headers):
-            return Effect(frozenset({BINDING}), noarch, f"header of {_labelled(readers)}, which every component sees")
-        if readers:
-            return Effect(frozenset(readers), noarch, f"source of {_labelled(readers)}")
-        if noarch:
-            return Effect(frozenset(), True, "part of the Python package of variants without compiled code")
-        if path in package:
-            return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
-        return Effect(frozenset(), False, "no `src` of build.toml lists it")
+    def paths_of(self, variant: Variant) -> frozenset[str]:
+        """Where a change changes a variant: its files, what is behind links, each link or submodule on the way."""
+        return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
 
     def is_test(self, path: str) -> bool:
         """True if the kernel's tests read a file, or might if it were there."""
@@ -246,6 +218,17 @@ class KernelInputs:
         )
         return all_files, some
 
+    def _with_parents(self, files: _Files) -> frozenset[str]:
+        if files not in self._parents:
+            found: set[str] = set()
+            for place in (part for item in files for part in item):
+                here = place
+                while here and here not in found:
+                    found.add(here)
+                    here = here.rpartition("/")[0]
+            self._parents[files] = frozenset(found)
+        return self._parents[files]
+
     def _below(self, place: str) -> list[tuple[str, str]]:
         if self.tree.kind(place) is EntryKind.DIRECTORY:
             # What build.toml says is counted by itself, without its comments.
@@ -262,18 +245,3 @@ def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = N
     """
     found = settings or find_settings(directory)
     return KernelInputs(build, directory, SourceTree(find_root(directory)[0]), found.settings.inputs_of(build.name))
-
-
-def _labelled(labels: Iterable[str]) -> str:
-    return ", ".join(f"kernel.{label}" for label in sorted(labels))
-
-
-def _with_parents(files: _Files) -> frozenset[str]:
-    """Where a change changes some files: they, what is behind a link, and each link or submodule on the way to one."""
-    found: set[str] = set()
-    for place in (part for item in files for part in item):
-        here = place
-        while here and here not in found:
-            found.add(here)
-            here = here.rpartition("/")[0]
-    return frozenset(found)
