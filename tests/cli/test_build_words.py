@@ -32,7 +32,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "stop_after": st.none() | st.floats(0, 10**6),
     "isolation": st.booleans(),
     "unique_id": st.none() | TEXT,
-    "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),
     "link": st.just(False),

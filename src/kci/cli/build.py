@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from pathlib import Path
@@ -64,12 +63,6 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
 @click.option("--unique-id", help="The kernel id (default: derived from the sources).")
-@click.option(
-    "--commit",
-    metavar="SHA",
-    callback=lambda _context, _parameter, said: _full(said),
-    help="The commit of the sources, if they are outside of their repository.",
-)
 @ISOLATION
 @JOBS
 @click.option(
@@ -183,9 +176,3 @@ def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     return VariantFailure(
         request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished
     )
-
-
-def _full(commit: str | None) -> str | None:
-    if commit is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-        raise UsageError(f"--commit {commit[:80]!r} is not a full commit id", hint="git rev-parse HEAD")
-    return commit

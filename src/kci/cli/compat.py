@@ -129,8 +129,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
 
 @command.command("decide")
 @_HISTORY
-@answer_forms("text", "json")
-def show_decisions(history: Path, output: str) -> int:
+def show_decisions(history: Path) -> int:
     """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
 
     It only prints them: the scheduled workflow changes issues, and has no other rights.
@@ -150,15 +149,12 @@ def show_decisions(history: Path, output: str) -> int:
     settings = find_settings(Path())
     actions = decide(each(), settings.settings.schedule.issues)
     print_diagnostics(problems)
-    if output == "json":
-        print_json(run=runs[-1] if runs else None, actions=actions)
-    else:
-        for action in actions:
-            told = f" (for {' '.join(action.tell)})" if action.tell else ""
-            click.echo(f"{action.kind} {action.id}: {action.title}{told}")
-            for leg in action.legs:
-                click.echo(f"    {leg}")
-        click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
+    for action in actions:
+        told = f" (for {' '.join(action.tell)})" if action.tell else ""
+        click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+        for leg in action.legs:
+            click.echo(f"    {leg}")
+    click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
     return 1 if problems else 0
 
 

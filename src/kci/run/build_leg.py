@@ -73,13 +73,15 @@ def make_variant_dir(
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
-            state = kernel_id.provenance(kernel_dir)
-            if state is None and options.commit is not None:
-                state = kernel_id.GitState(options.commit, dirty=False)
             metadata = metadata_for(
-                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
+                kernel.build,
+                variant.backend,
+                unique,
+                archs=built.archs,
+                provenance=kernel_id.provenance(kernel_dir),
+                variant=variant.name,
                 committed=kernel_id.committed(kernel_dir),
-            )  # fmt: skip
+            )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
