@@ -86,7 +86,7 @@ def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPat
 
 def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [str(SWIGLU), "--variant=torch-cpu", "--output", str(tmp_path / "o"), "--pack", str(tmp_path / "p.tar")]
-    words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y", "--catalog=2026-08-20"]
+    words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
     outside, _ = requested(monkeypatch, *words)
     said = kci("build", *words, "--container=image:1", "--dry-run")
     assert said.code == 0, said.stderr

@@ -1,23 +1,13 @@
-"""The options about signatures that several commands share."""
+"""Who signs, and who may have signed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import click
 
 from kci.config.discovery import find_settings
 from kci.errors import UsageError
 from kci.tree.sigstore import SigningContext
-
-
-def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    of = "that the files were built from."
-    command = click.option("--commit", default="", metavar="ID", help=f"The commit {of}")(command)
-    return click.option("--repository", default="", metavar="OWNER/NAME", help=f"The repository {of}")(command)
 
 
 def ci_context() -> SigningContext:
@@ -30,7 +20,7 @@ def ci_context() -> SigningContext:
     )
 
 
-def policy(path: Path, repository: str, commit: str) -> tuple[Path | None, SigningContext]:
+def policy(path: Path, repository: str = "", commit: str = "") -> tuple[Path | None, SigningContext]:
     """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
 
     UsageError: nobody may sign.

@@ -14,7 +14,7 @@ from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
-from kci.cli._workspace import CATALOG, ISOLATION, JOBS, opened
+from kci.cli._workspace import ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
@@ -54,7 +54,6 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     help="Also write the artifact to this file; with several variants, to this folder.",
 )
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
-@CATALOG
 @click.option(
     "--arch",
     "archs",
@@ -97,7 +96,6 @@ def command(
     names: tuple[str, ...],
     output: Path | None,
     artifact: Path | None,
-    catalog: str | None,
     failures: Path | None,
     dry_run: bool,
     **said: Any,
@@ -116,7 +114,7 @@ def command(
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
-    workspace = opened([kernel], catalog)
+    workspace = opened([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)

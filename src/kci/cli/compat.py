@@ -24,8 +24,8 @@ from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
 from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
-from kci.watch.leg_grid import CellState, grid_of
-from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
+from kci.watch.leg_grid import grid_of
+from kci.watch.report_page import MAX_CELLS, whole_page, write_site
 
 _BRANCH = "kci-history"
 _HISTORY = click.option(
@@ -163,11 +163,10 @@ _TITLE = "Kernels and toolchains"
 
 @command.command("report")
 @_HISTORY
-@answer_forms("html", "markdown", "json")
 @click.option(
     "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
-def report(history: Path, output: str, into: Path | None) -> int:
+def report(history: Path, into: Path | None) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
     A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
@@ -178,17 +177,10 @@ def report(history: Path, output: str, into: Path | None) -> int:
         # write pages and badges for GitHub Pages
         kci compat report --history history --into site
     """
-    if into is not None and output != "html":
-        raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
-    if output == "json":
-        states = {str(state): grid.count(state) for state in CellState}
-        print_json(counts=states, report=grid)
-    elif output == "markdown":
-        click.echo(markdown_report(grid, _TITLE), nl=False)
-    elif into is not None:
+    if into is not None:
         with writing(into):
             pages = write_site(grid, into, _TITLE)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
