@@ -27,7 +27,7 @@ from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.selection import compute_matrix
 from kci.plan.fingerprint import Fingerprints, builder, fingerprints
 from kci.plan.inputs.source_tree import SourceTree
-from kci.utils.stat_cache import StatCache
+from kci.utils.cache import StatCache
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 ROUNDS = 10

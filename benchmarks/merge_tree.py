@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from kci.config.reader import parse_kernel
 from kci.matrix.variants import parse_variant_name
-from kci.tree.leg_record import leg_for
+from kci.tree.manifest import leg_for
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.pack import pack
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+import tomli_w
+
 import mutations
 
 HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n[torch]\n'
@@ -90,7 +92,7 @@ def endless(seed: int) -> Iterator[tuple[str, bytes]]:
                 yield "TOML characters", "".join(random_.choices(alphabet, k=random_.randrange(400))).encode()
             case 2:
                 change = random_.choice(changes[index])
-                yield "changed value", mutations.dump(mutations.changed(documents[index], *change)).encode()
+                yield "changed value", tomli_w.dumps(mutations.changed(documents[index], *change)).encode()
             case 3:
                 yield "changed text", random_.choice(list(mutations.text_mutations(seeds[index], random_, 3)))
             case 4:

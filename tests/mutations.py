@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import datetime
 import itertools
-import json
 import random
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 import conformance_cases
 
@@ -25,44 +26,6 @@ def seeds() -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in sorted(DATA.glob("*.toml"))} | {
         case.name: case.raw for case in conformance_cases.cases()
     }
-
-
-# --- writing TOML -----------------------------------------------------------------------------------------------------
-
-
-def dump(data: dict[str, Any]) -> str:
-    """TOML text of a document: a header for each table on the first two levels, everything below inline."""
-    lines = [f"{key(name)} = {inline(value)}" for name, value in data.items() if not isinstance(value, dict)]
-    for name, table in data.items():
-        if not isinstance(table, dict):
-            continue
-        lines.append(f"[{key(name)}]")
-        plain = {inner: value for inner, value in table.items() if name != "kernel" or not isinstance(value, dict)}
-        lines += [f"{key(inner)} = {inline(value)}" for inner, value in plain.items()]
-        for label, component in table.items():
-            if label not in plain:
-                lines.append(f"[{key(name)}.{key(label)}]")
-                lines += [f"{key(inner)} = {inline(value)}" for inner, value in component.items()]
-    return "\n".join(lines) + "\n"
-
-
-def key(name: str) -> str:
-    """A key, quoted if it has to be."""
-    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if bare else inline(name)
-
-
-def inline(value: Any) -> str:
-    """A value on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
-        return f"[{', '.join(map(inline, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key(name)} = {inline(part)}" for name, part in value.items()) + "}"
-    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else repr(value)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -401,8 +364,8 @@ def corpus(changes: int, texts: int) -> Iterator[bytes]:
         data = tomllib.loads(raw.decode().replace("\r\n", "\n"))
         possible = list(data_mutations(data))
         chosen = random_.sample(possible, min(changes // len(every), len(possible)))
-        mutations = (dump(changed(data, *change)).encode() for change in chosen)
-        for text in (raw, dump(data).encode(), *mutations, *text_mutations(raw, random_, texts // len(every))):
+        mutations = (tomli_w.dumps(changed(data, *change)).encode() for change in chosen)
+        for text in (raw, tomli_w.dumps(data).encode(), *mutations, *text_mutations(raw, random_, texts // len(every))):
             if text not in seen:
                 seen.add(text)
                 yield text

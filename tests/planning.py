@@ -8,9 +8,9 @@ from typing import Any
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import KCI_TOML, Settings
+from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
 from kci.plan.plan import Leg, Plan
-from kci.plan.runner_pools import Pool
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:
@@ -18,7 +18,7 @@ def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys
     usual: dict[str, Any] = {
         "kernel": kernel, "path": kernel, "variant": name, "variants": (name,), "name": name, "kind": Kind.FULL,
         "backend": "cpu", "system": "x86_64-linux", "runner": ("ubuntu-24.04",), "image": "", "timeout": 60,
-        "minutes": 5, "pool": Pool("github-hosted", 20, queued=True), "rate": 0.006,
+        "minutes": 5, "measured": False, "pool": Pool("github-hosted", 20, queued=True), "rate": 0.006,
         "currency": "USD", "artifact": f"kci-{kernel}-{name}",
     }  # fmt: skip
     return Leg(**(usual | keys))

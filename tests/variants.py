@@ -7,9 +7,8 @@ from pathlib import Path
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.tree.digest import directory_digest, file_hashes
-from kci.tree.kernel_id import GitState
-from kci.tree.leg_record import LegRecord, leg_for
+from kci.tree.identity import GitState, directory_digest, file_hashes
+from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.pack import pack
 

@@ -151,7 +151,7 @@ def planned(watch: Watch, *kernels: str) -> None:
         {
             "kernel": name, "path": name, "variant": "torch-cpu", "variants": ["torch-cpu"], "name": "torch-cpu",
             "kind": "noarch", "backend": "cpu", "system": "x86_64-linux", "runner": ["ubuntu-24.04"], "image": "",
-            "timeout": 30, "minutes": 1, "pool": {"name": "", "size": None}, "rate": None,
+            "timeout": 30, "minutes": 1, "measured": False, "pool": {"name": "", "size": None}, "rate": None,
             "currency": "", "artifact": f"kci-{name}.torch-cpu",
         }
         for name in kernels

@@ -14,8 +14,7 @@ import pytest
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.build import build_variant, plan_commands
 from kci.build.builders import build_noarch
-from kci.build.kernel_files import package_files
-from kci.build.visible_files import VisibleFiles
+from kci.build.kernel_files import VisibleFiles, package_files
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 

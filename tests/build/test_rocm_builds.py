@@ -17,12 +17,12 @@ from elftools.elf.sections import SymbolTableSection
 from buildkit import built_once, copy_kernel, quiet, request, warm_cache, with_changes, write_tree
 from conftest import ROOT
 from kci.build import Built, build_variant
+from kci.build.kernel_files import VisibleFiles
 from kci.build.native import builder, hipify
 from kci.build.native.hipify import hip_path
 from kci.build.native.recipe import Recipe
 from kci.build.request import Request
 from kci.build.toolchains.environment import isolated
-from kci.build.visible_files import VisibleFiles
 from kci.errors import MissingToolError
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.verify import verify

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, request, with_changes, write_tree
+from kci.build.kernel_files import VisibleFiles
 from kci.build.request import Request
-from kci.build.visible_files import VisibleFiles
 from kci.config.reader import read_kernel
 from kci.errors import BuildFailedError
 from kci.plan.inputs.kernel_inputs import KernelInputs

@@ -120,7 +120,8 @@ def test_a_stream_that_the_caller_has_closed_leads_nowhere(closed: str, kernel_d
 
 
 def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Path) -> None:
-    result = kci_process("matrix", kernel_dir, "--format", "html", PYTHONIOENCODING="latin-1")
+    named = kernel_dir.rename(kernel_dir.with_name("\N{CHECK MARK}"))
+    result = kci_process("matrix", named, PYTHONIOENCODING="latin-1")
     assert result.code == 0, result.stderr
     assert "\N{CHECK MARK}" in result.stdout
 

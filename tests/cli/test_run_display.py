@@ -11,7 +11,7 @@ from buildkit import CPU, STABLE_CPU, variant
 from kci.build.process.machine import Progress
 from kci.build.toolchains.downloads import TransferLine
 from kci.cli import Options
-from kci.cli._run_display import RunDisplay, progress_text
+from kci.cli.run import RunDisplay, progress_text
 from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState
 

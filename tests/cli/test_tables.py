@@ -7,10 +7,10 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT
+from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
 from kci.cli._output import markdown_text
-from kci.cli._tables import left_out_table, markdown, plan_tables, tree_table
 from kci.config.discovery import FaultyKernel
-from kci.plan.budget import estimate
+from kci.plan.estimates import estimate
 from kci.plan.plan import Skipped, Unplanned
 from kci.tree.manifest import Manifest
 from kci.utils.suggest import count

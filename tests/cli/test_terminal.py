@@ -15,7 +15,7 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci.build.toolchains.downloads import TransferLine
-from kci.cli import Options, _output, _run_display
+from kci.cli import Options, _output, run
 from kci.cli._output import Layout, cut_apart, lines_of, middle
 
 EXAMPLES = ROOT / "examples"
@@ -112,7 +112,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
 def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, too; `kci run` shows their progress by this."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    with _run_display.LiveTable(Options(quiet=True), 1) as display:
+    with run.LiveTable(Options(quiet=True), 1) as display:
         assert display.live is None
 
 

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from action_inputs import inputs_of
+from buildkit import noarch_kernel
 from cli.runner import Result, kci
 from kci.actions.common import run_action
 from kci.errors import FindingsError, UnsafeError
@@ -31,8 +32,8 @@ from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
 from kci.utils.bounded_json import decode_json
-from kci.watch.github_api import Account, GitHubApi
 from kci.watch.history import HistoryBranch, RecordedRun
+from kci.watch.issue_tracker import Account, GitHubApi
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 
@@ -140,6 +141,10 @@ def verify_tree(folder: Path) -> Result:
     return kci("verify", folder / "tree")
 
 
+def plan_durations(folder: Path) -> Result:
+    return kci("plan", noarch_kernel(folder / "kernel"), "--durations", folder / "durations.json")
+
+
 def recorded(folder: Path) -> Result:
     """A history with one run that is good, besides the hostile one."""
     (folder / "history" / "0000000000000000001-1-aa.json").write_bytes(HISTORY)
@@ -171,6 +176,7 @@ PLACES: dict[str, Place] = {
 }
 NAMED: dict[str, Place] = {
     "a plan, by kci merge": Place(PLAN, "plan.json", merge_plan),
+    "durations, by kci plan": Place(b'{"schema":1,"durations":[]}', "durations.json", plan_durations),
 }
 """Files that a user names, which may be links."""
 TREES: dict[str, Place] = {

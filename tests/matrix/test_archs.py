@@ -7,8 +7,8 @@ import pytest
 from conftest import kernel, torch_kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, variant_archs
-from kci.matrix.catalog.arch_tables import arch_tables
 from kci.matrix.catalog.loading import load_catalog
+from kci.matrix.catalog.rows import arch_tables
 from kci.matrix.lints import lint_matrix
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind

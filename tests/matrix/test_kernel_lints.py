@@ -8,9 +8,8 @@ from conftest import kernel, torch_kernel
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs
-from kci.matrix.catalog.arch_tables import toolkits
 from kci.matrix.catalog.loading import load_catalog
-from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.lints import MATRIX_LINTS, lint_matrix
 
 COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'

@@ -9,7 +9,7 @@ from kci.cli.matrix import WIDTH, explanation_markdown, explanation_text
 from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Tier
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.grid_page import by_backend, places
+from kci.matrix.reasons import by_backend, places
 from kci.matrix.selection import select
 
 BOUNDED = """

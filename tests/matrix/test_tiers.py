@@ -22,7 +22,7 @@ from kci.matrix.catalog.expressions import parse_where
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
-from kci.matrix.tiers import FIELDS, TierDefinition, choose, narrowing, pairs, tier_of
+from kci.matrix.tiers import FIELDS, by_expression, choose, pairs, tier_of
 from kci.matrix.variants import Kind, Variant
 
 KCI_TOML = """\
@@ -44,12 +44,10 @@ def found(text: str = KCI_TOML) -> FoundSettings:
 
 
 def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
-    tier = tier_of("nightly", found())
-    assert isinstance(tier, TierDefinition)
-    assert (tier.base, tier.backends, tier.systems) == (Tier.ALL, ("cpu", "cuda"), ("x86_64-linux", "aarch64-linux"))
-    assert (tier.pairwise, tier.place) == (True, ("kci.toml", 1))
-    assert tier.where is not None
-    assert tier_of("plain", found()) == TierDefinition("plain", place=("kci.toml", 9))
+    (base, filters), (_, whole) = (tier_of("nightly", found(), thinned=thinned) for thinned in (True, False))
+    assert (base, len(filters), len(whole)) == (Tier.ALL, 3, 2)
+    plain, filters = tier_of("plain", found())
+    assert (plain, len(filters)) == (Tier.RELEASE, 1)
 
 
 def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
@@ -70,10 +68,9 @@ def test_a_bad_expression_is_told_with_its_place() -> None:
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=True)
 def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
-    tier = tier_of("nightly", found())
-    assert isinstance(tier, TierDefinition)
+    (base, filters), (_, unthinned) = (tier_of("nightly", found(), thinned=thinned) for thinned in (True, False))
     made = torch_kernel(["cpu", "cuda", "rocm"])
-    whole = select(made, catalog, tier.base, narrow=narrowing(tier, thinned=False), explain=True)
+    whole = select(made, catalog, base, narrow=unthinned, explain=True)
     assert {variant.backend for variant in whole.variants} == {"cpu", "cuda"}
     assert {variant.system for variant in whole.variants} == {"x86_64-linux", "aarch64-linux"}
     assert {variant.compute for variant in whole.variants} == {None, "13.0", "13.2"}
@@ -81,18 +78,17 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     left_out = [item for item in whole.dropped if item.rule == "KCI214"]
     assert {(item.path, item.line) for item in left_out} == {("kci.toml", 1)}
     assert "tier nightly: backend cpu cuda excludes it" in {item.reason for item in left_out}
-    thinned = select(made, catalog, tier.base, narrow=narrowing(tier), explain=True)
+    thinned = select(made, catalog, base, narrow=filters, explain=True)
     assert set(thinned.variants) < set(whole.variants)
     assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)
 
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=False)
 def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
-    tier = tier_of("plain", found())
-    assert isinstance(tier, TierDefinition)
+    base, filters = tier_of("plain", found())
     made = torch_kernel(["cpu", "cuda", "rocm"])
-    whole = select(made, catalog, tier.base, explain=True)
-    assert select(made, catalog, tier.base, narrow=narrowing(tier), explain=True) == whole
+    whole = select(made, catalog, base, explain=True)
+    assert select(made, catalog, base, narrow=filters, explain=True) == whole
 
 
 def pairs_of(variants: Iterable[Variant]) -> set[tuple[str, str]]:
@@ -172,9 +168,7 @@ def test_the_editions_are_covered_with_a_good_deal_less(name: str) -> None:
     assert len(choose(full)) <= 0.8 * len(full)
 
 
-def test_an_expression_and_lists_of_a_definition_are_optional(catalog: Catalog) -> None:
-    made = torch_kernel(["cpu", "cuda"])
-    everything = select(made, catalog).variants
-    assert select(made, catalog, narrow=narrowing(TierDefinition("x"))).variants == everything
-    only = TierDefinition("x", where=parse_where("torch == newest", FIELDS))
-    assert {variant.torch for variant in select(made, catalog, narrow=narrowing(only)).variants} == {"2.13"}
+def test_newest_is_meant_among_the_variants_of_one_kernel(catalog: Catalog) -> None:
+    only = by_expression(parse_where("torch == newest", FIELDS))
+    made = select(torch_kernel(["cpu", "cuda"]), catalog, narrow=[only])
+    assert {variant.torch for variant in made.variants} == {"2.13"}

@@ -1,10 +1,12 @@
-"""What a run takes, from prices and pools; and what is said when that is too much."""
+"""What a run takes, from prices, pools and recorded durations; and what is said when that is too much."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,13 +14,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, many
+from conftest import ROOT, many, torch_kernel
 from kci.config.settings import Limit
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import Runner, Runners, default_prices, default_runners, hosted_runners
-from kci.plan.budget import Alternative, check_budget, check_time, estimate, simulate
-from kci.plan.runner_pools import Pool, most_minutes, pool_of, price_of
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import (
+    Pool,
+    Runner,
+    Runners,
+    default_prices,
+    default_runners,
+    hosted_runners,
+    most_minutes,
+    pool_of,
+    price_of,
+)
+from kci.matrix.selection import compute_matrix
+from kci.plan.estimates import (
+    Alternative,
+    Duration,
+    check_budget,
+    check_time,
+    encode,
+    estimate,
+    read_durations,
+    recorded_minutes,
+    simulate,
+)
+from kci.plan.legs import make_plan
 from planning import leg, plan
 
 OWN = Pool("gpu", 2)
@@ -151,7 +175,26 @@ def test_pools_and_the_longest_job() -> None:
     assert not Runner((), 4, 16, group="g").hosted
 
 
+# --- recorded durations ---
+
 CU130 = "torch213-cxx11-cu130-x86_64-linux"
+
+
+def test_a_recorded_duration_is_the_median_in_whole_minutes() -> None:
+    known = recorded_minutes([Duration("k", CU130, seconds) for seconds in (61.0, 500.0, 130.0)])
+    assert known == {("k", CU130): 3}
+    assert recorded_minutes([Duration("k", "torch-cpu", 0)]) == {("k", "torch-cpu"): 1}
+
+
+@pytest.mark.rule("KCI303", triggers=False)
+def test_durations_change_the_estimate(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cuda"])], catalog)
+    usual, slow = make_plan(matrix), make_plan(matrix, durations=[Duration("some-kernel", CU130, 6000)])
+    assert {leg.name: leg.minutes for leg in slow.legs}[CU130] == 104, "100 minutes, and 4 to begin with"
+    assert [leg.name for leg in slow.legs if leg.measured] == [CU130]
+    assert estimate(slow.legs).measured == 1
+    assert estimate(usual.legs).measured == 0
+    assert estimate(slow.legs).minutes > estimate(usual.legs).minutes
 
 
 def limited(**keys: Any) -> Runners:
@@ -160,7 +203,7 @@ def limited(**keys: Any) -> Runners:
 
 @pytest.mark.rule("KCI335", triggers=False)
 def test_a_leg_that_fits_is_not_worth_a_word() -> None:
-    assert check_time([leg(minutes=30, timeout=60)], limited()) == []
+    assert check_time([leg(minutes=30, timeout=60), leg(minutes=60, timeout=60, measured=True)], limited()) == []
     assert check_time([leg(minutes=60, timeout=60)], limited(parts=1)) == [], "kci.toml says how many parts there are"
 
 
@@ -176,6 +219,7 @@ def test_a_leg_that_may_not_fit_is_a_warning_with_numbers_and_ways_out() -> None
     )
     assert "[runners]" in found.hint
     assert "fewer architectures" in found.hint
+    assert "--durations" in found.hint
     assert "timeout-minutes" not in found.hint, "no hosted runner works that long"
     (own,) = check_time([leg(minutes=1178, timeout=350, pool=Pool("own", 2), variants=("a", "b"))], limited())
     assert "raise `timeout-minutes` in [[limits]]" in own.hint
@@ -184,7 +228,10 @@ def test_a_leg_that_may_not_fit_is_a_warning_with_numbers_and_ways_out() -> None
 
 
 @pytest.mark.rule("KCI335", triggers=True)
-def test_parts_that_do_not_fit_into_the_job_are_too_few() -> None:
+def test_a_record_has_to_fit_into_the_job_and_parts_that_do_not_are_too_few() -> None:
+    (late,) = check_time([leg(minutes=61, measured=True)], limited())
+    assert late.message == f"k {leg().name} took 61 minutes on ubuntu-24.04, and its job ends after 60"
+    assert "`parts = 4`" in late.hint
     (part,) = check_time([leg(minutes=61, part=2, parts=3, variants=())], limited(parts=3))
     assert "`parts = 10`" in part.hint
 
@@ -199,7 +246,7 @@ def test_the_parts_that_are_suggested_are_enough(minutes: int) -> None:
 
 def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> None:
     guessed = leg("a", minutes=100, at_least=30, at_most=300, timeout=200, rate=0.01)
-    made = plan([guessed, leg("b", minutes=10, rate=0.01)])
+    made = plan([guessed, leg("b", minutes=10, measured=True, rate=0.01)])
     known = estimate(made.legs)
     assert (known.at_least, known.minutes, known.at_most) == (40, 110, 310)
     assert (known.costs, known.costs_at_most) == ({"USD": 1.1}, {"USD": 3.1})
@@ -210,3 +257,29 @@ def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> N
     assert check_time(made.legs, limited()) == [], "the middle of the range is half of the limit"
     (late,) = check_time([msgspec.structs.replace(guessed, timeout=90)], limited())
     assert "is estimated to take 30 to 300 min on" in late.message
+
+
+@pytest.mark.rule("KCI611", triggers=False)
+def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
+    assert read_durations(path) == (Duration("k", "a", 2.0), Duration("k", "b", 3.5))
+    assert json.loads(path.read_text())["schema"] == 1
+
+
+@pytest.mark.rule("KCI611", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"schema": 2, "durations": []}', '{"schema": 1}', "[" * 100_000,
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": -1}]}',
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": 1e300}]}',
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": "1"}]}'],
+)  # fmt: skip
+def test_a_broken_file_of_durations_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "durations.json"
+    path.write_text(text)
+    with pytest.raises(FindingsError) as caught:
+        read_durations(path)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI611"]
+    with pytest.raises(FindingsError, match="cannot read"):
+        read_durations(tmp_path / "nothing.json")

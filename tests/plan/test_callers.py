@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kci.matrix.catalog.runners import Pool
 from kci.plan.github_limits import MAX_JOBS, MAX_OUTPUT_UNITS, check_callers, run_jobs, work_of
 from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
-from kci.plan.runner_pools import Pool
 from planning import leg, plan
 
 

@@ -11,7 +11,7 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind, Matrix, Variant
-from kci.plan.estimates import Minutes, Size, estimated, estimates, size_of, sizes
+from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, size_of, sizes
 from kci.plan.legs import PlanOptions, make_plan
 from planning import matrix
 
@@ -116,11 +116,16 @@ def test_of_a_variant_of_which_nothing_is_known_the_backend_tells() -> None:
     assert minutes(None) == Minutes(usual, round(usual / 4), usual * 4)
 
 
-def test_a_leg_has_the_range_of_its_variant(catalog: Catalog) -> None:
+def test_a_record_is_one_number_and_goes_before_the_range(catalog: Catalog) -> None:
     wanted = variants(catalog)[CUDA]
     of, known = matrix({"some": [wanted]}), PlanOptions(sizes={("some", CUDA): Size(60)})
     (guessed,) = make_plan(of, options=known).legs
+    assert not guessed.measured
     assert guessed.ends[0] < guessed.minutes < guessed.ends[1]
+    (took,) = make_plan(of, options=known, durations=[Duration("some", CUDA, 900.0)]).legs
+    assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), "15 minutes, and 4 to begin with"
+    (other,) = make_plan(of, options=known, durations=[Duration("some", CPU, 900.0)]).legs
+    assert other == guessed, "a record says nothing about another variant"
 
 
 def test_what_is_only_copied_takes_no_range() -> None:

@@ -16,7 +16,7 @@ from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix, artifact_stem
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
-from kci.utils.file_names import duplicate_names
+from kci.utils.walk import duplicate_names
 
 
 @pytest.fixture

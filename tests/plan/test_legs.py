@@ -13,10 +13,10 @@ from kci.config.values import Grouping
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import apply, read_overlay
 from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import runners_from
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.runner_pools import runners_from
 
 NOARCH = """
     [general]

@@ -16,11 +16,10 @@ from kci.config.settings import Settings
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners
+from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners, runners_from
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
-from kci.plan.runner_pools import runners_from
 from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
 from planning import parse_settings
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many
+from kci.matrix.catalog.runners import Pool
 from kci.plan.github_limits import check_limits
 from kci.plan.plan import MAX_MATRIX, Leg, assign, shard_of, shards, split
-from kci.plan.runner_pools import Pool
 from planning import leg, plan
 
 

@@ -11,14 +11,12 @@ import pytest
 
 from kci.config.settings import Limit
 from kci.config.values import Backend
-from kci.matrix.catalog.runners import default_runners
+from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
-from kci.plan.budget import estimate, starts
-from kci.plan.estimates import Size
+from kci.plan.estimates import Duration, Size, estimate, starts
 from kci.plan.github_limits import check_callers, check_limits, work_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, shards
-from kci.plan.runner_pools import Pool
 from planning import leg, matrix, plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"
@@ -27,6 +25,7 @@ NAME = "torch213-cxx11-cu130-x86_64-linux"
 def made(
     many: int = 120,
     limits: Sequence[Limit] = (Limit(kernel="flash", parts=4),),
+    took: Sequence[Duration] = (),
     **keys: Any,
 ) -> Plan:
     """A plan of a variant of so many objects, on hosted machines of 4 cores and 16 GB."""
@@ -36,7 +35,7 @@ def made(
     )  # fmt: skip
     runners = msgspec.structs.replace(default_runners(), limits=tuple(limits))
     options = PlanOptions(**({"split": True, "sizes": {("flash", NAME): Size(many)}} | keys))
-    return make_plan(matrix({"flash": [variant]}), runners, options)
+    return make_plan(matrix({"flash": [variant]}), runners, options, durations=took)
 
 
 def split_leg(parts: int) -> list[Leg]:
@@ -77,7 +76,7 @@ def test_as_many_legs_compile_as_kci_toml_says(parts: int | None, legs: int) -> 
 
 
 def test_without_a_number_one_leg_compiles_whatever_it_takes() -> None:
-    for planned in (made(100_000, []), made(split=False)):
+    for planned in (made(100_000, []), made(took=[Duration("flash", NAME, 1e5)], limits=[]), made(split=False)):
         (one,) = planned.legs
         assert (one.role, one.part, one.parts, one.takes, one.objects_run) == (Role.WHOLE, None, None, (), "")
 
@@ -85,6 +84,12 @@ def test_without_a_number_one_leg_compiles_whatever_it_takes() -> None:
 def test_no_part_is_without_an_object() -> None:
     assert len(made(3, limits=[Limit(parts=50)]).legs) == 3 + 1
     assert len(made(0, limits=[Limit(parts=50)]).legs) == 1
+
+
+def test_parts_of_a_recorded_variant_share_its_minutes() -> None:
+    legs = made(took=[Duration("flash", NAME, 1200 * 60.0)]).legs
+    assert [item.minutes for item in legs] == [4 + 300] * 4 + [4 + 2]
+    assert all(item.measured and item.ends == (item.minutes, item.minutes) for item in legs)
 
 
 def test_a_link_starts_when_its_parts_have_ended() -> None:

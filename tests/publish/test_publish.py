@@ -22,7 +22,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
-from kci.tree.kernel_id import GitState
+from kci.tree.identity import GitState
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving

@@ -9,7 +9,7 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import Result, kci
-from kci.tree.kernel_id import committed, provenance
+from kci.tree.identity import committed, provenance
 from kci.tree.manifest import Manifest
 from kci.utils.bounded_json import read_json
 from publish.fake_hub import FakeHub

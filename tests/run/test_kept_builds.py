@@ -18,7 +18,7 @@ from kci.matrix.variants import Variant
 from kci.plan.workspace import open_workspace
 from kci.run import local
 from kci.run.local import KeptBuilds
-from kci.tree.leg_record import LegRecord
+from kci.tree.manifest import LegRecord
 from variants import leg_of, make_variant
 
 FILES = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import warm_cache, write_tree
-from kci.tree.digest import file_hashes
+from kci.tree.identity import file_hashes
 from kci.utils.locks import locked
 
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "4"))

@@ -13,9 +13,8 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree.artifacts import CiRun
-from kci.tree.kernel_id import GitState
-from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
-from kci.tree.manifest import Replaced
+from kci.tree.identity import GitState
+from kci.tree.manifest import MAX_ATTEMPT, Replaced, decode_leg
 from kci.tree.merge import merge
 from kci.tree.pack import pack
 from kci.tree.verify import verify

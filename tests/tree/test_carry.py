@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError
-from kci.tree import digest
+from kci.tree import identity
 from kci.tree import merge as carry
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from kci.utils import stat_cache
-from kci.utils.stat_cache import StatCache
+from kci.utils import cache as caching
+from kci.utils.cache import StatCache
 from variants import CPU, CUDA, STABLE, make_artifact, make_variant
 
 
@@ -30,13 +30,13 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read to be hashed, by variant and name."""
     found: list[str] = []
-    real = digest.file_hash
+    real = identity.file_hash
 
     def noted(path: Path, *arguments: str) -> str:
         found.append("/".join(path.parts[-2:]))
         return real(path, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(digest, "file_hash", noted)
+    monkeypatch.setattr(identity, "file_hash", noted)
     return found
 
 
@@ -104,9 +104,9 @@ def test_a_record_is_of_one_tree_and_old_ones_are_forgotten(
     place = tmp_path / "cache" / "trees"
     path = f"{CPU}/_ops.py"
     known = StatCache(tree, place).get(path, (tree / path).stat())
-    assert known == digest.file_hash(tree / path)
+    assert known == identity.file_hash(tree / path)
     assert StatCache(tmp_path / "other", place).get(path, (tree / path).stat()) is None
-    monkeypatch.setattr(stat_cache, "_KEPT", 2)
+    monkeypatch.setattr(caching, "_KEPT", 2)
     for number in range(4):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").write_text("")
@@ -134,4 +134,4 @@ def test_the_checksums_cover_the_tree(tree: Path) -> None:
     lines = dict(reversed(line.split("  ")) for line in (tree / "SHA256SUMS").read_text().splitlines())
     files = {path.relative_to(tree).as_posix(): path for path in tree.rglob("*") if path.is_file()}
     assert set(lines) == set(files) - {"SHA256SUMS"}
-    assert all(digest.file_hash(files[name]) == value for name, value in lines.items())
+    assert all(identity.file_hash(files[name]) == value for name, value in lines.items())

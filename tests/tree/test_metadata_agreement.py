@@ -14,7 +14,7 @@ import pytest
 
 import outside_tools
 from kci.tree import metadata
-from kci.tree.digest import digest_of, file_hashes, validate
+from kci.tree.identity import digest_of, file_hashes, validate
 from variants import make_variant
 
 rust = outside_tools.reference()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import outside_tools
 from kci.errors import FindingsError
-from kci.tree.digest import Digest, digest_of, file_hashes, validate, validate_dir
+from kci.tree.identity import Digest, digest_of, file_hashes, validate, validate_dir
 from variants import variant_digest
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError
-from kci.tree.kernel_id import GitState, kernel_id, provenance, unique_id
+from kci.tree.identity import GitState, kernel_id, provenance, unique_id
 
 pytestmark = pytest.mark.usefixtures("no_git_environment")
 

@@ -15,7 +15,7 @@ from cli.runner import kci
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import CiRun
-from kci.tree.kernel_id import GitState
+from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK

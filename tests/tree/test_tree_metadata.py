@@ -11,8 +11,7 @@ import pytest
 
 import outside_tools
 from kci.errors import FindingsError
-from kci.tree.digest import Digest
-from kci.tree.kernel_id import GitState
+from kci.tree.identity import Digest, GitState
 from kci.tree.metadata import BackendRecord, Metadata, decode, encode, metadata_for, read_metadata, seal
 from variants import COMMIT, build_of, make_variant
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from conftest import many
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import artifact_name
-from kci.tree.leg_record import LegRecord, leg_for
+from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.pack import pack, read_leg, unpack
 from kci.utils.archive import LIMITS
 from variants import COMMIT, CPU, leg_of, make_artifact, make_variant, variant_digest

@@ -1,4 +1,4 @@
-"""Fingerprints in the manifest and variants that are carried over because of them."""
+"""Fingerprints in the manifest, variants that are carried over because of them, and recorded durations."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from cli.runner import kci
 from conftest import add_package
+from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan, read_plan
-from kci.tree.kernel_id import GitState
+from kci.tree.artifacts import record_durations
+from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
@@ -180,3 +182,48 @@ def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     (kernel,) = read_plan(tmp_path / "plan.json").kernels
     assert list(kernel.fingerprints or {}) == ["torch-cpu"]
+
+
+# --- durations ---
+
+
+def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path / "src", CPU)
+    for attempt, seconds in ((1, 10.0), (2, 20.0)):
+        make_artifact(tmp_path / "in" / str(attempt), directory, attempt=attempt, seconds=seconds)
+    other = make_artifact(tmp_path / "in" / "cuda", make_variant(tmp_path / "src", CUDA))
+    path = tmp_path / "durations.json"
+    known = [{"kernel": "gated-norm", "variant": name, "seconds": 5} for name in (CUDA, CPU)]
+    path.write_text(json.dumps({"schema": 1, "durations": known}))
+    record_durations(path, [tmp_path / "in"])
+    assert other.is_file()
+    assert json.loads(path.read_text())["durations"] == [
+        {"kernel": "gated-norm", "variant": CPU, "seconds": 20.0},
+        {"kernel": "gated-norm", "variant": CUDA, "seconds": 5.0},
+    ], "a leg that does not say how long it took changes nothing"
+
+
+@pytest.mark.parametrize(("found", "seconds"), [(0, 20.0), (1, 5.0)])
+def test_a_leg_that_found_objects_does_not_say_what_building_takes(tmp_path: Path, found: int, seconds: float) -> None:
+    use = ObjectUse(found, 9 - found)
+    make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=20.0, objects=use)
+    path = tmp_path / "durations.json"
+    path.write_text(json.dumps({"schema": 1, "durations": [{"kernel": "gated-norm", "variant": CPU, "seconds": 5}]}))
+    record_durations(path, [tmp_path / "in"])
+    assert [item["seconds"] for item in json.loads(path.read_text())["durations"]] == [seconds]
+
+
+@pytest.mark.usefixtures("november")
+def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:
+    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=6000.0)
+    path = tmp_path / "durations.json"
+    done = kci("merge", made, "--into", tmp_path / "t", "--durations", path)
+    assert done.code == 0, done.stderr
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch]\n'
+        '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []\n'
+    )
+    add_package(tmp_path / "k")
+    plan = json.loads(kci("plan", tmp_path / "k", "--durations", path, "--format", "json").stdout)
+    assert {leg["name"]: leg["minutes"] for leg in plan["legs"]}[CPU] == 102

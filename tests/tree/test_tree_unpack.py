@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.errors import FindingsError, KciError, UnsafeError
-from kci.tree.kernel_id import GitState
-from kci.tree.leg_record import LegRecord
+from kci.tree.identity import GitState
+from kci.tree.manifest import LegRecord
 from kci.tree.pack import read_leg, unpack
 from kci.utils.archive import LIMITS, DamagedError, _records
 from variants import CPU, leg_of, make_artifact, make_variant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.utils.file_names import MAX_COMPONENT, MAX_PATH, unsafe_name
+from kci.utils.walk import MAX_COMPONENT, MAX_PATH, unsafe_name
 
 
 @pytest.mark.parametrize("letter", ["a", "ä"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from kci.config.settings import Publish
 from kci.workflows.extensions import NO_PARTS, OwnParts
 from kci.workflows.pins import Pin, shipped_pins
-from kci.workflows.render import Inputs, PublishJobs, render, render_reusable
+from kci.workflows.render import Inputs, render, render_reusable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSION = "1.2.3"
@@ -110,7 +111,7 @@ CASES = [
         Inputs(
             names=("relu", "rms-norm"),
             tested=True,
-            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+            publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),
     ),
@@ -146,7 +147,7 @@ OTHERS = [
             tested=True,
             compiled=True,
             part_jobs=1,
-            publish=PublishJobs("hub", ("v*",), attest=False, sign=False),
+            publish=Publish(attest=False),
         ),
         _pinned(),
     ),
@@ -169,7 +170,7 @@ OTHERS = [
             names=("relu",),
             kernels=("kernels/a b",),
             short=True,
-            publish=PublishJobs("hub", ("v*",), attest=True, sign=False),
+            publish=Publish(),
         ),
         _pinned(),
     ),

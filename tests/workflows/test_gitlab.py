@@ -14,15 +14,16 @@ import pytest
 
 from cli.runner import kci
 from conftest import read_yaml
+from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, Skipped, TestLeg
-from kci.workflows.gitlab import GITLAB_FILE, GitlabInputs, Purpose, child_pipeline, gitlab_data, render_gitlab
-from kci.workflows.render import PublishJobs
+from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, gitlab_data, render_gitlab
+from kci.workflows.render import Inputs
 from outside_tools import schema_errors
 from planning import leg
 
-HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
+HUB = Publish()
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     """GitLab tells the target's newest commit where the pipeline is of the merged result, which has all of it."""
     (tmp_path / "kci").write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\necho "{}"\n')
     (tmp_path / "kci").chmod(0o755)
-    script = read_yaml(render_gitlab(GitlabInputs())[GITLAB_FILE])["kci-plan"]["script"][-1]
+    script = read_yaml(render_gitlab(Inputs(()))[GITLAB_FILE])["kci-plan"]["script"][-1]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KCI_TIER": "pr", **variables}
     subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
     plan = (tmp_path / "calls").read_text().splitlines()[0].split()
@@ -311,7 +312,7 @@ def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
     with pytest.raises(UnsafeError):
         child_pipeline(msgspec.structs.replace(document([leg("torch-cpu")]), tier=value))
     with pytest.raises(UnsafeError):
-        render_gitlab(GitlabInputs(kernels=(value,)))
+        render_gitlab(Inputs((), kernels=(value,)))
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
@@ -366,8 +367,8 @@ def test_what_gitlab_has_jobs_for_is_not_told(tmp_path: Path) -> None:
 
 def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
     without, with_hub = (
-        render_gitlab(GitlabInputs())[GITLAB_FILE],
-        render_gitlab(GitlabInputs(publish=HUB))[GITLAB_FILE],
+        render_gitlab(Inputs(()))[GITLAB_FILE],
+        render_gitlab(Inputs((), publish=HUB))[GITLAB_FILE],
     )
     assert "CI_COMMIT_TAG" not in without
     assert with_hub.count("if: $CI_COMMIT_TAG") == 2

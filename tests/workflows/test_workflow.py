@@ -11,6 +11,7 @@ import jinja2
 import pytest
 
 from conftest import read_yaml
+from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.utils import shipped
 from kci.workflows import render as workflow
@@ -23,7 +24,6 @@ from kci.workflows.render import (
     PUBLISH_FILE,
     RELEASE_FILE,
     Inputs,
-    PublishJobs,
     cron,
     render,
     render_reusable,
@@ -280,7 +280,7 @@ def test_hostile_values_are_refused(text: str) -> None:
     ("branch", "filtered"), [("main", "main"), ("release/1.0+lts", r"release/1.0\+lts"), ("!a!b", r"\!a!b")]
 )
 def test_a_push_to_the_branch_itself_builds_whatever_its_name_means_in_a_filter(branch: str, filtered: str) -> None:
-    publish = PublishJobs("hub", ("v*",), attest=False, sign=False)
+    publish = Publish(attest=False)
     files = render(Inputs(names=("a",), branch=branch, publish=publish), shipped_pins(), VERSION)
     assert parsed(files[RELEASE_FILE])[True]["push"]["branches"] == [filtered]
     (find,) = (step for step in parsed(files[PUBLISH_FILE])["jobs"]["plan"]["steps"] if step.get("id") == "newest")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,18 +30,19 @@ from kci.actions.common import (
 )
 from kci.actions.schedule import upload_results, watched_run
 from kci.build.native.objects import pack_name, read_head
+from kci.build.process.run import Log
 from kci.build.request import read_part
 from kci.build.toolchains.downloads import SeldomTransfers
+from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
 from kci.matrix.variants import artifact_name, upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
 from kci.run.build_leg import build_part
-from kci.run.free_disk import make_room
 from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
+from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import count
 from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import watch_leg
@@ -280,3 +284,46 @@ def failure_of(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailu
     return VariantFailure(
         leg.kernel.build.name, leg.name, variant, leg.run.attempt or 1, told, leg.replay(variant)[:4000], unfinished
     )
+
+
+_GIGA = 10**9
+_STORES = ("/var/lib/docker", "/var/lib/containers", "/")
+"""Where images go, the first that there is; podman and docker share the disk with the system where that is one."""
+
+
+class HostedDisk(Dated, frozen=True):
+    """`data/hosted-disk.toml`."""
+
+    directories: tuple[str, ...]
+
+
+def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> bool:
+    """See that so many gigabytes are free for a container image.
+
+    Only a runner that GitHub hosts, which is used for one job, has something removed; another machine is not touched.
+
+    Args:
+        need: gigabytes.
+        log: takes a line about what was removed, or about what is missing.
+        environ: where the runner says what it is.
+
+    Returns:
+        whether they are free now.
+    """
+    store = next(place for place in _STORES if Path(place).exists())
+    if _free(store) >= need:
+        return True
+    if environ.get("RUNNER_ENVIRONMENT") == "github-hosted":
+        directories = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
+        for directory in directories:
+            if Path(directory).is_dir():
+                subprocess.run(["sudo", "rm", "-rf", "--", directory], check=False)
+                log(f"removed {directory}: {_free(store)} GB are free now")
+            if _free(store) >= need:
+                return True
+    log(f"::warning::{_free(store)} GB of disk are free in {store}, and the image and a build in it need {need}")
+    return False
+
+
+def _free(place: str) -> int:
+    return shutil.disk_usage(place).free // _GIGA

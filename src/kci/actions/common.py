@@ -19,8 +19,8 @@ from typing import NoReturn
 
 import msgspec
 
+from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.cli._tables import AnswerTable
 from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
 from kci.errors import KciError
 from kci.utils.bounded_json import decode_json

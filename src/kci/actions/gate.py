@@ -16,12 +16,11 @@ from kci.actions.common import (
     runner_temp,
     set_output,
 )
-from kci.cli._tables import left_out_table
+from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
-from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results, releasable
+from kci.run.gate import PLAN_JOB, GateRow, done_sentence, judge, judge_jobs, read_results, releasable
 from kci.run.records import ci_run
 from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
-from kci.utils.suggest import count
 
 SHOWN = 10
 """Annotations; GitHub keeps ten of a step."""
@@ -50,10 +49,7 @@ def main() -> None:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
     if wrong := judge_jobs(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
-    built = sum(len(leg.variants) for leg in plan.legs)
-    done = [f"{count(built, 'variant')} of {count(len(kernels), 'kernel')}"] if kernels else []
-    done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
-    print(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do", flush=True)
+    print(done_sentence(plan), flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
         (name, len(run.records[name].present) if name in kernels else "as before", tested[name])

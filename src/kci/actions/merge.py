@@ -21,10 +21,9 @@ from kci.actions.common import (
     text_input,
     unpacked,
 )
-from kci.cli._findings import counted, markdown, print_suppressed, show_findings
+from kci.cli._answers import counted, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
-from kci.cli._tables import tree_table
-from kci.config.suppression import SuppressedFinding
+from kci.config.discovery import SuppressedFinding
 from kci.run.records import RECORD_FILE, ci_run, error_of, kernel_record, verify_merged, write_record
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
@@ -121,7 +120,7 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
     trees = {path.parent: manifest for path, manifest in manifests.items()}
     found = verify_merged(merge.into, trees, merge.planned, suppressed.append)
     print_suppressed(suppressed)
-    told = markdown(found, counted(found, "Verified", suppressed))
+    told = findings_markdown(found, counted(found, "Verified", suppressed))
     add_summary(["### Verification", ""], told.splitlines())
     return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
 

@@ -24,8 +24,8 @@ from kci.actions.common import (
     warn,
     words_input,
 )
+from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
-from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.changes import merged_into
@@ -35,6 +35,7 @@ from kci.plan.github_limits import (
     only_own,
     output_units,
     untested,
+    work_of,
 )
 from kci.plan.plan import MAX_MATRIX
 from kci.run.records import PLAN_FILE, ci_run, write_record
@@ -94,7 +95,7 @@ def main() -> None:
     # With callers each kernel's part of the plan is among its work.
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "callers": planned.github_callers(callers, runs, jobs) if callers else "",
+        "callers": work_of(plan, callers, runs, jobs) if callers else "",
         "plan": "" if callers else compact_json(plan.promised()),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:

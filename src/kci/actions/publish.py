@@ -15,7 +15,7 @@ from kci.actions.common import (
     unpacked,
 )
 from kci.cli._output import print_diagnostics
-from kci.cli._signing import ci_context
+from kci.cli.sign import ci_context
 from kci.config.discovery import find_settings
 from kci.publish.publish import PublishedTree, PublishRequest, publish_tree
 from kci.tree.signing import sign_tree

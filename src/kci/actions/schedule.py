@@ -44,7 +44,7 @@ from kci.watch.history import (
 from kci.watch.issue_tracker import GitHubIssues, carry_out
 from kci.watch.leg_grid import grid_of
 from kci.watch.report_page import markdown_report, write_site
-from kci.watch.scheduled_leg import MOST, WatchedRun, second_look, write_results
+from kci.watch.scheduled_leg import MOST, second_look, unknown_leg, write_results
 
 BRANCH = "kci-history"
 BOT = "github-actions[bot]"
@@ -147,7 +147,7 @@ def history_branch() -> HistoryBranch:
     return HistoryBranch(remote, BRANCH, environment)
 
 
-def watched_run(catalog: str, attempt: int, run_id: str) -> WatchedRun:
+def watched_run(catalog: str, attempt: int, run_id: str) -> LegResult:
     """The scheduled run that this job is a part of, and which look at a leg it is."""
     number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
@@ -157,7 +157,10 @@ def watched_run(catalog: str, attempt: int, run_id: str) -> WatchedRun:
     # A runner that GitHub hosts exists for one job; the name of another one says whether two looks had two machines.
     machine = "" if os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted" else os.environ.get("RUNNER_NAME", "")
     machine = re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200]
-    return WatchedRun(int(number), attempt, catalog, os.environ.get("GITHUB_SHA", ""), log, look, machine)
+    commit = os.environ.get("GITHUB_SHA", "")
+    return unknown_leg(
+        int(number), attempt=attempt, catalog=catalog, commit=commit, log=log, look=look, machine=machine
+    )
 
 
 def upload_results(results: Sequence[LegResult], name: str) -> None:

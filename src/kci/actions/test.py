@@ -28,7 +28,7 @@ from kci.errors import first_error
 from kci.matrix.variants import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, first_failure, loadable_variants, run_kernel_tests, variants_of
-from kci.run.records import TEST_FILE, TestRecord, ci_run, write_record
+from kci.run.records import TEST_FILE, ci_run, record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
 from kci.watch.history import LegResult
@@ -58,13 +58,11 @@ def main() -> None:
         print_error(problem, annotate=False)
         error = first_error(problem)
     error = error or first_failure(reports)
-    attempt = ci_run().attempt or 1
-    there = tuple(report.variant for report in reports)
-    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at)
+    record = record_tests(name, leg, looked_at, reports, error, replay)
     place = runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
     set_output("record", str(place))
-    set_output("record-name", f"run-test.{name}.{leg}.{attempt}")
+    set_output("record-name", f"run-test.{name}.{leg}.{record.attempt}")
     set_output("passed", "false" if error else "true")
     set_output("report", str(place))
     rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]

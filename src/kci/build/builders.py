@@ -11,12 +11,11 @@ from pathlib import Path
 import msgspec
 
 from kci.build.generated_files import noarch_ops
-from kci.build.kernel_files import package_files, refused, write_package
+from kci.build.kernel_files import VisibleFiles, package_files, refused, write_package
 from kci.build.native import builder as native
 from kci.build.native.recipe import commands
 from kci.build.process.run import Log, run, shell_line, silent
 from kci.build.request import Built, Request
-from kci.build.visible_files import VisibleFiles
 from kci.config.values import python_name
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import Kind, Variant

@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import Exit
 
-from kci.cli._options import Options as Options
-from kci.cli._options import colored as colored
-from kci.cli._options import dumb as dumb
-from kci.cli._options import options as options
+from kci.cli._output import Options as Options
+from kci.cli._output import colored as colored
+from kci.cli._output import dumb as dumb
+from kci.cli._output import options as options
+from kci.cli._output import print_error
 from kci.errors import KciError
 from kci.utils.suggest import suggestion
 from kci.version import __version__
@@ -153,8 +154,6 @@ class _Commands(_WithExamples, click.Group):
         try:
             return super().invoke(ctx)
         except KciError as error:
-            from kci.cli._output import print_error
-
             print_error(error)
             return error.exit_code
         except BrokenPipeError:

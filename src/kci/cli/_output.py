@@ -8,15 +8,43 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.cli._options import options
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
 from kci.errors import KciError
+
+
+class Options(NamedTuple):
+    """The options that every command takes."""
+
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+
+
+def options() -> Options:
+    """The options of the running command; the defaults outside of a command, and in other threads."""
+    context = click.get_current_context(silent=True)
+    return context.obj if context is not None and isinstance(context.obj, Options) else Options()
+
+
+def colored(given: Options) -> bool | None:
+    """Whether to color; None to color on a terminal. See https://no-color.org for the variable."""
+    if given.color == "never":
+        return False
+    if given.color == "always":
+        return True
+    return False if os.environ.get("NO_COLOR") or dumb() else None
+
+
+def dumb() -> bool:
+    """True if the terminal only prints, and knows no escape sequences."""
+    return os.environ.get("TERM") == "dumb"
+
 
 _MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kci.cli import Command, answer_forms
-from kci.cli._findings import FORMATS, show_findings
+from kci.cli._answers import FORMATS, show_findings
 from kci.cli._workspace import KERNELS
 from kci.plan.check import check_kernels
 from kci.utils.cache import default_cache

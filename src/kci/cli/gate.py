@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from kci.cli import PATH, Command, FileName
+from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, table
-from kci.cli._tables import left_out_sentence
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
-from kci.run.gate import GateRow, judge, releasable
+from kci.run.gate import GateRow, done_sentence, judge, releasable
 from kci.run.records import write_record
 from kci.run.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
 from kci.utils.atomic import write_atomic
@@ -73,12 +73,7 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
             click.echo(f"on your machine: {printable_lines(command)}")
         click.echo(f"{count(len(rows), 'thing')} of what was planned did not happen", err=True)
         return
-    plan = run.plan
-    built = sum(len(leg.variants) for leg in plan.legs)
-    done = [f"{count(built, 'variant')} of {count(len({leg.kernel for leg in plan.legs}), 'kernel')}"] if built else []
-    done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
-    done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
-    click.echo(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do")
+    click.echo(done_sentence(run.plan))
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:

@@ -15,10 +15,10 @@ from kci.utils.suggest import count
 
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
-    from kci.matrix.grid_page import BackendReasons
+    from kci.matrix.reasons import BackendReasons
     from kci.matrix.variants import KernelMatrix
 
-FORMATS = ["table", "json", "names", "github", "markdown", "html"]
+FORMATS = ["table", "json", "names", "github", "markdown"]
 
 
 @click.command("matrix", cls=Command)
@@ -47,18 +47,12 @@ def command(
         kci matrix --explain
         # print only names
         kci matrix --where 'cuda >= 13.0' --format names
-        # write a page with filters
-        kci matrix . --format html > matrix.html
     """
     workspace = opened(kernels, selection["catalog"])
     choice = take_choice(selection)
     faulty: list[Diagnostic] = []
-    matrix = workspace.matrix(choice, explain=explain or output == "html")
+    matrix = workspace.matrix(choice, explain=explain)
     match output:
-        case "html":
-            from kci.matrix.grid_page import matrix_page
-
-            click.echo(matrix_page(matrix), nl=False)
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
@@ -119,13 +113,13 @@ _INDENT = " " * 10
 
 def explanation_text(kernel: KernelMatrix) -> str:
     """Every candidate of a kernel for a terminal: kept, or dropped with rule, reason and place."""
-    from kci.matrix.grid_page import by_backend
+    from kci.matrix.reasons import by_backend
 
     return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
 
 
 def _block(reasons: BackendReasons) -> str:
-    from kci.matrix.grid_page import places
+    from kci.matrix.reasons import places
 
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
@@ -156,7 +150,7 @@ def _wrapped(text: str, indent: str, across: int) -> list[str]:
 
 def explanation_markdown(kernel: KernelMatrix) -> str:
     """The same as Markdown: a table for each backend."""
-    from kci.matrix.grid_page import by_backend, places
+    from kci.matrix.reasons import by_backend, places
 
     parts = []
     for reasons in by_backend(kernel):

@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, options
-from kci.cli._findings import print_suppressed, show_findings
+from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._signing import policy
-from kci.cli._tables import tree_title
-from kci.config.suppression import SuppressedFinding
+from kci.cli.sign import policy
+from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import Plan, read_plan
 from kci.run.records import ci_run, error_of, kernel_record, verify_merged, write_record
+from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.signing import check_artifact
@@ -29,6 +29,7 @@ from kci.tree.signing import check_artifact
     "--plan", "plan_file", type=PATH, help="The plan, from `kci plan --format json`: its variants must be there."
 )
 @click.option("--allow-partial", is_flag=True, help="Accept that planned variants are missing.")
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record build times, for `kci plan --durations`.")
 @click.option("--kernel", help="Merge only this kernel.")
 @click.option(
     "--record",
@@ -47,6 +48,7 @@ def command(
     into: Path,
     plan_file: Path | None,
     allow_partial: bool,
+    durations: Path | None,
     kernel: str | None,
     record: Path | None,
     require_attestation: bool,
@@ -86,6 +88,8 @@ def command(
             write_record(record, kernel_record(kernel, artifacts, into, None, error_of(error)))
         raise
     print_diagnostics(warnings)
+    if durations is not None:
+        record_durations(durations, artifacts)
     if as_json:
         print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:

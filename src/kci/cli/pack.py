@@ -9,7 +9,7 @@ import click
 from kci.cli import PATH, Command, FileName, options
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
-from kci.tree.leg_record import leg_for
+from kci.tree.manifest import leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
 from kci.tree.pack import pack
 from kci.utils.archive import SUFFIXES

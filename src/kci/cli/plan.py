@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, answer_forms, options
+from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.plan.fingerprint import Key
@@ -34,6 +34,7 @@ from kci.utils.cache import default_cache
 @click.option(
     "--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, which `kci merge --plan` records."
 )
+@click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @answer_forms("table", "json", "github", "markdown")
@@ -72,7 +73,7 @@ def command(
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
-        **{name: said[name] for name in ("max_jobs", "max_cost", "allow_empty")},
+        **{name: said[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
     planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
     if output == "github":

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
-from kci.cli import PATH, Command, options
-from kci.cli._findings import print_trees
-from kci.cli._output import Layout, table
-from kci.cli._run_display import RunDisplay
+from kci.build.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
+from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
+from kci.cli._answers import print_trees
+from kci.cli._output import Layout, middle, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
 from kci.run import local
+from kci.run.local import Outcome, OutcomeState
 from kci.utils.suggest import count
 
 
@@ -107,3 +110,144 @@ def _say_errors(result: local.RunResult, state: local.OutcomeState, color: str) 
         if error.hint:
             click.echo(f"  hint: {error.hint}", err=True)
     return list(errors.values())
+
+
+_STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
+_MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
+_STAYS = ("note: ", "warning: ", "waiting for another kci")
+"""What a step of a first build is and took, and what a person has to know: the next line would take its place."""
+_RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
+
+
+class LiveTable:
+    """Progress on stderr: a live table on a terminal, lines elsewhere."""
+
+    def __init__(self, given: Options, per_second: int) -> None:
+        self.options, self.per_second = given, per_second
+        self.live: Any = None
+
+    def __enter__(self) -> Self:
+        if self.options.quiet or dumb() or not sys.stderr.isatty():
+            return self
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True, no_color=colored(self.options) is False)
+        self.live = Live(console=console, get_renderable=self.shown, refresh_per_second=self.per_second)
+        self.live.start()
+        at_interrupt.append(self.stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop moving: at the end, or as soon as Ctrl-C is pressed."""
+        if self.live is not None:
+            live, self.live = self.live, None
+            at_interrupt.remove(self.stop)
+            live.stop()
+
+    def say(self, line: str) -> None:
+        if not self.options.quiet:
+            click.echo(line, err=True)  # rich puts it above its table
+
+    def shown(self) -> Any:
+        raise NotImplementedError
+
+
+class RunDisplay(LiveTable):
+    """Shows every change of an outcome.
+
+    Off a terminal it holds a variant's lines back until the variant has ended, so that the lines of variants that are
+    built at once do not mix.
+    """
+
+    def __init__(self, outcomes: list[Outcome], given: Options) -> None:
+        super().__init__(given, 8)
+        self._outcomes = outcomes
+        self._started: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+        self._held: dict[str, list[str]] = {}
+        self._compiling: set[str] = set()
+        self._seldom = SeldomTransfers(lambda line: click.echo(f"  {line}", err=True))
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for key in list(self._held):  # what was stopped
+            self._let_go(key)
+
+    def changed(self, outcome: Outcome) -> None:
+        key = f"{outcome.kernel} {outcome.variant.name}"
+        if outcome.state is OutcomeState.BUILDING:
+            self._started.setdefault(key, time.monotonic())
+        if self.live is not None and outcome.line.startswith(_STAYS) and outcome.line not in self._said:
+            self._said[outcome.line] = key
+            self.live.console.print(outcome.line, markup=False, highlight=False)
+        if self.live is not None or self.options.quiet:
+            return
+        line = f"{key}: {outcome.state.value}"
+        if outcome.state is OutcomeState.BUILT:
+            line += f" in {outcome.seconds:.0f} s"
+        if self._said.get(key) != line:
+            if outcome.state not in _RUNNING:
+                self._let_go(key)
+            click.echo(line, err=True)
+            self._said[key] = line
+        elif outcome.progress and key not in self._compiling:
+            self._compiling.add(key)
+            click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
+        elif is_step(outcome.line):
+            self._seldom(outcome.line)
+        elif self.options.verbose:
+            self._held.setdefault(key, []).append(outcome.line)
+
+    def _let_go(self, key: str) -> None:
+        for line in self._held.pop(key, ()):
+            click.echo(f"  {line}", err=True)
+
+    def shown(self) -> Any:
+        import shutil  # with all its archive formats, for a terminal only
+
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        width = shutil.get_terminal_size().columns  # of the terminal that it is for: rich stands in for the stream
+        several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
+        room = 28 if width < 80 else 40 if width < 100 else 60
+        notes = max(0, width - room - 50 - (20 if several else 0))
+        grid = Table.grid(padding=(0, 2))
+        left = 0
+        for outcome in self._outcomes:
+            if outcome.state is OutcomeState.LEFT and outcome.error is None:
+                left += 1
+                continue
+            building = outcome.state is OutcomeState.BUILDING
+            begun = self._started.get(f"{outcome.kernel} {outcome.variant.name}", time.monotonic())
+            seconds = time.monotonic() - begun if building else outcome.seconds
+            grid.add_row(
+                Spinner("dots") if building else Text(_MARKS.get(outcome.state.value, "✓")),
+                *([middle(outcome.kernel, 18)] if several else []),
+                middle(outcome.variant.name, room),
+                Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
+                f"{seconds:.0f} s" if seconds else "",
+                progress_text(outcome, rate=width >= 100) if building else "",
+                Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
+            )
+        if left:
+            grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
+        return grid
+
+
+def progress_text(outcome: Outcome, *, rate: bool = True) -> str:
+    """The progress of the download or the compilers, and the time that is left."""
+    line = outcome.line
+    if isinstance(line, TransferLine):
+        parts = (line.amount, line.rate if rate else "", f"{line.left} left" if line.left else "")
+        return ", ".join(part for part in parts if part)
+    progress = outcome.progress
+    if progress is None:
+        return ""
+    left = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
+    return f"{progress.done}/{progress.total}{left}"

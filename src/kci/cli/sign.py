@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from kci.cli import Command, FileName
-from kci.cli._signing import ci_context
 from kci.config.discovery import find_settings
+from kci.errors import UsageError
 from kci.tree.signing import sign_tree
+from kci.tree.sigstore import SigningContext
 
 
 @click.command("sign", cls=Command)
@@ -20,8 +22,8 @@ def command(trees: tuple[Path, ...]) -> None:
     """Sign each merged TREE with the identity of the CI run, by Sigstore. Prints the signatures that it wrote.
 
     A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
-    a new file; the others do not change. Repository and commit are those of the run. Every
-    variant gets a signature for the loader too.
+    a new file; the others do not change. Repository and commit are those of the run. Every variant gets a signature
+    for the loader too.
 
     Examples:
         # sign a tree
@@ -31,3 +33,26 @@ def command(trees: tuple[Path, ...]) -> None:
     for tree in trees:
         for written in sign_tree(tree, context, find_settings(tree.resolve().parent).trust_config):
             click.echo(written)
+
+
+def ci_context() -> SigningContext:
+    """What a signature names: the run on GitHub, or on GitLab."""
+    known = os.environ.get
+    return SigningContext(
+        known("GITHUB_REPOSITORY") or known("CI_PROJECT_PATH", ""),
+        known("GITHUB_SHA") or known("CI_COMMIT_SHA", ""),
+        known("GITHUB_WORKFLOW_REF", ""),
+    )
+
+
+def policy(path: Path, repository: str = "", commit: str = "") -> tuple[Path | None, SigningContext]:
+    """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
+
+    UsageError: nobody may sign.
+    """
+    # A kci.toml inside of a tree is part of what is judged.
+    found = find_settings(path.resolve().parent)
+    signing = found.settings.signing
+    if not (repository or signing.repository):
+        raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
+    return found.trust_config, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")

@@ -31,7 +31,7 @@ from kci.run.kernel_tests import (
     why_not_testable,
 )
 from kci.run.loader_environment import probe
-from kci.run.records import TestedVariant, TestRecord, ci_run, write_record
+from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
@@ -120,14 +120,14 @@ def command(
     except KciError as error:
         if record is not None and sources is not None:
             name = known.only_kernel().build.name if known else sources.resolve().name
-            _write(record, name, reports, first_error(error), leg or "test", tested)
+            write_record(record, record_tests(name, leg or "test", tested, reports, first_error(error)))
         raise
     kernel_name = reports[0].kernel
     left = {path.name: why for path, why in reasons.items() if why and python is None}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
     wrong = first_failure(reports, allow_empty=allow_empty)
     if record is not None:
-        _write(record, kernel_name, reports, wrong, leg or "test", tested)
+        write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
     if left and names and not wrong:  # asked for by name
         raise nothing_tested_error(left)
@@ -181,26 +181,6 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
     refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_tested_error(names, verified=set(names) if judge else ())
-
-
-def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str, leg: str, tree: str) -> None:
-    tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
-    attempt = ci_run().attempt or 1
-    write_record(
-        path,
-        TestRecord(
-            kernel=kernel,
-            leg=leg,
-            attempt=attempt,
-            passed=not error,
-            tested=tested,
-            error=error[:4000],
-            variants=tuple(
-                TestedVariant(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports
-            ),
-            tree=tree,
-        ),
-    )
 
 
 def _workspace(sources: Path | None) -> Workspace | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from kci.cli import Command, FileName, answer_forms, options
-from kci.cli._findings import FORMATS, show_findings
+from kci.cli._answers import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
-from kci.cli._signing import policy
+from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions

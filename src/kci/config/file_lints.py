@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from kci.config.backends import BACKENDS
 from kci.config.document import KeyPath
+from kci.config.facts import BACKENDS, depends_table
 from kci.config.model import CudaComponent, RocmComponent, XpuComponent
-from kci.config.python_depends import depends_table
 from kci.config.reader import Kernel
 from kci.config.values import Version, quoted
 from kci.diagnostics import Diagnostic, in_file_order

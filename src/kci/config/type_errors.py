@@ -17,8 +17,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from kci.config.document import Document, KeyPath
+from kci.config.facts import depends_table
 from kci.config.model import KernelDependency
-from kci.config.python_depends import depends_table
 from kci.config.settings import Machine
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import (

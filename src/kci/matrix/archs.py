@@ -10,7 +10,7 @@ from kci.config.document import KeyPath
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
-from kci.matrix.catalog.arch_tables import ArchTables, arch_tables
+from kci.matrix.catalog.rows import ArchTables, arch_tables
 from kci.matrix.variants import Kind
 
 PTX = "+PTX"

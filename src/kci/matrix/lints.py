@@ -2,7 +2,7 @@
 
 One function per rule, each a generator of findings; `MATRIX_LINTS` is the registry. A capability of a component is
 judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
-(`kci.matrix.catalog.arch_tables`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
+(`kci.matrix.catalog.rows`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
-from kci.matrix.catalog.arch_tables import toolkits
-from kci.matrix.catalog.rows import Catalog, Row
+from kci.matrix.catalog.rows import Catalog, Row, toolkits
 from kci.matrix.selection import select, why_excluded
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of

@@ -17,14 +17,13 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.config.document import KeyPath
-from kci.config.minimum_versions import floors
+from kci.config.facts import floors
 from kci.config.model import Build, CudaGeneral
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Tier, Version
 from kci.matrix.archs import variant_archs
-from kci.matrix.catalog.arch_tables import ArchTables
 from kci.matrix.catalog.loading import outside_range
-from kci.matrix.catalog.rows import Catalog, Removed, Row
+from kci.matrix.catalog.rows import ArchTables, Catalog, Removed, Row
 from kci.matrix.variants import Dropped, Kept, KernelMatrix, Kind, Matrix, Variant, variant_name
 
 if TYPE_CHECKING:

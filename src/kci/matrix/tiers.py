@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-import msgspec
-
 from kci.config.discovery import FoundSettings
 from kci.config.document import refuse
 from kci.config.reader import Kernel
@@ -26,68 +24,36 @@ from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
 
-class TierDefinition(msgspec.Struct, frozen=True):
-    """A custom tier. Different settings narrow, entries of one list widen; empty means all."""
+def tier_of(name: str, found: FoundSettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
+    """The tier that kci.toml defines under a name: its base tier, and the filters that make it out of that.
 
-    name: str
-    base: Tier = Tier.RELEASE
-    backends: tuple[str, ...] = ()
-    systems: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    where: Where | None = None
-    pairwise: bool = False
-    place: tuple[str, int] = ("", 0)
-    """File and line of the definition."""
-
-
-def tier_of(name: str, found: FoundSettings) -> TierDefinition:
-    """The tier that kci.toml defines under a name.
+    Not thinned, a pairwise tier is the set that it covers.
 
     Raises:
         UsageError: there is no such tier.
         FindingsError: its expression cannot be read (KCI128).
     """
-    table = found.settings.tiers.get(name)
-    if table is None or found.document is None:
+    tier = found.settings.tiers.get(name)
+    if tier is None or found.document is None:
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
         raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, known) or one_of(known))
-    where = None
-    if table.where is not None:
-        try:
-            where = parse_where(table.where, FIELDS)
-        except WhereError as error:
-            raise refuse(where_problem(found.document, ("tiers", name, "where"), table.where, error)) from None
     span = found.document.key_span(("tiers", name))
-    return TierDefinition(
-        name=name,
-        base=Tier(table.base),
-        backends=tuple(str(backend) for backend in table.backends),
-        systems=tuple(str(system) for system in table.systems),
-        only=table.only,
-        where=where,
-        pairwise=table.pairwise,
-        place=(found.document.path, span.line if span else 0),
-    )
-
-
-def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
-    """The filters that make a tier out of its base tier; not thinned, a pairwise tier is the set that it covers."""
-    asked = f"tier {tier.name}: {{}}"
+    place, asked = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
     filters = [
-        by_choice(
-            systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", asked=asked, place=tier.place
-        )
+        by_choice(systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", asked=asked, place=place)
     ]
     if tier.where is not None:
-        filters.append(by_expression(tier.where, rule="KCI214", asked=asked.format("where"), place=tier.place))
+        try:
+            where = parse_where(tier.where, FIELDS)
+        except WhereError as error:
+            raise refuse(where_problem(found.document, ("tiers", name, "where"), tier.where, error)) from None
+        filters.append(by_expression(where, rule="KCI214", asked=asked.format("where"), place=place))
     if tier.pairwise and thinned:
-        filters.append(_pairwise(tier))
-    return filters
+        filters.append(_pairwise(Filtered("KCI215", f"tier {name}: other variants cover each of its pairs", *place)))
+    return tier.base, filters
 
 
-def _pairwise(tier: TierDefinition) -> Narrow:
-    left_out = Filtered("KCI215", f"tier {tier.name}: other variants cover each of its pairs", *tier.place)
-
+def _pairwise(left_out: Filtered) -> Narrow:
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         chosen = {id(variant) for variant in choose(variants)}
         return [None if id(variant) in chosen else left_out for variant in variants]

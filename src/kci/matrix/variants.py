@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.config.values import SYSTEMS
 
 

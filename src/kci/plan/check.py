@@ -12,12 +12,19 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, find_root, find_settings, read_each
+from kci.config.discovery import (
+    FaultyKernel,
+    FoundSettings,
+    apply_settings,
+    find_kernels,
+    find_root,
+    find_settings,
+    read_each,
+)
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import KCI_TOML
 from kci.config.sources.package_rules import source_findings
-from kci.config.suppression import apply_settings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of

@@ -1,18 +1,80 @@
-"""How long a variant takes: a range by backend and number of objects."""
+"""What a run will take, before it runs, and whether that exceeds a limit.
+
+A variant takes its recorded minutes, else a range by backend and number of objects.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
+import msgspec
+from msgspec import Meta
+
+from kci.config.facts import BACKENDS
 from kci.config.model import Build
 from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS
-from kci.matrix.catalog.runners import BuildDefaults, Runner
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import rule_error
+from kci.matrix.catalog.runners import OWN_MINUTES, BuildDefaults, Runner, Runners, default_prices, quotas
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import active
+from kci.plan.plan import Leg, Plan, Role
+from kci.utils.bounded_json import read_json, require_schema
 from kci.utils.shipped import Dated, shipped
+from kci.utils.suggest import count
+
+SCHEMA = 1
+Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
+"""No job runs longer than GitHub lets a self-hosted runner work."""
+
+
+class Duration(msgspec.Struct, frozen=True, order=True):
+    """What building one variant took."""
+
+    kernel: str
+    variant: str
+    seconds: Seconds
+
+
+class _File(msgspec.Struct, frozen=True):
+    schema: int
+    durations: tuple[Duration, ...]
+
+
+def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
+    """What each variant took, by kernel and name: the median in whole minutes, rounded up."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        found.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in found.items()}
+
+
+def read_durations(path: Path) -> tuple[Duration, ...]:
+    """Read a file of recorded durations; FindingsError (KCI611) if it cannot be read, or holds something else."""
+    try:
+        read = read_json(path, _File)
+        require_schema(read.schema, SCHEMA)
+        return read.durations
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+    except ValueError as error:
+        message = f"{path} is not a file of recorded durations: {error}"
+    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+
+
+def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
+    """The bytes of a file with the earlier durations and, in place of those of the same variant, the latest."""
+    entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
+    text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
+    return msgspec.json.format(text, indent=2) + b"\n"
+
 
 _CUTLASS = "cutlass"
 
@@ -99,3 +161,225 @@ def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Run
         for end in (0, 1)
     ]
     return Minutes(math.ceil(math.sqrt(ends[0] * ends[1])), max(1, round(ends[0])), math.ceil(ends[1]))
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The share that one kernel's variants of one backend and system have in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    costs: dict[str, float]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a plan is expected to take."""
+
+    legs: int
+    minutes: int
+    """Of all machines together."""
+    at_least: int
+    at_most: int
+    """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
+    measured: int
+    """Legs whose minutes come from earlier runs."""
+    costs: dict[str, float]
+    """By currency, of the legs that have a price."""
+    costs_at_most: dict[str, float]
+    """The same for `at_most`; this is what `--max-cost` bounds."""
+    prices_as_of: str
+    unpriced: int
+    """Legs on runners without a known price."""
+    waves: int
+    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    wall_minutes: int
+    """From the first leg's start to the last one's end, if every pool is free."""
+    wall_at_least: int
+    wall_at_most: int
+    """The same for `at_least` and `at_most`."""
+    parts: tuple[Part, ...]
+    """The largest first."""
+
+
+def estimate(legs: Sequence[Leg]) -> Estimate:
+    """Estimate a run. GitHub bills every job by whole minutes, and a leg's estimate is in whole minutes."""
+    grouped: dict[tuple[str, str, str], list[Leg]] = {}
+    for leg in legs:
+        grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
+    parts = [
+        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=_costs(same))
+        for key, same in grouped.items()
+    ]
+    parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
+    waves, wall = simulate(legs)
+    least, most = (simulate([msgspec.structs.replace(leg, minutes=leg.ends[end]) for leg in legs])[1] for end in (0, 1))
+    return Estimate(
+        legs=len(legs),
+        minutes=sum(leg.minutes for leg in legs),
+        at_least=sum(leg.ends[0] for leg in legs),
+        at_most=sum(leg.ends[1] for leg in legs),
+        measured=sum(leg.measured for leg in legs),
+        costs=_costs(legs),
+        costs_at_most=_costs(legs, at_most=True),
+        prices_as_of=str(default_prices().as_of),
+        unpriced=sum(leg.rate is None for leg in legs),
+        waves=waves,
+        wall_minutes=wall,
+        wall_at_least=least,
+        wall_at_most=most,
+        parts=tuple(parts),
+    )
+
+
+def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for leg in legs:
+        if leg.rate is not None:
+            found.setdefault(leg.currency, []).append((leg.ends[1] if at_most else leg.minutes) * leg.rate)
+    return {currency: round(math.fsum(found[currency]), 3) for currency in sorted(found)}
+
+
+def money(costs: dict[str, float]) -> str:
+    """Costs for a person to read: `12.40 USD`."""
+    return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
+
+
+def cost_sentence(made: Estimate) -> str:
+    """What a run costs: `up to 1.66 USD at the prices of 2026-01-01`."""
+    few = "up to " if made.at_least != made.at_most else ""
+    free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
+    return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
+
+
+def starts(legs: Sequence[Leg]) -> list[int]:
+    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
+
+    Link legs come after all others, each when the parts that it takes have ended.
+    """
+    found = [0] * len(legs)
+    ends: dict[tuple[str, str], int] = {}
+    machines = {pool: [0] * min(pool.size or many, many) for pool, many in Counter(leg.pool for leg in legs).items()}
+
+    def ready(index: int) -> int:
+        return max((ends.get((legs[index].kernel, name), 0) for name in legs[index].takes), default=0)
+
+    def turn(index: int) -> tuple[int, int, str, str]:
+        return ready(index), -legs[index].minutes, legs[index].kernel, legs[index].name
+
+    linking = [index for index, leg in enumerate(legs) if leg.role is Role.LINK]
+    for batch in ([index for index, leg in enumerate(legs) if leg.role is not Role.LINK], linking):
+        for index in sorted(batch, key=turn):
+            leg, busy = legs[index], machines[legs[index].pool]
+            found[index] = max(busy[0], ready(index))
+            ends[leg.kernel, leg.name] = found[index] + leg.minutes
+            heapq.heapreplace(busy, ends[leg.kernel, leg.name])
+    return found
+
+
+def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
+    """Waves and wall-clock minutes of a run in which legs begin as `starts` says."""
+    pools = Counter(leg.pool for leg in legs)
+    waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
+    return waves, max((start + leg.minutes for start, leg in zip(starts(legs), legs, strict=True)), default=0)
+
+
+class Alternative(NamedTuple):
+    """Another way to plan the same kernels, for the advice of what to cut."""
+
+    option: str
+    legs: Sequence[Leg]
+
+
+def check_budget(
+    plan: Plan,
+    made: Estimate,
+    *,
+    max_jobs: int | None = None,
+    max_cost: float | None = None,
+    others: Iterable[Alternative] = (),
+) -> list[Diagnostic]:
+    """Hold a plan against what it may take; warns of legs without a price where a cost was asked for (KCI310).
+
+    Where there are several currencies, `max_cost` holds for each. `others` are only looked at to advise.
+
+    Raises:
+        FindingsError: the plan takes more (KCI309), with the largest contributors and with what would fit.
+    """
+    over = []
+    if max_jobs is not None and made.legs > max_jobs:
+        over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
+    if _too_dear(made.costs_at_most, max_cost):
+        over.append(f"up to {money(made.costs_at_most)}, and {max_cost:.2f} are allowed")
+    if over:
+        narrower = [
+            Alternative(f"--{key} {value}", [leg for leg in plan.legs if getattr(leg, key) == value])
+            for key in ("backend", "system")
+            for value in sorted({getattr(leg, key) for leg in plan.legs})
+        ]
+        fitting = _fitting([*narrower, *others], max_jobs, max_cost)
+        largest = ", ".join(
+            f"{part.kernel} {part.backend} on {part.system} "
+            f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
+            for part in made.parts[:3]
+        )
+        message = f"the plan takes {'; '.join(over)}. The most go to {largest}"
+        hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
+        raise rule_error("KCI309", message, hint=hint)
+    if max_cost is not None and made.unpriced:
+        message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
+        return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
+    return []
+
+
+def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
+    """Kernels whose legs may take longer than their jobs, and the parts that would fit: KCI335.
+
+    A record has to fit into the job. An estimate can be wrong, so its middle has to fit into half of it, unless
+    kci.toml says how many parts there are.
+    """
+    late: dict[str, list[Leg]] = {}
+    for leg in legs:
+        chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
+        if leg.minutes > (leg.timeout if chosen else leg.timeout // 2):
+            late.setdefault(leg.kernel, []).append(leg)
+    return [_late(kernel, same) for kernel, same in sorted(late.items())]
+
+
+def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
+    worst = max(legs, key=lambda leg: (leg.minutes - leg.timeout, leg.name))
+    more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
+    took = f"took {worst.minutes} minutes" if worst.measured else f"is estimated to take {worst.takes_text}"
+    message = f"{kernel} {worst.name} {took} on {worst.runner_text}, and its job ends after {worst.timeout}{more}"
+    ways = []
+    if worst.kind is not Kind.NOARCH and len(worst.variants) < 2:
+        room = max(1, worst.timeout // 2 - _BESIDE)
+        needed = math.ceil(worst.minutes * (worst.parts or 1) / room)
+        ways.append(f'compile it in parts: `parts = {needed}` in a [[limits]] of kci.toml with `kernel = "{kernel}"`')
+    ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
+    ways += ["name a machine with more cores under [runners] in kci.toml"]
+    ways += ["build for fewer architectures"] if BACKENDS[worst.backend].archs else []
+    if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
+        ways += ["raise `timeout-minutes` in [[limits]]"]
+    ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
+    return finding("KCI335", message, hint="; ".join(ways))
+
+
+_BESIDE = 10
+"""Minutes of a part leg that setting up takes, at most, and what rounding adds."""
+
+
+def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:
+    """The three largest ways to plan that stay within the budget."""
+    fits = []
+    for option, legs in others:
+        costs = _costs(legs, at_most=True)
+        if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
+            variants = sum(len(leg.variants) for leg in legs)
+            fits.append((-variants, len(legs), option, money(costs)))
+    return [f"{option} ({count(jobs, 'job')}, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
+
+
+def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
+    return max_cost is not None and any(not cost <= max_cost for cost in costs.values())  # so that NaN allows nothing

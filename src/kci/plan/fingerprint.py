@@ -20,7 +20,7 @@ from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs
-from kci.matrix.catalog.arch_tables import OLDEST, arch_tables
+from kci.matrix.catalog.rows import OLDEST, arch_tables
 from kci.matrix.catalog.runners import Runners, default_runners
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
@@ -37,11 +37,10 @@ PACKAGE = Path(__file__).parent.parent
 
 _BUILDING = (
     "build",
-    "config/backends.py",
+    "config/facts.py",
     "matrix/catalog/data/floors.toml",
     "run/build_leg.py",
-    "tree/digest.py",
-    "tree/kernel_id.py",
+    "tree/identity.py",
     "tree/metadata.py",
 )
 """The parts of kci that decide what is in a variant directory."""

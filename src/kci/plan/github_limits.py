@@ -28,13 +28,10 @@ from kci.plan.plan import (
     allowances,
     shard_of,
 )
-from kci.utils.file_names import duplicate_names
+from kci.utils.walk import duplicate_names
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
-
-MANY_JOBS = 500
-"""Jobs from which on GitHub's page of a run is hard to use; one of 1,350 jobs was not shown at all."""
 
 MAX_ARTIFACT_NAME = 255
 """Characters of an artifact's name; it becomes the name of a file when it is downloaded."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import Runners, default_runners
+from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, most_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
-from kci.plan.estimates import Minutes, Size, estimated, estimates
+from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import (
     CatalogName,
@@ -28,7 +28,6 @@ from kci.plan.plan import (
     assign,
     shards,
 )
-from kci.plan.runner_pools import UNKNOWN_BUILD, most_minutes, pool_of, price_of
 
 
 class Assignment(NamedTuple):
@@ -47,6 +46,7 @@ class Assignment(NamedTuple):
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
     """The leg that builds some variants, one after the other."""
     legs = [item.leg for item in placed]
+    measured = all(leg.measured for leg in legs)
     return msgspec.structs.replace(
         legs[0],
         path=kernel.path,
@@ -55,8 +55,9 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> 
         name=name,
         timeout=min(sum(leg.timeout for leg in legs), placed[0].most),
         minutes=placed[0].setup + sum(leg.minutes for leg in legs),
-        at_least=placed[0].setup + sum(leg.ends[0] for leg in legs),
-        at_most=placed[0].setup + sum(leg.ends[1] for leg in legs),
+        at_least=None if measured else placed[0].setup + sum(leg.ends[0] for leg in legs),
+        at_most=None if measured else placed[0].setup + sum(leg.ends[1] for leg in legs),
+        measured=measured,
         artifact=upload_name(kernel.name, name),
         loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
     )
@@ -79,8 +80,11 @@ def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
 
 
 def _with_estimate(whole: Leg, placed: Assignment, about: int, least: int, most: int) -> Leg:
-    setup = placed.setup
-    return msgspec.structs.replace(whole, minutes=setup + about, at_least=setup + least, at_most=setup + most)
+    known = whole.measured
+    return msgspec.structs.replace(
+        whole, minutes=placed.setup + about, at_least=None if known else placed.setup + least,
+        at_most=None if known else placed.setup + most,
+    )  # fmt: skip
 
 
 FULL_SHARE = 2
@@ -139,30 +143,31 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     return f"{'-'.join(sorted(backends))}-{first.system}"
 
 
-class PlanOptions(msgspec.Struct, frozen=True):
-    """How to make a plan."""
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to make a plan of a matrix."""
 
     container: bool = True
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
+    """What one leg builds."""
+    split: bool = False
+    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    objects: Mapping[tuple[str, str], KeptObjects] = {}
+    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
+    trees: Mapping[str, CarriedTree] = {}
+    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
-    fingerprints: Mapping[tuple[str, str], str] | None = None
-    """What each variant (kernel and name) is made from."""
+    prints: Mapping[tuple[str, str], str] | None = None
+    """The fingerprint of each variant (kernel and name)."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
     tests: Mapping[str, str] = {}
     """What the tests of each kernel are made of."""
-    trees: Mapping[str, CarriedTree] = {}
-    """The trees of kernels that earlier runs have made."""
     whole: bool = False
-    """True if all is tested that such a tree has, and not only what is planned."""
+    """True if all is tested that an earlier tree has, and not only what is planned."""
     sizes: Mapping[tuple[str, str], Size] = {}
-    """How much is compiled for each variant (kernel and name)."""
-    split: bool = False
-    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
-    objects: Mapping[tuple[str, str], KeptObjects] = {}
-    """The latest objects of each leg that makes variants, by kernel and name."""
+    """How much is compiled for each variant (kernel and name): what it takes where nothing was recorded."""
 
 
 class NoRunner(msgspec.Struct, frozen=True):
@@ -172,7 +177,13 @@ class NoRunner(msgspec.Struct, frozen=True):
     reason: str
 
 
-def make_plan(matrix: Matrix, runners: Runners | None = None, options: PlanOptions | None = None) -> Plan:
+def make_plan(
+    matrix: Matrix,
+    runners: Runners | None = None,
+    options: PlanOptions | None = None,
+    *,
+    durations: Iterable[Duration] = (),
+) -> Plan:
     """Give every variant of a matrix a runner and an image; by default among those that kci ships.
 
     A noarch variant is built once however many systems select it: its content does not depend on the system.
@@ -183,6 +194,7 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, options: PlanOptio
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_duplicates(matrix)
+    recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[Unplanned] = []
@@ -198,6 +210,7 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, options: PlanOptio
                 runners,
                 container=options.container,
                 kernel=kernel.name,
+                recorded=recorded.get((kernel.name, name)),
                 size=options.sizes.get((kernel.name, name)),
             )
             if isinstance(found, NoRunner):
@@ -210,9 +223,9 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, options: PlanOptio
             else:
                 placed.append(found)
         whole = [item for item in placed if item.parts == 1 or not options.split]
-        legs += group(kernel, whole, options.grouping)
+        legs += group(kernel, whole, options.grouping or Grouping.VARIANT)
         legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
-        prints = options.fingerprints
+        prints = options.prints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
         kernels.append(plan)
@@ -253,11 +266,13 @@ def assign_runner(
     *,
     container: bool,
     kernel: str = "",
+    recorded: int | None = None,
     size: Size | None = None,
 ) -> Assignment | NoRunner:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
-    Without `container` it is built on the runner itself. `size` is what there is to compile, as far as that is known.
+    Without `container` it is built on the runner itself. `recorded` is the minutes that it took, and `size` what there
+    is to compile, as far as these are known.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
@@ -273,8 +288,8 @@ def assign_runner(
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
-    if noarch:
-        minutes = Minutes(*[build.minutes] * 3)
+    if recorded is not None or noarch:
+        minutes = Minutes(*[recorded or build.minutes] * 3)
     else:
         minutes = estimated(size, variant.backend, build, runner, limit.max_jobs)
     rate, currency = price_of(runner) or (None, "")
@@ -291,8 +306,9 @@ def assign_runner(
         image=image,
         timeout=limit.timeout_minutes or build.timeout,
         minutes=minutes.about,
-        at_least=minutes.least,
-        at_most=minutes.most,
+        measured=recorded is not None,
+        at_least=None if recorded is not None else minutes.least,
+        at_most=None if recorded is not None else minutes.most,
         pool=pool_of(runner),
         rate=rate,
         currency=currency,

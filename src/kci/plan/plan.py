@@ -16,10 +16,10 @@ from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
 from kci.config.values import NAME_PATTERN, StaleVariants
 from kci.errors import rule_error
+from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.plan.runner_pools import Pool
 from kci.utils.bounded_json import read_json, require_schema
-from kci.utils.file_names import duplicate_names
+from kci.utils.walk import duplicate_names
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):
@@ -80,6 +80,8 @@ class Leg(msgspec.Struct, frozen=True):
     """Minutes."""
     minutes: int
     """What it takes, roughly."""
+    measured: bool
+    """True if `minutes` comes from recorded durations of all its variants."""
     pool: Pool
     """The machines that it is taken from."""
     rate: float | None
@@ -110,9 +112,9 @@ class Leg(msgspec.Struct, frozen=True):
     builder: str | None = None
     """`nix` where the nix builder makes it; None for the builder that fits."""
     at_least: int | None = None
-    """The minutes that it takes in the best case; None where that is `minutes`."""
+    """The minutes that it takes in the best case; None if `minutes` was recorded."""
     at_most: int | None = None
-    """The minutes that it takes in the worst case that is likely; None where that is `minutes`."""
+    """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -121,7 +123,7 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def takes_text(self) -> str:
-        """What it takes, for a person to read: `12 min` or `4 to 30 min`."""
+        """What it takes, for a person to read: `12 min`, or `4 to 30 min` where that is an estimate."""
         least, most = self.ends
         return f"{least} min" if least == most else f"{least} to {most} min"
 

@@ -2,57 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kci.config.discovery import suppressed_in_trees, tree_place
 from kci.config.reader import Kernel
-from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, only_affected
-from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
 from kci.plan.changes import clean_commit
 from kci.plan.check import touched_since, without_components, without_faulty
-from kci.plan.estimates import sizes
+from kci.plan.estimates import (
+    Alternative,
+    Duration,
+    Estimate,
+    check_budget,
+    check_time,
+    estimate,
+    read_durations,
+    sizes,
+)
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
-from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors, work_of
-from kci.plan.hardware_tests import CarriedTree
+from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import KeptObjects, Plan
+from kci.plan.plan import Plan
 from kci.plan.workspace import Choice, Workspace
 
 
-class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How to plan a run."""
+class PlanRequest(PlanOptions, frozen=True, kw_only=True):
+    """How to plan a run. `plan_run` finds out by itself what the plan's `skip` and the fields after it say."""
 
     choice: Choice = Choice()
     affected: str | None = None
     """Only what changed since this branch or commit touches."""
     published: Mapping[Key, str] = {}
     """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
-    trees: Mapping[str, CarriedTree] = {}
-    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
     """Say what each variant is made from."""
     sources: bool = False
     """Also check the kernels' sources. This parses every Python file, which takes seconds for fifty kernels."""
     callers: int | None = None
     """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
-    container: bool = True
-    """True if legs build in images."""
-    split: bool = False
-    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
     part_jobs: int | None = None
     """How many jobs with a matrix it has for parts; None for as many as are needed."""
-    objects: Mapping[Key, KeptObjects] = {}
-    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     digests: Path | None = None
     """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
+    durations: Path | None = None
+    """What variants took in earlier runs."""
     max_jobs: int | None = None
     max_cost: float | None = None
     allow_empty: bool = False
@@ -86,10 +87,6 @@ class PlannedRun(msgspec.Struct, frozen=True):
         """One line for `fromJSON`; see `kci.plan.github_limits.github_matrix`."""
         return github_matrix(self.plan)
 
-    def github_callers(self, count: int, trees: Mapping[str, str], part_jobs: int = 1) -> str:
-        """One line for `fromJSON`; see `kci.plan.github_limits.work_of`."""
-        return work_of(self.plan, count, trees, part_jobs)
-
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
@@ -110,7 +107,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     matrix, bare = without_components(workspace, whole)
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
-    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=commit)
+    request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = only_affected(
@@ -122,9 +119,10 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         faulty = tuple(item for item in faulty if item.path in touched)
         bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
     if request.fingerprints or request.published:
-        options = _with_fingerprints(options, workspace, matrix, request, trees)
+        request = _with_fingerprints(request, workspace, matrix, trees)
     trees.save()
-    plan = make_plan(matrix, workspace.runners, options)
+    took = read_durations(request.durations) if request.durations else ()
+    plan = make_plan(matrix, workspace.runners, request, durations=took)
     found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
         _with_suppressions(plan, workspace),
@@ -133,7 +131,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         leave_out=found.settings.publish.leave_out if found.publishes and released else None,
     )
     made = estimate(plan.legs)
-    others = _other_plans(workspace, request, options) if touches is None else iter(())
+    others = _other_plans(workspace, request, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += (
         check_limits(plan, request.part_jobs)
@@ -147,17 +145,12 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
     matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
-    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest(split=split)))
+    return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
 
 
-def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
-    return PlanOptions(
-        container=request.container,
-        grouping=workspace.settings.settings.plan.group,
-        split=request.split,
-        objects=request.objects,
-        sizes=sizes(workspace.kernels, matrix),
-    )
+def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
+    grouping = workspace.settings.settings.plan.group
+    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(workspace.kernels, matrix))
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -172,12 +165,10 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
     """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
-    return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
+    return frozenset(_with_fingerprints(request, workspace, matrix, SourceTrees()).skip)
 
 
-def _with_fingerprints(
-    options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees
-) -> PlanOptions:
+def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
     made: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
@@ -185,29 +176,27 @@ def _with_fingerprints(
         made[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
         return made[name]
 
-    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
+    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=request.container, source=source)
     found = already(prints, request.published)
     lacking = prints.keys() - found.keys()
     if lacking and request.published and request.affected is not None:
         # A variant of the tier that users load may be made with another torch than its namesake of this tier.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
         loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
-        others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
+        others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
         also = already({key: others[key] for key in lacking & others.keys()}, request.published)
         found, prints = found | also, prints | {key: others[key] for key in also}
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
-    return msgspec.structs.replace(
-        options, fingerprints=prints, skip=found, tests=tests, trees=request.trees, whole=request.affected is None
-    )
+    return msgspec.structs.replace(request, prints=prints, skip=found, tests=tests, whole=request.affected is None)
 
 
-def _other_plans(workspace: Workspace, request: PlanRequest, options: PlanOptions) -> Iterator[Alternative]:
+def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:
     """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:
         smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
-        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options).legs)
-    if options.grouping is Grouping.VARIANT:
+        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, request, durations=took).legs)
+    if request.grouping is Grouping.VARIANT:
         for grouping in (Grouping.IMAGE, Grouping.BACKEND):
-            grouped = msgspec.structs.replace(options, grouping=grouping)
-            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped)
+            grouped = msgspec.structs.replace(request, grouping=grouping)
+            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
             yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)

@@ -101,7 +101,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def runners(self) -> Runners:
         """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
-        from kci.plan.runner_pools import runners_from
+        from kci.matrix.catalog.runners import runners_from
 
         return runners_from(self.settings.settings)
 
@@ -141,10 +141,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         if choice.tier in list(Tier):
             base = Tier(choice.tier)
         else:
-            from kci.matrix.tiers import narrowing, tier_of
+            from kci.matrix.tiers import tier_of
 
-            tier = tier_of(choice.tier, self.settings)
-            narrow, base = [*narrowing(tier, thinned=thinned), *narrow], tier.base
+            base, own = tier_of(choice.tier, self.settings, thinned=thinned)
+            narrow = [*own, *narrow]
         found = compute_matrix(self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain)
         return msgspec.structs.replace(found, tier=choice.tier)
 

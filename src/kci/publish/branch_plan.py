@@ -20,9 +20,9 @@ from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_of
-from kci.tree import kernel_id, manifest, metadata
+from kci.tree import identity, manifest, metadata
 from kci.tree.artifacts import is_variant_dir
-from kci.tree.digest import SIGNATURE, directory_digest, file_hash
+from kci.tree.identity import SIGNATURE, directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata
@@ -330,7 +330,7 @@ class Takeover(msgspec.Struct, frozen=True):
         """True if the new one is older: by the history where it is here, else by the commits' times."""
         if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
             for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
-                if kernel_id.is_ancestor(self.terms.sources, first, second):
+                if identity.is_ancestor(self.terms.sources, first, second):
                     return answer
         return new.committed is not None and old.committed is not None and new.committed < old.committed
 

@@ -19,10 +19,9 @@ import msgspec
 from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import is_variant_name
-from kci.tree.digest import SIGNATURE, Digest, digest_of, validate
-from kci.tree.leg_record import read_sealed
+from kci.tree.identity import SIGNATURE, Digest, digest_of, validate
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
-from kci.tree.manifest import read_manifest
+from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.sigstore import signature_problem, signer_of
 from kci.utils.bounded_json import read_bounded

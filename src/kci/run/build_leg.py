@@ -13,7 +13,7 @@ from kci.build.builders import build_variant, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
@@ -22,8 +22,8 @@ from kci.matrix.variants import Variant
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
-from kci.tree import kernel_id
-from kci.tree.leg_record import LegRecord, leg_for
+from kci.tree import identity
+from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
 from kci.tree.pack import pack
 from kci.tree.verify import verify
@@ -35,12 +35,12 @@ from kci.utils.locks import locked
 def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
     """What to ask of a builder."""
     directory = Path(kernel.directory)
-    unique = options.unique_id or kernel_id.unique_id(directory)
+    unique = options.unique_id or identity.unique_id(directory)
     return Request(
         kernel_dir=directory,
         build=kernel.build,
         variant=variant,
-        kernel_id=kernel_id.kernel_id(kernel.build.name, variant.backend, unique),
+        kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
         options=msgspec.structs.replace(options, cache=options.cache.absolute()),
     )
@@ -63,7 +63,7 @@ def make_variant_dir(
         BuildFailedError: the compiler refused; nothing is left behind.
     """
     kernel_dir = Path(kernel.directory)
-    unique = options.unique_id or kernel_id.unique_id(kernel_dir)
+    unique = options.unique_id or identity.unique_id(kernel_dir)
     options = msgspec.structs.replace(options, unique_id=unique)
     final = output / variant.name
     with replacing(final, log) as replacement:
@@ -78,9 +78,9 @@ def make_variant_dir(
                 variant.backend,
                 unique,
                 archs=built.archs,
-                provenance=kernel_id.provenance(kernel_dir),
+                provenance=identity.provenance(kernel_dir),
                 variant=variant.name,
-                committed=kernel_id.committed(kernel_dir),
+                committed=identity.committed(kernel_dir),
             )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):

@@ -10,9 +10,10 @@ import msgspec
 
 from kci.errors import UsageError
 from kci.plan.github_limits import FORK_RULE
-from kci.plan.plan import Leg
+from kci.plan.plan import Leg, Plan
 from kci.run.records import NO_RESULT_MESSAGE, KernelRecord
 from kci.run.tree_index import RunUploads
+from kci.utils.suggest import count
 
 _NO_RECORD = (
     "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
@@ -129,6 +130,15 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
     if record.error or (not record.complete and not lacking):
         error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+
+
+def done_sentence(plan: Plan) -> str:
+    """What a run has done where nothing is wrong with it."""
+    built, kernels = sum(len(leg.variants) for leg in plan.legs), len({leg.kernel for leg in plan.legs})
+    done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
+    done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
+    done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
+    return f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
 
 
 class Releasable(msgspec.Struct, frozen=True):

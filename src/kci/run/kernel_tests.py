@@ -14,17 +14,17 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
+from msgspec import Meta
 
 from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
-from kci.config.backends import BACKENDS
-from kci.config.python_depends import depends_table
+from kci.config.facts import BACKENDS, depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
@@ -66,13 +66,13 @@ class TestReport(msgspec.Struct, frozen=True):
 
     __test__ = False  # pytest would take it for a test
 
-    kernel: str
-    variant: str
+    kernel: Annotated[str, Meta(max_length=4000)]
+    variant: Annotated[str, Meta(max_length=4000)]
     state: TestState
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    output: str = ""
+    passed: Annotated[int, Meta(ge=0)] = 0
+    failed: Annotated[int, Meta(ge=0)] = 0
+    skipped: Annotated[int, Meta(ge=0)] = 0
+    output: Annotated[str, Meta(max_length=4000)] = ""
     """The end of what was said, where something went wrong."""
 
 

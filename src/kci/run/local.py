@@ -25,9 +25,8 @@ from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
 from kci.build.toolchains.downloads import TransferLine
-from kci.config.discovery import refuse_faulty
+from kci.config.discovery import SuppressedFinding, apply_to_tree, refuse_faulty, suppressed_in_trees, tree_place
 from kci.config.reader import Kernel
-from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.matrix.variants import Kind, Variant, this_system
@@ -38,8 +37,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.tree.leg_record import read_sealed
-from kci.tree.manifest import Manifest
+from kci.tree.manifest import Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
 from kci.utils.atomic import writing

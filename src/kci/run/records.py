@@ -15,13 +15,13 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.suppression import SuppressedFinding, apply_to_tree
+from kci.config.discovery import SuppressedFinding, apply_to_tree
 from kci.config.values import NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
 from kci.plan.plan import Plan
-from kci.run.kernel_tests import TestState
+from kci.run.kernel_tests import TestReport, TestState
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest
 from kci.tree.verify import verify
@@ -111,18 +111,6 @@ class KernelRecord(_Record, frozen=True):
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
-class TestedVariant(msgspec.Struct, frozen=True):
-    """What came of one variant on the machine of a record."""
-
-    __test__ = False  # pytest would take it for a test
-
-    variant: Text
-    state: TestState
-    passed: Annotated[int, Meta(ge=0)] = 0
-    failed: Annotated[int, Meta(ge=0)] = 0
-    skipped: Annotated[int, Meta(ge=0)] = 0
-
-
 class TestRecord(_Record, frozen=True):
     """What came of testing a kernel's tree on one kind of machine."""
 
@@ -139,7 +127,7 @@ class TestRecord(_Record, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    variants: tuple[TestedVariant, ...] = ()
+    variants: tuple[TestReport, ...] = ()
 
 
 def ci_run() -> CiRun:
@@ -148,6 +136,23 @@ def ci_run() -> CiRun:
     text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
     return CiRun(os.environ.get(run, ""), attempt)
+
+
+def record_tests(
+    kernel: str, leg: str, tree: str, reports: Sequence[TestReport], error: str, replay: str = ""
+) -> TestRecord:
+    """What came of the tests of a leg; `error` is empty if it is good, and `replay` shows the same elsewhere."""
+    return TestRecord(
+        kernel=kernel,
+        leg=leg,
+        attempt=ci_run().attempt or 1,
+        passed=not error,
+        tested=tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN),
+        error=error[:4000],
+        replay=replay if error else "",
+        tree=tree,
+        variants=tuple(msgspec.structs.replace(report, output="") for report in reports),
+    )
 
 
 def write_record(path: Path, record: msgspec.Struct) -> None:

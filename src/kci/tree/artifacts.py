@@ -11,12 +11,13 @@ import msgspec
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
+from kci.plan.estimates import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
-from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.manifest import Replaced
+from kci.tree.manifest import LegRecord, Replaced, leg_for
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
+from kci.utils.atomic import write_atomic
 
 PREFIX = "kci-"
 """Artifacts found in a folder have names that start so."""
@@ -175,3 +176,14 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
         hint="equal sources should give equal files; the manifest records both digests",
         path=item.artifact,
     )
+
+
+def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
+    """Write the artifacts' durations into a file, on top of what it has. Legs that reused objects do not count."""
+    earlier = read_durations(path) if path.exists() else ()
+    newest: dict[tuple[str, str], Duration] = {}
+    for source in sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True):
+        leg = source.leg
+        if leg.seconds is not None and not (leg.objects and leg.objects.found):
+            newest[leg.kernel, leg.variant] = Duration(leg.kernel, leg.variant, leg.seconds)
+    write_atomic(path, encode(earlier, newest.values()))

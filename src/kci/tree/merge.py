@@ -30,14 +30,22 @@ from kci.tree.artifacts import (
     report_replaced,
     require_same_commit,
 )
-from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
+from kci.tree.manifest import (
+    LegRecord,
+    Manifest,
+    Origin,
+    Present,
+    Replaced,
+    SealedVariant,
+    missing_of,
+    read_manifest,
+    read_sealed,
+)
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import packable, unpack
 from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
-from kci.utils.cache import default_cache
-from kci.utils.stat_cache import StatCache
+from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
 
 _Put = Callable[[str, str], object]

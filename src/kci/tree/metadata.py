@@ -11,14 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.config.minimum_versions import floors
+from kci.config.facts import PythonPackage, depends_table, floors
 from kci.config.model import Build, KernelDependency
-from kci.config.python_depends import PythonPackage, depends_table
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.digest import SIGNATURE, Digest, digest_of, file_hashes
-from kci.tree.kernel_id import GitState, check_commit, kernel_id
+from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, digest_of, file_hashes, kernel_id
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type

@@ -20,8 +20,8 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
-from kci.tree.digest import directory_digest
-from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
+from kci.tree.identity import directory_digest
+from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
 from kci.utils.archive import (
     LIMITS,
     SUFFIXES,
@@ -33,9 +33,8 @@ from kci.utils.archive import (
     written_archive,
 )
 from kci.utils.atomic import full_disk_hint, replacing, start_writing, writing
-from kci.utils.file_names import collision, unsafe_name
 from kci.utils.suggest import count
-from kci.utils.walk import Entry, is_bytecode, is_executable, is_lfs_pointer, walk
+from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 

@@ -14,7 +14,7 @@ import msgspec
 
 from kci.errors import rule_error
 from kci.tree.artifacts import is_variant_dir
-from kci.tree.digest import SIGNATURE, file_hash, file_hashes
+from kci.tree.identity import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, open_bundle, run_signer

@@ -16,7 +16,7 @@ import msgspec
 from kci.errors import rule_error
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import is_variant_dir
-from kci.tree.digest import SIGNATURE, file_hash, file_hashes
+from kci.tree.identity import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME
 from kci.tree.pack import unpackable_entries
 from kci.tree.signing import BUNDLE_NAME

@@ -26,8 +26,8 @@ from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
 from kci.run.tree_index import INDEX_FILE, NO_PLAN, RunUploads, read_uploads
 from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.suggest import count
-from kci.watch.github_api import Account, GitHubApi
 from kci.watch.issue_text import plain
+from kci.watch.issue_tracker import Account, GitHubApi
 
 RUN_FILE = ".github/workflows/kci.yml"
 """The workflow whose runs count."""

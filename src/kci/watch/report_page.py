@@ -17,9 +17,9 @@ import msgspec
 
 from kci.errors import UnsafeError
 from kci.utils.atomic import replacing
-from kci.utils.file_names import case_folded, unsafe_name
 from kci.utils.shipped import html_environment, integrity, template_environment, template_folder, tidy
 from kci.utils.suggest import count, first_of
+from kci.utils.walk import case_folded, unsafe_name
 from kci.version import __version__
 from kci.watch.history import RunFacts
 from kci.watch.issue_text import plain, web_link

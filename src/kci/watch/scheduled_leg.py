@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -56,49 +57,26 @@ _KEPT = 16_000
 """Characters of an error, from its end: what went wrong is said last."""
 
 
-class WatchedRun(msgspec.Struct, frozen=True):
-    """The scheduled run that a leg is part of."""
-
-    number: int
-    attempt: int = 1
-    catalog: str = ""
-    commit: str = ""
-    log: str = ""
-    """Where the log is."""
-    look: int = 1
-    """The second is at a leg that failed in the same run, on another machine."""
-    machine: str = ""
-    """The name of a machine that stays; empty for one that exists for one job only."""
-
-    def result(self, kernel: str, variant: str, system: str, torch: str, compute: str, replay: str) -> LegResult:
-        """The result of a leg with which nothing is wrong."""
-        return LegResult(
-            run=self.number,
-            attempt=self.attempt,
-            at=datetime.now(UTC).isoformat(timespec="seconds"),
-            kernel=kernel,
-            variant=variant,
-            system=system,
-            torch=torch,
-            compute=compute,
-            outcome=LegOutcome.PASSED,
-            log=self.log,
-            look=self.look,
-            machine=self.machine,
-            replay=replay[:4000],
-            catalog=self.catalog,
-            commit=self.commit,
-        )
+def unknown_leg(run: int, **known: Any) -> LegResult:
+    """The result of a job of a scheduled run before it is known which leg it is about; nothing is wrong so far."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **known)
 
 
-def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay: str, log: Log) -> list[LegResult]:
+def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay: str, log: Log) -> list[LegResult]:
     """Build a variant and load it, whatever comes of it; `replay` is the command that builds it elsewhere.
 
     There is one result for the build and the torch it was made with, and one for each other torch that loaded it.
     """
     variant, kernel = request.variant, Path(request.kernel.directory)
-    base = run.result(
-        request.kernel.build.name, variant.name, variant.system, variant.torch or "", variant.compute or "", replay
+    base = replace(
+        run,
+        kernel=request.kernel.build.name,
+        variant=variant.name,
+        system=variant.system,
+        torch=variant.torch or "",
+        compute=variant.compute or "",
+        replay=replay[:4000],
     )
     try:
         built = build_leg(workspace, request, log)
@@ -110,14 +88,14 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         told = f"{first}\n{more}" if more.strip() not in ("", first) else first
-        failed = msgspec.structs.replace(base, outcome=outcome, error=told)
-        unknown = msgspec.structs.replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
+        failed = replace(base, outcome=outcome, error=told)
+        unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
         others = [torch for torch in variant.loads if torch != variant.torch]
-        return [failed, *(msgspec.structs.replace(unknown, torch=torch) for torch in others)]
+        return [failed, *(replace(unknown, torch=torch) for torch in others)]
     results = [] if variant.torch in variant.loads else [base]
     for torch in variant.loads:
         test = ["kci", "test", str(kernel), f"--tree={request.output}", f"--variant={base.variant}", f"--torch={torch}"]
-        under = msgspec.structs.replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])
+        under = replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])
         test_run = partial(run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch)
         results.append(_tested(under, test_run, f"with torch {torch}", log))
     return results
@@ -128,7 +106,7 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     try:
         report = test_run()
     except (MissingToolError, FindingsError) as error:
-        return msgspec.structs.replace(result, outcome=LegOutcome.SKIPPED, error=error.message[-_KEPT:])
+        return replace(result, outcome=LegOutcome.SKIPPED, error=error.message[-_KEPT:])
     log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
         return result
@@ -137,7 +115,7 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()
     told = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
-    return msgspec.structs.replace(result, outcome=LegOutcome.FAILED, error=told)
+    return replace(result, outcome=LegOutcome.FAILED, error=told)
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
@@ -155,7 +133,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
 
 
 def watch_hardware(
-    kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: WatchedRun, cache: Path, log: Log
+    kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: LegResult, cache: Path, log: Log
 ) -> Iterator[LegResult]:
     """Load and test directories of variants on this machine: a result for each that its torch can load.
 
@@ -171,8 +149,16 @@ def watch_hardware(
         test = ["kci", "test", kernel.directory, f"--variant={directory.name}", f"--python={python}"]
         torch = ".".join(environment.torch.split("+")[0].split(".")[:2])
         compute = name.compute_version or environment.cuda or environment.rocm or ""
-        result = run.result(kernel.build.name, directory.name, system, torch, compute, shlex.join(test))
-        result = msgspec.structs.replace(result, hardware=True)
+        result = replace(
+            run,
+            kernel=kernel.build.name,
+            variant=directory.name,
+            system=system,
+            torch=torch,
+            compute=compute,
+            replay=shlex.join(test)[:4000],
+            hardware=True,
+        )
         test_run = partial(run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python)
         yield _tested(result, test_run, "on this machine", log)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from kci.config.settings import Publish
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
 from kci.version import __version__
-from kci.workflows.render import PublishJobs, build_words, input_digest, refuse_unsafe
+from kci.workflows.render import Inputs, build_words, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_content
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -58,18 +59,7 @@ gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
 """GitLab's defaults, as dated data."""
 
 
-class GitlabInputs(msgspec.Struct, frozen=True):
-    """Everything that the file depends on, besides the template and kci's version."""
-
-    kernels: tuple[str, ...] = (".",)
-    pr_tier: str = "pr"
-    schedule_tier: str = "compat"
-    submodules: bool = False
-    """True if jobs fetch submodules. What Git LFS stores GitLab's runners fetch by themselves."""
-    publish: PublishJobs | None = None
-
-
-def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str, str]:
+def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
     """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
     refuse_unsafe(inputs)
     words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
@@ -88,7 +78,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
 
 
 def child_pipeline(
-    plan: Plan, publish: PublishJobs | None = None, purpose: Purpose | None = None, version: str = __version__
+    plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None, version: str = __version__
 ) -> str:
     """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
 

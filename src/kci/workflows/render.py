@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.settings import Publish
 from kci.config.values import Forks, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.catalog.runners import hosted_runners
@@ -53,16 +54,6 @@ _FILTER_SIGNS = re.compile(r"^!|\+")
 """What is no text in GitHub's filters for branches, and can be in the name of one."""
 
 
-class PublishJobs(msgspec.Struct, frozen=True):
-    """What the jobs that publish are to do; see `[publish]` of kci.toml."""
-
-    environment: str
-    tags: tuple[str, ...]
-    attest: bool
-    sign: bool
-    """True if each release is measured on the machines that test."""
-
-
 class Inputs(msgspec.Struct, frozen=True):
     """Everything that the workflow files depend on, besides the templates, the pins and kci's version."""
 
@@ -100,7 +91,7 @@ class Inputs(msgspec.Struct, frozen=True):
     """True if the nix builder makes a variant."""
     part_jobs: int = 0
     """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
-    publish: PublishJobs | None = None
+    publish: Publish | None = None
     """How the kernels are published; None for no such workflow."""
     short: bool = False
     """True if one file calls the reusable workflow of kci, in place of kci.yml with jobs and of kci-compat.yml."""

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from kci.config.discovery import FoundSettings
-from kci.config.settings import KCI_TOML, Settings
+from kci.config.settings import KCI_TOML, Publish, Settings
 from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
-from kci.plan.budget import check_time
 from kci.plan.check import require_readable
+from kci.plan.estimates import check_time
 from kci.plan.github_limits import caller_count, check_callers
 from kci.plan.plan import MAX_MATRIX, Plan, Role
 from kci.plan.planning import plan_everything
@@ -26,9 +26,9 @@ from kci.plan.workspace import Workspace
 from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_own_parts
-from kci.workflows.gitlab import GitlabInputs, render_gitlab
+from kci.workflows.gitlab import render_gitlab
 from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased
-from kci.workflows.render import FILES, RELEASE_FILE, Inputs, PublishJobs, render
+from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
     Comparison,
     RecordedOptions,
@@ -213,7 +213,8 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     chosen = workspace.settings.settings
     if chosen.pull_request.comment:
         told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
-    inputs = GitlabInputs(
+    inputs = Inputs(
+        names=(),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
@@ -283,12 +284,12 @@ def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 
 
-def publish_jobs(found: FoundSettings) -> PublishJobs | None:
+def publish_jobs(found: FoundSettings) -> Publish | None:
     """How the kernels are published, where they are."""
     if not found.publishes:
         return None
     chosen = found.settings.publish
-    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
+    return Publish(environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign)
 
 
 def _relative(directory: str, root: Path) -> str:

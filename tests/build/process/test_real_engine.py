@@ -23,7 +23,7 @@ from conftest import ROOT
 from kci.build.process import container
 from kci.build.process.container import ContainerBuild, run_in_container
 from kci.errors import BuildFailedError
-from kci.tree.digest import file_hashes
+from kci.tree.identity import file_hashes
 from podmankit import IMAGE, containers, podman_for_tests, wheels_for_container
 
 VARIANT = "tvm-ffi01-cpu-x86_64-linux"

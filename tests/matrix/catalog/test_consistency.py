@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kci.config.values import Backend, Version
-from kci.matrix.catalog.arch_tables import toolkits
 from kci.matrix.catalog.loading import editions, load_catalog
-from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.variants import Kind, variant_name
 

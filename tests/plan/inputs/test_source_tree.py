@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.utils import stat_cache
-from kci.utils.stat_cache import StatCache
+from kci.utils import cache as caching
+from kci.utils.cache import StatCache
 
 
 def write(root: Path, **files: str) -> Path:
@@ -66,7 +66,7 @@ def looked_at(root: Path, place: Path) -> str:
 
 def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write(tmp_path / "r", a_h="one")
-    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**18))
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     first = looked_at(root, tmp_path / "c")
     cache = StatCache(root, tmp_path / "c")
     known = cache.get("a.h", (root / "a.h").stat())
@@ -81,7 +81,7 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_a_cache_of_another_root_or_of_rubbish_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**18))
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     root = write(tmp_path / "r", a_h="one")
     first = looked_at(root, tmp_path / "c")
     (file,) = [path for path in (tmp_path / "c").iterdir() if path.suffix == ".msgpack"]
@@ -94,7 +94,7 @@ def test_a_cache_of_another_root_or_of_rubbish_says_nothing(tmp_path: Path, monk
 
 
 def test_a_place_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**18))
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     root = write(tmp_path / "r", a_h="one")
     (tmp_path / "c").write_text("a file")
     assert looked_at(root, tmp_path / "c") == looked_at(root, tmp_path / "c")

@@ -12,7 +12,7 @@ from kci.errors import FindingsError, UsageError
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
-from kci.utils import stat_cache
+from kci.utils import cache as caching
 
 HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
 CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
@@ -44,7 +44,7 @@ def test_a_stable_abi_newer_than_every_torch_is_not_planned(tmp_path: Path) -> N
 def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
     place = kernel(tmp_path / "kernel", f'backends = ["cuda"]\n{CUDA}'.replace("[]", '["a.cu"]'))
     (place / "a.cu").write_text("")
     request = PlanRequest(fingerprints=True, digests=tmp_path / "digests")
@@ -54,7 +54,7 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     def read_again(*_: object, **__: object) -> None:
         raise AssertionError("a source is read again")
 
-    monkeypatch.setattr(stat_cache, "file_digest", read_again)
+    monkeypatch.setattr(caching, "file_digest", read_again)
     monkeypatch.setattr(SourceTree, "content", read_again)
     monkeypatch.setattr(package_rules, "_judged", read_again)
     assert plan_run(open_workspace([place]), request) == first

@@ -18,10 +18,10 @@ from act.harness import STAND_INS
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
-from kci.run.kernel_tests import TestState
-from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestedVariant, TestRecord, write_record
+from kci.run.kernel_tests import TestReport, TestState
+from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord, write_record
 from kci.tree.manifest import Manifest, Origin, Present
-from kci.watch.github_api import GitHubApi
+from kci.watch.issue_tracker import GitHubApi
 from kci.watch.pull_request import BOT, PullRequestComments, comment_of, run_number
 from planning import leg
 from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
@@ -122,7 +122,7 @@ def test_tests_are_counted(world: World) -> None:
     passed = TestRecord(
         kernel="relu", leg=test.name, attempt=1, passed=True, tested=(CUDA,),
         tree=tree_under_test(manifest.digests, test.variants),
-        variants=(TestedVariant(CUDA, TestState.PASSED, passed=1203, skipped=4),),
+        variants=(TestReport("some-kernel", CUDA, TestState.PASSED, passed=1203, skipped=4),),
     )  # fmt: skip
     world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "relu"),), tests=(test,)))
     world.upload("run-record.relu.1", RECORD_FILE, record("relu", CUDA, manifest=manifest))

@@ -14,10 +14,10 @@ from kci.matrix.variants import artifact_name
 from kci.plan.workspace import open_workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.watch.history import LegOutcome, LegResult, gather, read_results
-from kci.watch.scheduled_leg import WatchedRun, unpack_legs, watch_hardware, write_results
+from kci.watch.scheduled_leg import unknown_leg, unpack_legs, watch_hardware, write_results
 from run.cuda_python import python_with_cuda
 
-RUN = WatchedRun(number=7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
+RUN = unknown_leg(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
 
 
 @pytest.fixture

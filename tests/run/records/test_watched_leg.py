@@ -17,10 +17,10 @@ from kci.run.build_leg import BuiltLeg, LegRequest
 from kci.run.kernel_tests import TestReport, TestState
 from kci.watch import scheduled_leg
 from kci.watch.history import LegOutcome, LegResult, gather, read_results
-from kci.watch.scheduled_leg import WatchedRun, watch_leg, write_results
+from kci.watch.scheduled_leg import unknown_leg, watch_leg, write_results
 
 STABLE = "torch-stable-abi211-cpu-x86_64-linux"
-RUN = WatchedRun(number=7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
+RUN = unknown_leg(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
 Answers = dict[str, TestState | MissingToolError]
 
 

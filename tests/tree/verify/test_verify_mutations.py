@@ -15,7 +15,7 @@ import pytest
 from kci.errors import KciError
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from kci.utils import stat_cache
+from kci.utils import cache as caching
 from variants import CPU, STABLE, make_artifact, make_variant
 
 ARCHIVES = int(os.environ.get("KCI_MUTATIONS", "400"))
@@ -65,7 +65,7 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_mutated_archives(tmp_path: Path, artifacts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        stat_cache, "_FINE_TICK_NS", 0
+        caching, "_FINE_TICK_NS", 0
     )  # without its record of a tree a merge need not wait for the next tick
     random_ = random.Random(77)
     refused = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from kci.build import generated_files
-from kci.build.kernel_files import refused, write_package
+from kci.build.kernel_files import VisibleFiles, refused, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
@@ -43,8 +43,7 @@ from kci.build.toolchains.glibc import find_newer_parts
 from kci.build.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.build.toolchains.torch_version import read_torch_version, same_version
-from kci.build.visible_files import VisibleFiles
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system

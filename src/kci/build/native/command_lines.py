@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
 from kci.build.native.units import Language, Unit
 from kci.build.toolchains import oneapi
@@ -27,8 +28,7 @@ from kci.build.toolchains.downloads import FetchedTool
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
-from kci.config.backends import BACKENDS
-from kci.config.minimum_versions import floors
+from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
@@ -72,8 +72,8 @@ def stable_abi_define(stable_abi: str) -> str:
     return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
 
 
-KERNEL, TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "kernel", "torch", "tvm_ffi", "python", "cuda", "rocm"
-"""Links in the work directory: the kernel's files, the package of the framework, Python's headers, the toolkit."""
+TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "torch", "tvm_ffi", "python", "cuda", "rocm"
+"""Links in the work directory: the package of the framework, Python's headers, the toolkit; see `KERNEL`."""
 
 GENERATED = "generated/torch-ext"
 """Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""

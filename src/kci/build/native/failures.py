@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.native.command_lines import KERNEL
+from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER
 from kci.build.native.ninja import failed_commands, was_killed
 from kci.build.native.objects import Objects

@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 
 from kci.build import generated_files
-from kci.build.kernel_files import package_files
+from kci.build.kernel_files import KERNEL, package_files
 from kci.build.native import hipify
 from kci.build.native.command_lines import (
     COMPAT_OBJECT,
     EXPORTS,
     GENERATED,
-    KERNEL,
     OLDER,
     Target,
     Toolchain,

@@ -18,7 +18,7 @@ from kci.config.model import Component, CudaComponent, RocmComponent, XpuCompone
 from kci.config.values import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS, Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
-from kci.matrix.catalog.arch_tables import OLDEST, arch_tables, toolkits
+from kci.matrix.catalog.rows import OLDEST, arch_tables, toolkits
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included

@@ -21,9 +21,9 @@ from typing import TypeGuard
 
 import msgspec
 
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import FoundSettings, apply_settings
+from kci.config.facts import depends_table
 from kci.config.model import Build
-from kci.config.python_depends import depends_table
 from kci.config.reader import Kernel
 from kci.config.sources.imports import (
     ImportGraph,
@@ -36,12 +36,11 @@ from kci.config.sources.imports import (
     with_parents,
 )
 from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
-from kci.config.suppression import apply_settings
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
+from kci.utils.cache import StatCache
 from kci.utils.shipped import Dated, shipped
-from kci.utils.stat_cache import StatCache
 from kci.utils.walk import Entry, is_bytecode, is_lfs_pointer, walk
 from kci.version import __version__
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from kci.config.discovery import FoundSettings, find_root
 from kci.config.document import KeyPath
+from kci.config.facts import floors
 from kci.config.file_lints import flags_of
-from kci.config.minimum_versions import floors
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding

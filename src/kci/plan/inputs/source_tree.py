@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kci.config.discovery import find_root
 from kci.errors import FindingsError
-from kci.utils.stat_cache import StatCache, file_digest
+from kci.utils.cache import StatCache, file_digest
 from kci.utils.walk import is_bytecode
 
 _MOST_LINKS = 40

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kci.config.backends import BACKENDS
+from kci.config.facts import BACKENDS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections

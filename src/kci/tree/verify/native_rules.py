@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from kci.config.minimum_versions import floors
+from kci.config.facts import floors
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf

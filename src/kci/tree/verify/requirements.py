@@ -12,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.backends import BACKENDS
-from kci.config.discovery import find_settings
+from kci.config.discovery import SuppressedFinding, apply_settings, find_settings
+from kci.config.facts import BACKENDS
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.config.suppression import SuppressedFinding, apply_settings
 from kci.diagnostics import Diagnostic, Severity, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import is_variant_name, parse_variant_name

@@ -14,7 +14,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind, VariantName, is_variant_name, parse_variant_name
 from kci.tree.artifacts import is_variant_dir
-from kci.tree.digest import directory_digest, file_hashes
+from kci.tree.identity import directory_digest, file_hashes
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.locks import sibling_path

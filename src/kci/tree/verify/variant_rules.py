@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kci.config.backends import BACKENDS
-from kci.config.python_depends import depends_table
+from kci.config.facts import BACKENDS, depends_table
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind
-from kci.tree.digest import SIGNATURE, validate_dir
-from kci.tree.kernel_id import kernel_id
+from kci.tree.identity import SIGNATURE, kernel_id, validate_dir
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import oversize, unpackable_entries
 from kci.tree.sigstore import signature_problem

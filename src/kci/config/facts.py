@@ -1,4 +1,4 @@
-"""What is known of each backend: the one table that a new backend begins in."""
+"""What is known of each backend, of the oldest versions that kernels are made for, and of `python-depends`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from kci.config.values import Backend
+from kci.config.values import Backend, Version
+from kci.utils.shipped import Dated, shipped
 
 
 class BackendFacts(msgspec.Struct, frozen=True):
@@ -71,3 +72,51 @@ BACKENDS: Mapping[str, BackendFacts] = MappingProxyType(
     }
 )
 """By name, sorted."""
+
+
+class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Releases of the `kernels` library, as metadata.json writes them: three numbers."""
+
+    any: str
+    """Loads any variant that asks for nothing special."""
+    kernel_depends: str
+    """The first that loads a variant which depends on other kernels."""
+    several_upstreams: str
+    """The first that reads a list of upstreams."""
+
+
+class Floors(Dated, frozen=True):
+    """`floors.toml`."""
+
+    python: Version
+    torch: Version
+    cuda: Version
+    cxx_standard: dict[str, int]
+    """The oldest C++ standard that torch's headers accept, by the version of torch from which on it holds."""
+    kernels: LoaderFloors
+
+
+floors = shipped("matrix/catalog/data/floors.toml", Floors)
+"""The data that kci ships."""
+
+
+class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a curated name stands for: the package to install and the modules to import."""
+
+    package: str
+    imports: tuple[str, ...]
+
+
+class DependsTable(Dated, frozen=True):
+    """The curated names, general and by backend."""
+
+    general: dict[str, PythonPackage]
+    backends: dict[str, dict[str, PythonPackage]]
+
+    def lookup(self, name: str, backend: str) -> PythonPackage | None:
+        """What the loader finds for a name: the general table first, then the backend's own."""
+        return self.general.get(name) or self.backends.get(backend, {}).get(name)
+
+
+depends_table = shipped("config/data/python-depends.toml", DependsTable)
+"""The curated names that the reference's loader knows."""

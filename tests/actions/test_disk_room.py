@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kci.run import free_disk
-from kci.run.free_disk import HostedDisk, make_room
+from kci.actions.build import HostedDisk, make_room
 from kci.utils.shipped import shipped
 
 HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
@@ -23,7 +23,7 @@ class Disk:
         self.free, self.removed = free, list[str]()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 10**9))
         monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
-        monkeypatch.setattr(free_disk.subprocess, "run", self.run)
+        monkeypatch.setattr(subprocess, "run", self.run)
 
     def run(self, command: list[str], **_: object) -> None:
         assert command[:4] == ["sudo", "rm", "-rf", "--"]
