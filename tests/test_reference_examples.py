@@ -26,6 +26,7 @@ from conftest import add_package
 TABLE = tomllib.loads((Path(__file__).parent / "reference_examples.toml").read_text(encoding="utf-8"))
 EXAMPLES: dict[str, dict[str, Any]] = TABLE["example"]
 EDITION = ("--catalog", TABLE["edition"])
+SETTINGS = f'catalog = "{TABLE["edition"]}"\n'
 TEXTS = {
     case.name.removeprefix("kernels/"): case for case in conformance_cases.cases() if case.name.startswith("kernels/")
 }
@@ -37,6 +38,7 @@ def sources(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = os.environ.get("KCI_REFERENCE_EXAMPLES")
     if not folder:
         pytest.skip(f"KCI_REFERENCE_EXAMPLES does not name a checkout of {TABLE['source']}")
+    (tmp_path / "kci.toml").write_text(SETTINGS)
     return Path(shutil.copytree(Path(folder) / request.getfixturevalue("name"), tmp_path / "kernel"))
 
 
@@ -71,7 +73,7 @@ def test_the_plan_of_its_build_toml(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_check_and_plan_with_its_sources(name: str, sources: Path) -> None:
-    found = kci("check", sources, *EDITION, "--format", "json")
+    found = kci("check", sources, "--format", "json")
     assert {"exit": found.code, "rules": rules(found)} == EXAMPLES[name]["check"]
     assert planned(sources) == EXAMPLES[name].get("plan-with-sources", EXAMPLES[name]["plan"])
 
@@ -95,7 +97,7 @@ def test_a_variant_from_its_commands_to_a_verified_tree(
     """One for a single GPU is compiled and looked at; merge refuses it, since nobody else can use it."""
     whole = variant in EXAMPLES[name].get("builds", ())
     monkeypatch.setenv("KCI_CACHE", str(torch_cache))
-    how = (variant, *EDITION, *(() if whole else ("--arch", TABLE["gpu"])))
+    how = (variant, *(() if whole else ("--arch", TABLE["gpu"])))
     dry = kci_process("build", sources, "--variant", *how, "--dry-run")
     assert dry.code == 0, dry.stderr
     packed = ("--output", tmp_path / "out", "--pack", tmp_path / "packed" / f"kci-{name}-{variant}.tar")
@@ -119,6 +121,7 @@ def community(tmp_path: Path) -> Path:
         pytest.skip(f"KCI_COMMUNITY_KERNELS does not name a checkout of {COMMUNITY['source']}")
     made = Path(shutil.copytree(folder, tmp_path / "kernels", symlinks=True, ignore=shutil.ignore_patterns(".git")))
     (made / ".github").rename(tmp_path / "theirs") if (made / ".github").exists() else None
+    (made / "kci.toml").write_text(SETTINGS)
     commit_all(made)
     return made
 
@@ -126,7 +129,7 @@ def community(tmp_path: Path) -> Path:
 def test_a_whole_repository_of_kernels(community: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check finds errors in some; they are set aside by the plan, the files are rendered, and others go their way."""
     monkeypatch.chdir(community)
-    found = kci("check", "--format", "json", *EDITION)
+    found = kci("check", "--format", "json")
     errors = {
         item["path"].partition("/")[0]
         for item in json.loads(found.stdout)["diagnostics"]

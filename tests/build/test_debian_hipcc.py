@@ -68,9 +68,9 @@ def for_rocm(kernel: Path) -> Path:
 def test_code_for_both_archs(hipcc: None, torch_cache: Path, tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("build", "__pycache__")
     kernel = Path(shutil.copytree(ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=ignored))
-    (tmp_path / "debian.toml").write_text(OVERLAY)
+    (kernel / "debian.toml").write_text(OVERLAY)
+    (kernel / "kci.toml").write_text('catalog = "debian.toml"\n')
     arguments = ["build", for_rocm(kernel), "--variant", VARIANT, "--tier", "all", "--output", tmp_path / "out"]
-    arguments += ["--catalog", tmp_path / "debian.toml"]
     done = kci_process(*arguments, KCI_COMPILER_CACHE="off", KCI_CACHE=str(torch_cache))
     assert done.code == 0, done.stderr
     made = tmp_path / "out" / VARIANT

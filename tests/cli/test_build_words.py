@@ -32,7 +32,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "stop_after": st.none() | st.floats(0, 10**6),
     "isolation": st.booleans(),
     "unique_id": st.none() | TEXT,
-    "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),
     "link": st.just(False),
@@ -87,7 +86,7 @@ def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPat
 
 def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [str(SWIGLU), "--variant=torch-cpu", "--output", str(tmp_path / "o"), "--pack", str(tmp_path / "p.tar")]
-    words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y", "--catalog=2026-08-20"]
+    words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
     outside, _ = requested(monkeypatch, *words)
     said = kci("build", *words, "--container=image:1", "--dry-run")
     assert said.code == 0, said.stderr

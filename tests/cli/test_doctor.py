@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -13,9 +12,15 @@ from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
 from kci.build.toolchains.torch_version import TorchVersion
 from kci.errors import FindingsError
+from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
+from kci.run.machine_report import Examined, examine_machine
 from kci.utils.cache import KeptFolder, kept_folders, remove_kept
 from kci.utils.locks import in_use, locked
+
+
+def examined(cache: Path) -> dict[str, Examined]:
+    return {item.what: item for item in examine_machine(cache, load_catalog())}
 
 
 @pytest.mark.usefixtures("november")
@@ -23,15 +28,12 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
     only_these(monkeypatch, tmp_path)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.chdir(tmp_path)
-    told = kci("doctor", "--format", "json", KCI_CACHE=str(tmp_path / "cache"))
-    assert told.code == 0, told.stderr
-    machine = {item["what"]: item for item in json.loads(told.stdout)["machine"]}
-    assert machine["C++ compiler"]["health"] == "missing"
-    assert "apt-get install g++" in machine["C++ compiler"]["remedy"]
-    assert "ROCM_PATH" in machine["rocm 7.2"]["remedy"]
-    assert "setvars.sh" in machine["xpu 2026.0"]["remedy"]
-    assert machine["GPU"]["health"] == "note"
-    assert json.loads(told.stdout)["settings"] == []
+    machine = examined(tmp_path / "cache")
+    assert machine["C++ compiler"].health == "missing"
+    assert "apt-get install g++" in machine["C++ compiler"].remedy
+    assert "ROCM_PATH" in machine["rocm 7.2"].remedy
+    assert "setvars.sh" in machine["xpu 2026.0"].remedy
+    assert machine["GPU"].health == "note"
     assert not (tmp_path / "cache").exists(), "nothing is made"
 
 
@@ -55,12 +57,11 @@ def test_what_tests_will_lack_is_told_before_a_build(
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
     monkeypatch.setattr(machine_report, "torch_of_pip", lambda *_: torch)
     monkeypatch.chdir(tmp_path)
-    told = json.loads(kci("doctor", "--format", "json", KCI_CACHE=str(tmp_path / "cache")).stdout)
-    (index,) = (item for item in told["machine"] if item["what"] == "torch's index")
-    assert index["health"] == "note"
-    assert index["found"].endswith(found)
-    assert remedy in index["remedy"]
-    assert ("KCI_TORCH_INDEX" in index["remedy"]) is bool(remedy)
+    index = examined(tmp_path / "cache")["torch's index"]
+    assert index.health == "note"
+    assert index.found.endswith(found)
+    assert remedy in index.remedy
+    assert ("KCI_TORCH_INDEX" in index.remedy) is bool(remedy)
 
 
 @pytest.mark.usefixtures("november")
@@ -69,12 +70,11 @@ def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, mon
     monkeypatch.setattr(machine_report.os, "access", lambda *_: False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.chdir(tmp_path)
-    told = json.loads(kci("doctor", "--format", "json", KCI_CACHE=str(tmp_path / "cache")).stdout)
-    machine = {item["what"]: item for item in told["machine"]}
-    assert machine["torch's index"]["found"].endswith("nor http://127.0.0.1:9/simple can be reached")
-    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"]["remedy"]
-    assert machine["cache"]["health"] == "missing"
-    assert machine["cache"]["remedy"] == "set KCI_CACHE to a directory that you can write"
+    machine = examined(tmp_path / "cache")
+    assert machine["torch's index"].found.endswith("nor http://127.0.0.1:9/simple can be reached")
+    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"].remedy
+    assert machine["cache"].health == "missing"
+    assert machine["cache"].remedy == "set KCI_CACHE to a directory that you can write"
 
 
 def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,15 +83,14 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     program(folder, "g++", "echo 16.2.0")
 
-    def cuda() -> dict[str, str]:
-        told = json.loads(kci("doctor", "--format", "json", KCI_CACHE=str(tmp_path / "cache")).stdout)
-        return next(item for item in told["machine"] if item["what"] == "cuda 13.0")
+    def cuda() -> Examined:
+        return examined(tmp_path / "cache")["cuda 13.0"]
 
-    assert cuda()["health"] == "missing"
-    assert "takes GCC up to 15" in cuda()["found"]
-    assert "g++-15" in cuda()["remedy"]
+    assert cuda().health == "missing"
+    assert "takes GCC up to 15" in cuda().found
+    assert "g++-15" in cuda().remedy
     program(folder, "g++-15", "echo 15.1.0")
-    assert cuda()["health"] == "ok"
+    assert cuda().health == "ok"
 
 
 def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_path: Path) -> None:

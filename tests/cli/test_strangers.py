@@ -87,7 +87,8 @@ def test_a_cache_that_cannot_be_written_is_named(kernel: Path, words: str) -> No
 def test_a_compiler_that_is_named_and_not_there(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To install one would not help, and there may be one."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    done = kci("build", "--variant", "torch213-cxx11-cpu-x86_64-linux", "--catalog", "2026-08-20")
+    (kernel / "kci.toml").write_text('catalog = "2026-08-20"\n')
+    done = kci("build", "--variant", "torch213-cxx11-cpu-x86_64-linux")
     assert done.code == 3, done.stderr
     assert "hint: unset CXX, or name a compiler that is here" in done.stderr
 
@@ -117,7 +118,8 @@ def test_without_a_network_the_reason_is_that(kernel: Path, tmp_path: Path, monk
     for name, value in {**given, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}.items():
         monkeypatch.setenv(name, value)
     name = f"torch213-cxx11-cpu-{this_system()}"
-    done = kci("build", "--variant", name, "--catalog", "2026-08-20", KCI_CACHE=str(tmp_path / "cache"))
+    (kernel / "kci.toml").write_text('catalog = "2026-08-20"\n')
+    done = kci("build", "--variant", name, KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 3, done.stderr
     assert "there is no way to the package index http://127.0.0.1:9/simple: " in done.stderr
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,10 @@ from buildkit import only_these
 from cli.runner import Result, kci
 from conftest import add_package
 from kci.errors import FindingsError
+from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
+from kci.publish.publish import hub_settings
 from kci.publish.upload import Publication, Publisher, PublishState
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
@@ -189,8 +190,7 @@ def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: py
     only_these(monkeypatch, tmp_path, "git")  # no compiler is asked for its version
 
     def said() -> list[str]:
-        found: list[str] = json.loads(kci("doctor", "--format", "json").stdout)["publishing"]
-        return found
+        return hub_settings(open_workspace(["."]))
 
     assert said() == []
     settings = tmp_path / "kci.toml"

@@ -89,7 +89,8 @@ def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
 def test_the_work_directory_of_compilers(small: Path, torch_cache: Path, tmp_path: Path) -> None:
     (torch_cache / "work").symlink_to(small)
     kernel = copy_kernel("twice", tmp_path)
-    words = ("--tier", "all", "--catalog", "2026-08-20", "--output", tmp_path / "out")
+    (kernel / "kci.toml").write_text('catalog = "2026-08-20"\n')
+    words = ("--tier", "all", "--output", tmp_path / "out")
     done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(torch_cache))
     assert done.code == 4
     assert "No space left on device" in done.stderr

@@ -68,9 +68,7 @@ def test_a_build_toml_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "option", ["--framework torch", "--stable-abi 2.11", "--backend cuda", "--license MIT", "--repo-id a/b"]
-)
+@pytest.mark.parametrize("option", ["--framework torch", "--stable-abi 2.11", "--backend cuda"])
 def test_an_option_that_would_be_ignored_is_refused(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

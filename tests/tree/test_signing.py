@@ -53,8 +53,7 @@ def test_an_unsigned_tree(tree: Path) -> None:
 @pytest.mark.rule("KCI792", triggers=True)
 def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
     kci("sign", tree, GITHUB_REPOSITORY="acme/norm", GITHUB_SHA=COMMIT)
-    assert problems(tree, *OWN, "--commit", COMMIT) == []
-    assert problems(tree, *OWN, "--commit", "f" * 40) == ["KCI792"]
+    assert problems(tree, *OWN) == []
     for number, change in enumerate(
         (
             lambda root: (root / CPU).rename(root / CUDA),

@@ -238,11 +238,10 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
     for number in (1, 2):
         folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
         recorded(tmp_path / "h", folder)
-    answer = json.loads(kci("compat", "decide", "--history", "h", "--format", "json").stdout)
-    (action,) = answer["actions"]
-    assert (answer["schema"], answer["run"], action["kind"], action["tell"]) == (1, 2, "open", ["@acme/relu"])
     shown = kci("compat", "decide", "--history", "h")
-    assert (shown.code, "(for @acme/relu)" in shown.stdout) == (0, True)
+    assert (shown.code, shown.stdout.startswith("open ")) == (0, True)
+    assert "(for @acme/relu)" in shown.stdout
+    assert "2 runs; 1 issue to change" in shown.stdout
     recorded(tmp_path / "h", files(tmp_path / "r3", result(3)))
     assert "close " in kci("compat", "decide", "--history", "h").stdout
 

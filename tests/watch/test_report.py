@@ -328,13 +328,6 @@ def test_a_history_with_a_damaged_file_is_shown_and_said(history: Path, tmp_path
 # --- the other forms --------------------------------------------------------------------------------------------------
 
 
-def test_the_json_form_has_every_cell(history: Path) -> None:
-    answer = json.loads(report(history, "--format", "json"))
-    assert answer["schema"] == 1
-    assert answer["counts"] == {"fails": 1, "flaky": 0, "unknown": 0, "passes": 1}
-    assert [kernel["kernel"] for kernel in answer["report"]["kernels"]] == ["norm", "relu"]
-
-
 def test_markdown_cannot_be_broken_out_of() -> None:
     text = markdown_report(grid(*hostile_runs(1, 2)), HOSTILE)
     outside = re.sub(r"`[^`]*`", "", "\n".join(line for line in text.splitlines() if not line.startswith("    ")))

@@ -58,8 +58,6 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     unique_id: str | None = None
     """In place of the one derived from the sources."""
-    commit: str | None = None
-    """The commit of the sources, where they came without their repository."""
     archs: tuple[str, ...] = ()
     """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
     part: str | None = None

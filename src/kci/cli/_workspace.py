@@ -46,14 +46,14 @@ TIER = click.option(
     metavar="TIER",
     help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml.",
 )
+SYSTEM = click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system.")
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
+    """`--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
         TIER,
-        click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
         click.option("--only", multiple=True, metavar="GLOB",
                      help="Only variants whose name matches."),
@@ -70,7 +70,8 @@ def take_choice(selection: dict[str, Any]) -> Choice:
     """What `selection_options` have set."""
     texts = selection["where"]
     where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
-    return Choice(where=where, **{name: selection[name] for name in ("tier", "systems", "backends", "only")})
+    chosen = ("tier", "systems", "backends", "only")
+    return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
 
 
 def opened(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:

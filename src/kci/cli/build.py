@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
-from kci.cli._workspace import CATALOG, ISOLATION, JOBS, opened
+from kci.cli._workspace import ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
@@ -55,7 +54,6 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     help="Also write the artifact to this file; with several variants, to this folder.",
 )
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
-@CATALOG
 @click.option(
     "--arch",
     "archs",
@@ -64,12 +62,6 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
 @click.option("--unique-id", help="The kernel id (default: derived from the sources).")
-@click.option(
-    "--commit",
-    metavar="SHA",
-    callback=lambda _context, _parameter, said: _full(said),
-    help="The commit of the sources, if they are outside of their repository.",
-)
 @ISOLATION
 @JOBS
 @click.option(
@@ -104,7 +96,6 @@ def command(
     names: tuple[str, ...],
     output: Path | None,
     artifact: Path | None,
-    catalog: str | None,
     failures: Path | None,
     dry_run: bool,
     **said: Any,
@@ -123,7 +114,7 @@ def command(
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
-    workspace = opened([kernel], catalog)
+    workspace = opened([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
@@ -183,9 +174,3 @@ def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     return VariantFailure(
         request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished
     )
-
-
-def _full(commit: str | None) -> str | None:
-    if commit is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-        raise UsageError(f"--commit {commit[:80]!r} is not a full commit id", hint="git rev-parse HEAD")
-    return commit

@@ -69,8 +69,7 @@ def show(catalog: str | None, output: str) -> None:
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@answer_forms("text", "json")
-def outdated(kernel: str, output: str) -> int:
+def outdated(kernel: str) -> int:
     """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated.
 
     Examples:
@@ -79,9 +78,6 @@ def outdated(kernel: str, output: str) -> int:
     """
     loaded = load_catalog(find_settings(kernel).catalog)
     found = freshness(loaded, date.today())
-    if output == "json":
-        print_json(outdated=found.outdated, freshness=found)
-    else:
-        newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-        click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
+    newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
+    click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
     return 1 if found.outdated else 0

@@ -12,28 +12,21 @@ from kci.utils.suggest import count
 
 @click.command("clean", cls=Command)
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
-@click.option(
-    "--older-than",
-    type=click.IntRange(0),
-    default=0,
-    metavar="DAYS",
-    help="Only what has not changed for so many days.",
-)
 @click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
-def command(parts: tuple[str, ...], older_than: int, yes: bool) -> None:
+def command(parts: tuple[str, ...], yes: bool) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
     `compiler-caches`. What another kci uses stays. `-v` lists every folder.
 
     Examples:
-        # remove old builds from the cache
-        kci clean builds --older-than 30 --yes
+        # remove builds from the cache
+        kci clean builds --yes
     """
     from rich.filesize import decimal
 
     cache = default_cache()
-    found = [item for item in kept_folders(cache, parts) if item.days >= older_than]
+    found = kept_folders(cache, parts)
     removed = 0
     for item in found if yes else ():
         if remove_kept(cache, item):

@@ -24,8 +24,8 @@ from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
 from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
-from kci.watch.leg_grid import CellState, grid_of
-from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
+from kci.watch.leg_grid import grid_of
+from kci.watch.report_page import MAX_CELLS, whole_page, write_site
 
 _BRANCH = "kci-history"
 _HISTORY = click.option(
@@ -129,8 +129,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
 
 @command.command("decide")
 @_HISTORY
-@answer_forms("text", "json")
-def show_decisions(history: Path, output: str) -> int:
+def show_decisions(history: Path) -> int:
     """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
 
     It only prints them: the scheduled workflow changes issues, and has no other rights.
@@ -150,15 +149,12 @@ def show_decisions(history: Path, output: str) -> int:
     settings = find_settings(Path())
     actions = decide(each(), settings.settings.schedule.issues)
     print_diagnostics(problems)
-    if output == "json":
-        print_json(run=runs[-1] if runs else None, actions=actions)
-    else:
-        for action in actions:
-            told = f" (for {' '.join(action.tell)})" if action.tell else ""
-            click.echo(f"{action.kind} {action.id}: {action.title}{told}")
-            for leg in action.legs:
-                click.echo(f"    {leg}")
-        click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
+    for action in actions:
+        told = f" (for {' '.join(action.tell)})" if action.tell else ""
+        click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+        for leg in action.legs:
+            click.echo(f"    {leg}")
+    click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
     return 1 if problems else 0
 
 
@@ -167,11 +163,10 @@ _TITLE = "Kernels and toolchains"
 
 @command.command("report")
 @_HISTORY
-@answer_forms("html", "markdown", "json")
 @click.option(
     "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
-def report(history: Path, output: str, into: Path | None) -> int:
+def report(history: Path, into: Path | None) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
     A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
@@ -182,17 +177,10 @@ def report(history: Path, output: str, into: Path | None) -> int:
         # write pages and badges for GitHub Pages
         kci compat report --history history --into site
     """
-    if into is not None and output != "html":
-        raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
-    if output == "json":
-        states = {str(state): grid.count(state) for state in CellState}
-        print_json(counts=states, report=grid)
-    elif output == "markdown":
-        click.echo(markdown_report(grid, _TITLE), nl=False)
-    elif into is not None:
+    if into is not None:
         with writing(into):
             pages = write_site(grid, into, _TITLE)
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")

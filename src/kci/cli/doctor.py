@@ -6,8 +6,8 @@ from collections import Counter
 
 import click
 
-from kci.cli import Command, answer_forms
-from kci.cli._output import Layout, paragraph, print_json, table
+from kci.cli import Command
+from kci.cli._output import Layout, paragraph, table
 from kci.cli._workspace import KERNELS, opened
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
@@ -23,8 +23,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 @click.command("doctor", cls=Command)
 @KERNELS
-@answer_forms("text", "json")
-def command(kernels: tuple[str, ...], output: str) -> None:
+def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
     With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
@@ -38,9 +37,6 @@ def command(kernels: tuple[str, ...], output: str) -> None:
     found = examine_machine(default_cache(), workspace.catalog if workspace else load_catalog())
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
-    if output == "json":
-        print_json(machine=found, settings=settings, publishing=publishing)
-        return
     click.echo(click.style("This machine", bold=True))
     rows = [(item.what, item.health.value, item.found) for item in found]
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))

@@ -18,7 +18,6 @@ from kci.errors import UsageError
 from kci.scaffold import new_kernel
 from kci.scaffold.from_setup import Adopted, from_kernel_builder
 from kci.scaffold.new_kernel import (
-    USUAL_LICENSE,
     NewKernel,
     add_settings,
     built_backends,
@@ -41,8 +40,6 @@ from kci.utils.suggest import count
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="The backend; repeat for more.")  # fmt: skip
-@click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
-@click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
 @click.option("--run", "may_run", is_flag=True,
@@ -80,7 +77,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-            _ask(name, given)
+            _ask(given)
         chosen = choose(name, **{option: value for option, value in given.items() if value})
         files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
@@ -110,7 +107,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     return int(faulty or unusable)
 
 
-def _ask(name: str, given: dict[str, Any]) -> None:
+def _ask(given: dict[str, Any]) -> None:
     """Ask for what no option sets."""
     if not given["framework"]:
         for framework, meaning in new_kernel.FRAMEWORKS.items():
@@ -127,9 +124,6 @@ def _ask(name: str, given: dict[str, Any]) -> None:
             f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
         )
         given["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
-    given["license"] = given["license"] or click.prompt("License", default=USUAL_LICENSE)
-    usual = f"{new_kernel.PLACEHOLDER_OWNER}/{name}"
-    given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
 
 
 def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
@@ -138,12 +132,12 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
-        if value and (has_build_toml or option not in ("license", "repo_id")):
+        if value:
             hint = f"kci takes over what {origin} has: change it afterwards"
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
-        return NewKernel(name=adopted.name), adopted
+        return NewKernel(name=adopted.name, placeholder=False), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox
     from kci.scaffold.setup_driver import SETUP_PY
@@ -155,7 +149,7 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
         raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
-    chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
+    chosen = choose(name)
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
 

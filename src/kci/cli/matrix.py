@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, print_json, table, terminal_width
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, opened, selection_options, take_choice
 from kci.matrix.archs import natural
 from kci.matrix.variants import matrix_json
 from kci.utils.suggest import count
@@ -24,6 +24,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.command("matrix", cls=Command)
 @KERNELS
 @selection_options
+@SYSTEM
 @ALLOW_EMPTY
 @answer_forms(*FORMATS)
 @click.option(

@@ -66,7 +66,7 @@ def command(
     planned = read_plan(plan_file) if plan_file else None
     require = None
     if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
-        trust, context = policy(into, "", (planned.commit or "") if planned else "")
+        trust, context = policy(into, commit=(planned.commit or "") if planned else "")
         require = partial(check_artifact, trust=trust, context=context)
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")

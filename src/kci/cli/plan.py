@@ -11,7 +11,7 @@ import click
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
@@ -22,6 +22,7 @@ from kci.utils.cache import default_cache
 @click.command("plan", cls=Command)
 @KERNELS
 @selection_options
+@SYSTEM
 @ALLOW_EMPTY
 @click.option("--affected", metavar="BASE", help="Plan only variants that changes since this branch or commit affect.")
 @click.option(

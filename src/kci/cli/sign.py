@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,13 +14,6 @@ from kci.tree.signing import sign_tree
 from kci.tree.sigstore import SigningContext
 
 
-def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a signature names."""
-    of = "that the files were built from."
-    command = click.option("--commit", default="", metavar="ID", help=f"The commit {of}")(command)
-    return click.option("--repository", default="", metavar="OWNER/NAME", help=f"The repository {of}")(command)
-
-
 @click.command("sign", cls=Command)
 @click.argument(
     "trees", nargs=-1, required=True, type=FileName(path_type=Path, exists=True, file_okay=False), metavar="TREE..."
@@ -31,8 +22,8 @@ def command(trees: tuple[Path, ...]) -> None:
     """Sign each merged TREE with the identity of the CI run, by Sigstore. Prints the signatures that it wrote.
 
     A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
-    a new file; the others do not change. Repository and commit are those of the run. Every
-    variant gets a signature for the loader too.
+    a new file; the others do not change. Repository and commit are those of the run. Every variant gets a signature
+    for the loader too.
 
     Examples:
         # sign a tree
@@ -54,7 +45,7 @@ def ci_context() -> SigningContext:
     )
 
 
-def policy(path: Path, repository: str, commit: str) -> tuple[Path | None, SigningContext]:
+def policy(path: Path, repository: str = "", commit: str = "") -> tuple[Path | None, SigningContext]:
     """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
 
     UsageError: nobody may sign.

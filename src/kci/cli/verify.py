@@ -9,7 +9,7 @@ import click
 from kci.cli import Command, FileName, answer_forms, options
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
-from kci.cli.sign import context_options, policy
+from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions
@@ -39,7 +39,7 @@ REPORTS = ("table", "shields")
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )
-@context_options
+@click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that must have signed.")
 def command(
     paths: tuple[str, ...],
     select: tuple[str, ...],
@@ -47,7 +47,6 @@ def command(
     output: str,
     signatures: bool,
     repository: str,
-    commit: str,
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel.
 
@@ -59,11 +58,11 @@ def command(
         # list the variants that may be published
         kci verify build --format table
     """
-    if (repository or commit) and not signatures:
-        raise UsageError("--repository and --commit need --signatures", hint="add --signatures")
+    if repository and not signatures:
+        raise UsageError("--repository needs --signatures", hint="add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if signatures else ():
-        trust, context = policy(Path(path), repository, commit)
+        trust, context = policy(Path(path), repository)
         trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, trust, context)

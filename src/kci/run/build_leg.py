@@ -73,13 +73,15 @@ def make_variant_dir(
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
-            state = identity.provenance(kernel_dir)
-            if state is None and options.commit is not None:
-                state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
-                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
+                kernel.build,
+                variant.backend,
+                unique,
+                archs=built.archs,
+                provenance=identity.provenance(kernel_dir),
+                variant=variant.name,
                 committed=identity.committed(kernel_dir),
-            )  # fmt: skip
+            )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
@@ -176,7 +178,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, record)
         return BuiltLeg(request.directory, record, request.artifact, findings)
-    run_in_container(_in_container(workspace, request, image), log)
+    run_in_container(_in_container(request, image), log)
     record = leg_for(
         request.directory,
         system=request.variant.system,
@@ -206,7 +208,7 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
         _require_zstd(request)
         build_variant(request_for(request.kernel, request.variant, request.directory, request.options), log)
     else:
-        run_in_container(_in_container(workspace, request, image), log)
+        run_in_container(_in_container(request, image), log)
     return out_file
 
 
@@ -238,18 +240,16 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     own = image_of(request.variant, workspace.runners)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
-        return [shlex.join(build_command(_in_container(workspace, request, image)))]
+        return [shlex.join(build_command(_in_container(request, image)))]
     return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
 
 
-def _in_container(workspace: Workspace, request: LegRequest, image: str) -> ContainerBuild:
+def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     """The same `kci build`, with absolute paths and without a container."""
     directory, output = Path(request.kernel.directory).resolve(), request.output.resolve()
     artifact = request.artifact.resolve() if request.artifact else None
-    catalog = workspace.catalog_file.resolve() if workspace.catalog_name and workspace.catalog_file else None
     arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(output)]
     arguments += ["--pack", str(artifact)] if artifact else []
-    arguments += ["--catalog", str(catalog or workspace.catalog_name)] if workspace.catalog_name else []
     objects_from = tuple(path.resolve() for path in request.options.objects_from)
     objects_to = request.options.objects_to and request.options.objects_to.resolve()
     options = msgspec.structs.replace(
@@ -261,7 +261,7 @@ def _in_container(workspace: Workspace, request: LegRequest, image: str) -> Cont
         [*arguments, *options.words()],
         writable=[output, *(path.parent for path in (artifact, objects_to) if path)],
         cache=request.options.cache,
-        readable=[*([catalog] if catalog else []), *objects_from],
+        readable=objects_from,
     )
 
 

@@ -157,7 +157,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
     bound = work.bound(files)
     files |= (python := work.python(root, package, names, backends))
     files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
-    licensed = choice.license or work.license()
+    licensed = work.license()
     if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
         work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
@@ -170,7 +170,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
     work.note(f"tests/test_{package}.py only looks whether the functions are there: write tests of their results")
     left = tuple(printable(" ".join(item.split()))[:400] for item in work.left)
     values = {
-        "name": choice.name, "license": licensed, "repo_id": choice.repo_id, "placeholder": choice.placeholder,
+        "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
         "package": package, "backends": backends, "components": components, "left": left, "functions": bound,
     }  # fmt: skip
     templates = {

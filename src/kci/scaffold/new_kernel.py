@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from kci.config.discovery import find_root
-from kci.config.file_lints import repo_id_problem
 from kci.config.settings import KCI_TOML
 from kci.config.values import Backend, KernelName, Version, near_kernel_name, python_name
 from kci.diagnostics import Diagnostic, Severity
@@ -56,14 +55,13 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
     framework: str = "torch"
     backends: tuple[str, ...] = ()
     stable_abi: str | None = None
-    license: str = USUAL_LICENSE
-    """Empty for the license of the project that is taken over."""
-    repo_id: str = ""
+    placeholder: bool = True
+    """True if `repo_id` still needs an owner."""
 
     @property
-    def placeholder(self) -> bool:
-        """True if `repo_id` still needs an owner."""
-        return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
+    def repo_id(self) -> str:
+        """The repository on the Hub, until its author names another."""
+        return f"{PLACEHOLDER_OWNER}/{self.name}"
 
 
 def choose(name: str, **given: Any) -> NewKernel:
@@ -78,17 +76,7 @@ def choose(name: str, **given: Any) -> NewKernel:
             raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
     if new.stable_abi is not None:
         _check_stable_abi(new.stable_abi, new.framework)
-    text = new.license
-    if (text and not text.strip()) or not text.isprintable() or len(text) > 100:
-        raise UsageError("the license must be one line of text", hint='such as "Apache-2.0" or "MIT"')
-    if new.repo_id and (problem := repo_id_problem(new.repo_id)):
-        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")
-    return replace(
-        new,
-        backends=tuple(dict.fromkeys(new.backends)) or USUAL[new.framework],
-        license=text.strip(),
-        repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}",
-    )
+    return replace(new, backends=tuple(dict.fromkeys(new.backends)) or USUAL[new.framework])
 
 
 def require_name(name: str) -> None:
@@ -122,7 +110,8 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     shown = f"{', '.join(others)} and {last}" if others else last
     values = {
         **asdict(new),
-        "placeholder": new.placeholder,
+        "license": USUAL_LICENSE,
+        "repo_id": new.repo_id,
         "package": package,
         "gpu": bool({"cuda", "rocm"} & set(new.backends)),
         "op": op,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from pathlib import Path
 
@@ -31,7 +30,6 @@ def test_a_catalog_is_outdated_if_it_is_old_or_a_newer_one_is_there(
 def test_outdated_looks_at_the_catalog_of_kci_toml(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text('catalog = "2026-08-20"\n')
-    done = kci("catalog", "outdated", tmp_path, "--format", "json")
-    answer = json.loads(done.stdout)
-    assert (done.code, answer["outdated"], answer["freshness"]["name"]) == (1, True, "2026-08-20")
-    assert "newer: 2026-09-02" in kci("catalog", "outdated", tmp_path).stdout
+    done = kci("catalog", "outdated", tmp_path)
+    assert (done.code, done.stdout.startswith("2026-08-20: ")) == (1, True)
+    assert "newer: 2026-09-02" in done.stdout
