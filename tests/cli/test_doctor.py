@@ -11,7 +11,7 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
-from kci.build.toolchains.torch_version import TorchVersion
+from kci.build.toolchains.environment import TorchVersion
 from kci.errors import FindingsError
 from kci.run import machine_report
 from kci.utils.cache import KeptFolder, kept_folders, remove_kept
