@@ -102,7 +102,6 @@ def test_each_where_adds_what_it_matches(monorepo: Path) -> None:
         (["kernels/one", "--where", ""], "expected a field, got the end"),
         (["kernels/one", "--where", "cuda == 1", "--where", "cud == 2"], "got `cud`\n  (cuda == 1) or (cud == 2)\n"),
         (["kernels/one", "--where", "\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
-        (["kernels/one", "--coverage", "--format", "names"], "--coverage has no names form"),
     ],
 )
 def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) -> None:
@@ -133,19 +132,6 @@ def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> N
     assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))
 
 
-@pytest.mark.parametrize("tier", ["pairs", "pr", "release"])
-def test_coverage_proves_which_pairs_are_covered(monorepo: Path, tier: str) -> None:
-    answer = json.loads(kci("matrix", "kernels/one", "--tier", tier, "--coverage", "--format", "json").stdout)
-    (kernel,) = answer["kernels"]
-    chosen = set(names("kernels/one", "--tier", tier))
-    assert {pair["variant"] for pair in kernel["pairs"]} - {None} <= chosen
-    assert (kernel["covered"] == kernel["of_pairs"]) == (tier != "pr")
-    assert kernel["of_pairs"] == len(kernel["pairs"])
-    table = kci("matrix", "kernels/one", "--tier", tier, "--coverage").stdout
-    markdown = kci("matrix", "kernels/one", "--tier", tier, "--coverage", "--format", "markdown").stdout
-    assert ("nothing" in table) == ("| nothing |" in markdown) == (tier == "pr")
-
-
 def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
     assert "KCI128" not in kci("check", ".").stderr
     (monorepo / "kci.toml").write_text(KCI_TOML.replace('"cuda == 13.2"', '"cuda = 13.2"').replace("newest", "newets"))
@@ -160,9 +146,7 @@ def test_catalog_commands(monorepo: Path) -> None:
     (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
     bad = kci("catalog", "show", "bad.toml")
     assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)
-    shown = kci("catalog", "show", "2026-09-02", "--where", "rocm == newest").stdout
-    assert "7.14" in shown
-    assert "cuda" not in shown
+    assert "7.14" in kci("catalog", "show", "2026-09-02").stdout
 
 
 @pytest.mark.parametrize(
@@ -170,8 +154,8 @@ def test_catalog_commands(monorepo: Path) -> None:
     [
         ["matrix", "kernels", "--explain", "--format", "json"],
         ["matrix", "kernels", "--explain", "--tier", "all"],
-        ["matrix", "kernels/one", "--tier", "pairs", "--coverage"],
-        ["catalog", "show", "--where", "torch == newest"],
+        ["matrix", "kernels/one", "--tier", "pairs"],
+        ["catalog", "show"],
     ],
     ids=" ".join,
 )

@@ -170,7 +170,7 @@ PLACES: dict[str, Place] = {
     "the plan of a run, by the gate": Place(PLAN, f"{RECORDS}/kci-plan.json", gate),
     "why a variant failed, by the merge": Place(FAILURE, "artifacts/kci-failure-x.json", merge_action),
     "a result, by kci compat record": Place(
-        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--remote", folder / "h")
+        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--history", folder / "h")
     ),
     "a line of a history, by kci compat report": Place(HISTORY, "history/0000000000000000001-1-bb.json", recorded),
 }

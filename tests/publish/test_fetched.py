@@ -29,7 +29,7 @@ def test_a_published_tree_is_fetched_and_verified(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tree = make_tree(tmp_path)
-    assert kci("sign", str(tree), "--repository", "acme/norm").code == 0
+    assert kci("sign", str(tree), GITHUB_REPOSITORY="acme/norm").code == 0
     assert kci("publish", str(tree), "--repo-id", REPO).code == 0
     environment = {**os.environ, **hub_environment(hub, tmp_path / "fetch-home")}
     (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\n')

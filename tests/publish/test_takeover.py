@@ -64,7 +64,7 @@ def test_a_constant_branch_is_refused_at_a_bump(hub: FakeHub, token: None, tmp_p
         hub[REPO].write("stable", there("torch-cpu"), "by another builder")
     head = hub[REPO].branches["stable"]
     (kernel / "build.toml").write_text((kernel / "build.toml").read_text().replace("version = 1", "version = 2"))
-    done = kci("publish", kernel, "--tree", make_tree(tmp_path / "2", version=2))
+    done = kci("publish", make_tree(tmp_path / "2", version=2), "--kernel", kernel)
     refused(done, "KCI813", "stable has version 1 of gated-norm, and the tree is version 2", '"v{version}"')
     assert hub[REPO].branches["stable"] == head
 
@@ -99,7 +99,7 @@ def test_what_is_left_out_and_published_asks_for_a_decision(
     hub: FakeHub, token: None, left: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     head = hub[REPO].branches["v1"]
-    done = kci("publish", left, "--tree", make_tree(tmp_path), *options)
+    done = kci("publish", make_tree(tmp_path), "--kernel", left, *options)
     refused(done, "KCI814", f"{REPO}@v1 has 1 variant of other sources that this tree leaves out: torch-xpu\n")
     assert "`leave-out` in [publish] of kci.toml" in done.stderr
     assert hub[REPO].branches["v1"] == head
@@ -115,7 +115,7 @@ def test_what_was_decided_is_done(
     if how == "kci.toml":
         (left.parent / "kci.toml").write_text(f'[publish]\nrepo-prefix = "acme"\nleave-out = "{decided}"\n')
     options = ("--leave-out", decided) if how == "option" else ()
-    done = kci("publish", left, "--tree", make_tree(tmp_path), *options)
+    done = kci("publish", make_tree(tmp_path), "--kernel", left, *options)
     assert done.code == 0, done.stderr
     # rocm is none of the kernel's backends any more: that is what `prune` is about.
     assert {"torch-cpu", "torch-cuda", "torch-rocm"} <= below(hub)
@@ -127,14 +127,14 @@ def test_what_was_decided_is_done(
 def test_what_is_left_out_and_of_the_same_sources_asks_for_nothing(hub: FakeHub, token: None, tmp_path: Path) -> None:
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nleave-out = "remove"\n')
     hub[REPO].write("v1", {**there("torch-xpu"), **there("torch-cpu", unique=OLDER)}, "by somebody with such a machine")
-    done = kci("publish", kernel, "--tree", make_tree(tmp_path))
+    done = kci("publish", make_tree(tmp_path), "--kernel", kernel)
     assert done.code == 0, done.stderr
     assert "torch-xpu" in below(hub)
 
 
 def test_a_first_release_is_not_asked(hub: FakeHub, token: None, tmp_path: Path) -> None:
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\n')
-    assert kci("publish", kernel, "--tree", make_tree(tmp_path)).code == 0
+    assert kci("publish", make_tree(tmp_path), "--kernel", kernel).code == 0
 
 
 @pytest.mark.rule("KCI814", triggers=True)
@@ -155,7 +155,7 @@ def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub,
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nmirror = true\n')
     hub[REPO].write("v1", hub[REPO].files("main"), "empty")
     hub[REPO].write("main", there("torch-xpu", unique=OLDER), "the mirror")
-    done = kci("publish", kernel, "--tree", make_tree(tmp_path))
+    done = kci("publish", make_tree(tmp_path), "--kernel", kernel)
     refused(done, "KCI814", f"{REPO}@main has 1 variant")
     assert hub.asked("^(POST|PUT) ") == []
 

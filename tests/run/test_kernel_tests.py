@@ -156,18 +156,6 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return asked
 
 
-def test_what_tests_import_is_there_for_them_alone(tmp_path: Path, python: Path, wheels: list[list[str]]) -> None:
-    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    root = sources(tmp_path, test_it=IMPORTS)
-    assert run_kernel_tests(variant, root, quiet, cache=tmp_path).state is TestState.FAILED
-    for _ in range(2):
-        assert run_kernel_tests(variant, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.PASSED
-    assert len(wheels) == 1, "the second time they are there"
-    assert "--no-deps" in wheels[0]
-    needs = make_variant(tmp_path / "needs", CPU, files={"__init__.py": "import needed\n"})
-    assert run_kernel_tests(needs, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.NOT_LOADED
-
-
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     tmp_path: Path, python: Path, wheels: list[list[str]]
 ) -> None:
@@ -330,9 +318,9 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     record = tmp_path / "out" / "record.json"
     kci(
         "test",
-        kernel,
-        "--tree",
         tmp_path / "tree",
+        "--kernel",
+        kernel,
         "--python",
         python_with_cuda(tmp_path / "other"),
         "--record",

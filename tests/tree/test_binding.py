@@ -93,7 +93,7 @@ def test_an_attempt_that_replaces_other_bytes_is_reported_and_recorded(tmp_path:
     assert manifest.replaced == (Replaced(CPU, f"kci-gated-norm-{CPU}.tar", 1, leg_of(first).digest),)
 
 
-def test_attempts_have_an_end(tmp_path: Path) -> None:
+def test_attempts_have_an_end() -> None:
     data = {
         "schema": 1, "kernel": "ab", "version": 1, "variant": CPU, "backend": "cpu", "system": "x86_64-linux",
         "digest": "0" * 64, "kci": "1", "builder": "x", "attempt": MAX_ATTEMPT,
@@ -102,7 +102,6 @@ def test_attempts_have_an_end(tmp_path: Path) -> None:
     for attempt in (MAX_ATTEMPT + 1, 10**30, 0, 1.5):
         with pytest.raises(ValueError, match="attempt"):
             decode_leg(json.dumps(data | {"attempt": attempt}).encode())
-    assert kci("pack", make_variant(tmp_path), "--attempt", 10**6).code == 2
 
 
 @pytest.mark.rule("KCI612", triggers=True)

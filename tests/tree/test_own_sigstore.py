@@ -53,13 +53,13 @@ def problems(tree: Path, *arguments: str | Path) -> list[str]:
 
 
 def sign(tree: Path) -> None:
-    done = kci("sign", tree, "--repository", "acme/norm")
+    done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.code == 0, done.stderr
 
 
 @pytest.mark.rule("KCI790", "KCI791", "KCI792", triggers=False)
 def test_a_run_signs_through_the_services_that_kci_toml_names(tree: Path, sigstore: OwnSigstore) -> None:
-    done = kci("sign", tree, "--repository", "acme/norm")
+    done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.stdout.split() == [str(tree / name) for name in SIGNED], done.stderr
     assert sigstore.asked == ["/identity", "/api/v2/signingCert", *["/api/v1/log/entries"] * 3]
     assert problems(tree) == []
@@ -154,7 +154,7 @@ def test_a_service_that_refuses_or_answers_wrongly_signs_nothing(
 ) -> None:
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     sigstore.spoil = spoiling()
-    done = kci("sign", tree, "--repository", "acme/norm")
+    done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.code == 1
     assert "Sigstore does not sign" in done.stderr
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before

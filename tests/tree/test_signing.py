@@ -52,7 +52,7 @@ def test_an_unsigned_tree(tree: Path) -> None:
 @pytest.mark.usefixtures("sigstore")
 @pytest.mark.rule("KCI792", triggers=True)
 def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
-    kci("sign", tree, *OWN, "--commit", COMMIT)
+    kci("sign", tree, GITHUB_REPOSITORY="acme/norm", GITHUB_SHA=COMMIT)
     assert problems(tree, *OWN, "--commit", COMMIT) == []
     assert problems(tree, *OWN, "--commit", "f" * 40) == ["KCI792"]
     for number, change in enumerate(
@@ -72,7 +72,7 @@ def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("sigstore")
 def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
-    kci("sign", tree, *OWN)
+    kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     done = kci("verify", tree, "--signatures")
     assert done.code == 2
     assert "no signer is allowed" in done.stderr
@@ -90,15 +90,17 @@ def test_a_merge_can_require_attestations(tmp_path: Path) -> None:
     plan.write_bytes(
         msgspec.json.encode(Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)),), commit=COMMIT))
     )
+    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\n')
     merging = ("merge", artifact, "--into", tmp_path / "build", "--plan", plan, "--require-attestation")
-    done = kci(*merging, *OWN)
+    done = kci(*merging)
     assert (done.code, "KCI616" in done.stderr, "has no attestation" in done.stderr) == (1, True, True)
     bundle = artifact.with_name(f"{artifact.name}.sigstore.json")
     bundle.write_bytes(slsa(artifact, commit="f" * 40))
-    assert "is not about it: it is about the commit" in kci(*merging, *OWN).stderr
+    assert "is not about it: it is about the commit" in kci(*merging).stderr
     bundle.write_bytes(slsa(artifact))
-    assert kci(*merging, "--repository", "acme/other").code == 1
-    assert kci(*merging, *OWN).code == 0
+    assert kci(*merging).code == 0
+    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/other"\n')
+    assert kci(*merging).code == 1
 
 
 @pytest.mark.rule("KCI616", triggers=False)
@@ -143,7 +145,7 @@ def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("sigstore")
 def test_the_identity_of_a_run_signs_variants_for_the_loader_and_the_tree(tree: Path) -> None:
     before = (tree / "kci-manifest.json").read_bytes()
-    done = kci("sign", tree, "--repository", "acme/norm")
+    done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.code == 0, done.stderr
     signed = [tree / name / "metadata.json.sigstore" for name in (STABLE, CPU)]
     assert done.stdout.split() == [*map(str, signed), str(tree / "kci-attestation.sigstore.json")]

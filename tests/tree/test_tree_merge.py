@@ -247,7 +247,7 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
     assert (manifest.complete, name in {entry.variant for entry in manifest.present}) == (True, True)
     judged = {item.rule for item in verify(tmp_path / "build") if name in item.path}
     assert judged == {"KCI741"}, "its library is none"
-    packed = kci("pack", brought, "--run", "", "--output", tmp_path / "packed")
+    packed = kci("pack", brought, "--output", tmp_path / "packed", KCI_RUN="", GITHUB_RUN_ID="8")
     assert packed.code == 0, packed.stderr
     (again,) = merge([*others, Path(packed.stdout.strip())], tmp_path / "again", planned, run=CiRun("7", 1))
     assert [entry.digest for entry in again.present] == [entry.digest for entry in manifest.present]

@@ -161,8 +161,7 @@ def test_a_broken_result_is_said_and_the_others_are_recorded(tmp_path: Path, tex
     found, problems = read_results([folder])
     assert [(item.rule, Path(item.path).name) for item in problems] == [("KCI801", "0.json")]
     assert len(found) == 1
-    subprocess.run(["git", "init", "--quiet", "--bare", tmp_path / "origin.git"], check=True)
-    done = kci("compat", "record", folder, "--remote", tmp_path / "origin.git")
+    done = kci("compat", "record", folder, "--history", tmp_path / "history")
     assert (done.code, "1 result of 1 run; 1 new file" in done.stdout) == (1, True)
     assert "Traceback" not in done.stderr
 
@@ -242,16 +241,17 @@ def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypat
     answer = json.loads(kci("compat", "decide", "--history", "h", "--format", "json").stdout)
     (action,) = answer["actions"]
     assert (answer["schema"], answer["run"], action["kind"], action["tell"]) == (1, 2, "open", ["@acme/relu"])
-    shown = kci("compat", "decide", "--history", "h", "--dry-run")
+    shown = kci("compat", "decide", "--history", "h")
     assert (shown.code, "(for @acme/relu)" in shown.stdout) == (0, True)
     recorded(tmp_path / "h", files(tmp_path / "r3", result(3)))
     assert "close " in kci("compat", "decide", "--history", "h").stdout
 
 
-def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+def test_what_is_not_there_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert kci("compat", "decide", "--history", tmp_path / "nowhere").code == 2
     assert kci("compat", "record", tmp_path / "nowhere").code == 2
-    refused = kci("compat", "record", files(tmp_path / "r", result()), "--remote", tmp_path / "nowhere")
+    refused = kci("compat", "record", files(tmp_path / "r", result()))
     assert (refused.code, "cannot read" in refused.stderr) == (1, True)
 
 

@@ -114,8 +114,8 @@ def test_the_command_records_on_the_branch_of_a_remote(
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "mine")], check=True)
     subprocess.run(["git", "-C", str(tmp_path / "mine"), "remote", "add", "origin", remote], check=True)
     monkeypatch.chdir(tmp_path / "mine")
-    done = kci("compat", "record", tmp_path / "one.json", "--branch", "kci-history")
+    done = kci("compat", "record", tmp_path / "one.json")
     assert (done.code, done.stdout) == (0, "1 result of 1 run; 1 new file in kci-history\n")
     assert numbers(remote, tmp_path) == [3]
-    assert kci("compat", "record", tmp_path / "one.json", "--remote", remote).code == 0
+    assert kci("compat", "record", tmp_path / "one.json").code == 0
     assert commits(remote) == 1

@@ -29,7 +29,7 @@ def main() -> None:
     if flag_input("sign", default="false") and not dry_run:
         settings = workspace.settings if workspace else find_settings(Path())
         with group("Sign"):
-            for written in sign_tree(tree, ci_context("", ""), settings.trust_config):
+            for written in sign_tree(tree, ci_context(), settings.trust_config):
                 print(written)
     request = PublishRequest(
         tree,

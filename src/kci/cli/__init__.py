@@ -77,9 +77,6 @@ PATH = FileName(path_type=Path)
 """A place that need not exist."""
 
 
-DAY = click.DateTime(["%Y-%m-%d"])
-
-
 def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--format`; the first form is the default."""
     return click.option(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import DAY, PATH, FileName
+from kci.cli import PATH, FileName
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
@@ -39,15 +39,20 @@ ISOLATION = click.option(
     callback=lambda _context, _parameter, said: not said,
     help="Compile against this Python's torch instead of a torch that kci installs.",
 )
-TODAY = click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
+TIER = click.option(
+    "--tier",
+    default="release",
+    show_default=True,
+    metavar="TIER",
+    help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml.",
+)
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
-        click.option("--tier", default="release", show_default=True, metavar="TIER",
-                     help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml."),
+        TIER,
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
         click.option("--only", multiple=True, metavar="GLOB",

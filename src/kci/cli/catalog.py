@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date
 from typing import Any
 
 import click
 
 from kci.cli import CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, paragraph, print_json, table
-from kci.cli._workspace import CATALOG, TODAY
 from kci.config.discovery import find_settings
-from kci.matrix.catalog.expressions import expression
-from kci.matrix.catalog.loading import FIELDS, OUTDATED_DAYS, editions, freshness, load_catalog, subject
+from kci.matrix.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
 from kci.utils.suggest import count
 
 
@@ -21,33 +19,28 @@ def command() -> None:
     """Show the toolchain data: which torch versions, compute versions and systems exist.
 
     Examples:
-        # list the newest toolchains
-        kci catalog show --where 'torch == newest'
+        # list the toolchains
+        kci catalog show
     """
 
 
 @command.command("show")
 @click.argument("catalog", type=FileName(), required=False)
-@click.option("--where", metavar="EXPR", help="Print only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
-def show(catalog: str | None, where: str | None, output: str) -> None:
+def show(catalog: str | None, output: str) -> None:
     """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition).
 
     Examples:
         # print the default edition
         kci catalog show
-        # print some rows of an older edition
-        kci catalog show 2026-08-20 --where 'rocm == newest'
+        # print an older edition
+        kci catalog show 2026-08-20
     """
     loaded = load_catalog(catalog)
     if output == "toml":
         document = loaded.overlays[-1].document if loaded.overlays else loaded.document
         click.echo(document.text, nl=False)
         return
-    shown = list(loaded.rows)
-    if where is not None:
-        test = expression(where, FIELDS).over([subject(row) for row in shown])
-        shown = [row for row in shown if test(subject(row))]
     rows: list[dict[str, Any]] = [
         {
             "torch": row.torch.text,
@@ -57,7 +50,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
             "bundled": row.bundled,
             "tvm_ffi": row.tvm_ffi.text if row.tvm_ffi else None,
         }
-        for row in shown
+        for row in loaded.rows
     ]
     if output == "json":
         print_json(name=loaded.name, as_of=loaded.as_of, source=loaded.source, rows=rows)
@@ -68,7 +61,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
         return
     cells = [
         [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
-        for row, origin in zip(rows, shown, strict=True)
+        for row, origin in zip(rows, loaded.rows, strict=True)
     ]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
     click.echo(table([*rows[0], "place"], cells, layout))
@@ -76,27 +69,19 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@click.option(
-    "--days",
-    type=click.IntRange(min=0),
-    default=OUTDATED_DAYS,
-    help=f"The age in days at which a catalog is outdated (default: {OUTDATED_DAYS}).",
-)
-@TODAY
-@CATALOG
 @answer_forms("text", "json")
-def outdated(kernel: str, days: int, today: datetime | None, catalog: str | None, output: str) -> int:
+def outdated(kernel: str, output: str) -> int:
     """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated.
 
     Examples:
-        # exit 1 if it is older than 60 days
-        kci catalog outdated --days 60
+        # exit 1 if it is old
+        kci catalog outdated
     """
-    loaded = load_catalog(catalog or find_settings(kernel).catalog)
-    found = freshness(loaded, (today or datetime.now()).date(), days)
+    loaded = load_catalog(find_settings(kernel).catalog)
+    found = freshness(loaded, date.today())
     if output == "json":
         print_json(outdated=found.outdated, freshness=found)
     else:
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-        click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {found.most}{newer}")
+        click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
     return 1 if found.outdated else 0

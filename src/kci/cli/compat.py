@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 from msgspec.structs import replace
 
 from kci.cli import PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, print_json, table
-from kci.cli._workspace import opened, selection_options, take_choice
+from kci.cli._workspace import TIER, opened
 from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -28,6 +27,7 @@ from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, ea
 from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
 
+_BRANCH = "kci-history"
 _HISTORY = click.option(
     "--history",
     required=True,
@@ -54,9 +54,9 @@ def command() -> None:
     metavar="REPO[@REVISION]",
     help="A repository on the Hub; `-` for the repository in build.toml. Needs huggingface_hub.",
 )
-@selection_options
+@TIER
 @answer_forms("table", "json")
-def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, **selection: Any) -> int:
+def show_coverage(kernel: str, tree: Path | None, hub: str | None, tier: str, output: str) -> int:
     """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
 
     Examples:
@@ -67,10 +67,10 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
     """
     if tree is not None and hub is not None:
         raise UsageError("--tree and --hub exclude each other", hint="give one of them")
-    workspace = opened([kernel], selection["catalog"])
+    workspace = opened([kernel], None)
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else list_tree(tree or Path(read.directory) / "build")
-    choice = take_choice(selection)
+    choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
     # What the kernel has beside the selection is no surplus: it is not asked about.
     kernel_wide = replace(workspace, scopes={})
@@ -102,13 +102,12 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@click.option("--branch", metavar="NAME", default="kci-history", show_default=True, help="The branch with the history.")
-@click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
 @click.option("--history", type=PATH, help="A checkout of the branch, or another directory, to append to instead.")
-def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | None) -> int:
+def record(results: tuple[Path, ...], history: Path | None) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
-    The history is a branch of git. It only grows, and each call writes new files: concurrent calls do not conflict.
+    The history is the branch kci-history of the remote `origin`. It only grows, and each call writes new files:
+    concurrent calls do not conflict.
 
     Examples:
         # append the results of a run
@@ -121,18 +120,17 @@ def record(results: tuple[Path, ...], branch: str, remote: str, history: Path | 
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
+        new = HistoryBranch(address_of(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or branch}")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
 @command.command("decide")
 @_HISTORY
 @answer_forms("text", "json")
-@click.option("--dry-run", is_flag=True, help="No effect: kci only prints what to do.")
-def show_decisions(history: Path, output: str, dry_run: bool) -> int:
+def show_decisions(history: Path, output: str) -> int:
     """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
 
     It only prints them: the scheduled workflow changes issues, and has no other rights.
@@ -141,7 +139,6 @@ def show_decisions(history: Path, output: str, dry_run: bool) -> int:
         # list the issues to open, update and close
         kci compat decide --history history
     """
-    del dry_run
     problems: list[Diagnostic] = []
     runs: list[int] = []
 

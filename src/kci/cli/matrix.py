@@ -9,7 +9,6 @@ import click
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, print_json, table, terminal_width
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
-from kci.errors import UsageError
 from kci.matrix.archs import natural
 from kci.matrix.variants import matrix_json
 from kci.utils.suggest import count
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
     from kci.matrix.reasons import BackendReasons
     from kci.matrix.variants import KernelMatrix
-    from kci.plan.workspace import Choice, Workspace
 
 FORMATS = ["table", "json", "names", "github", "markdown"]
 
@@ -31,14 +29,10 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.option(
     "--explain", is_flag=True, help="Also list every candidate, kept or dropped, with rule, reason and place."
 )
-@click.option(
-    "--coverage", is_flag=True, help="List instead the pairs of torch, compute version and system that the tier covers."
-)
 def command(
     kernels: tuple[str, ...],
     output: str,
     explain: bool,
-    coverage: bool,
     allow_empty: bool,
     **selection: Any,
 ) -> int:
@@ -55,9 +49,6 @@ def command(
     """
     workspace = opened(kernels, selection["catalog"])
     choice = take_choice(selection)
-    if coverage:
-        show_coverage(workspace, choice, output)
-        return 0
     faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain)
     match output:
@@ -169,32 +160,3 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
         rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
         parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
     return "\n\n".join(parts)
-
-
-def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
-    """Print every pair of the whole matrix, and the variant of the tier that covers it."""
-    from kci.matrix.tiers import coverage
-
-    if output not in ("table", "json", "markdown"):
-        raise UsageError(f"--coverage has no {output} form", hint="one of: table, json, markdown")
-    chosen, full = workspace.matrix(choice), workspace.whole(choice)
-    answer: list[dict[str, Any]] = []
-    blocks = []
-    for part, whole in zip(chosen.kernels, full.kernels, strict=True):
-        pairs = coverage(whole.variants, part.variants)
-        counts = {
-            "variants": len(part.variants),
-            "of_variants": len(whole.variants),
-            "covered": sum(pair.variant is not None for pair in pairs),
-            "of_pairs": len(pairs),
-        }
-        answer.append({"name": part.name, "path": part.path, **counts, "pairs": pairs})
-        said = "{variants} of {of_variants} variants have {covered} of {of_pairs} pairs".format(**counts)
-        by = [labelled(pair.variant, pair.system) if pair.variant and pair.system else "nothing" for pair in pairs]
-        rows = [(pair.first, pair.second, variant) for pair, variant in zip(pairs, by, strict=True)]
-        title, form = (f"### {part.name}", markdown_table) if output == "markdown" else (part.name, table)
-        blocks.append(f"{title} ({part.path}): {said}\n{form(('one', 'other', 'covered by'), rows)}")
-    if output == "json":
-        print_json(tier=chosen.tier, kernels=answer)
-    else:
-        click.echo("\n\n".join(blocks))

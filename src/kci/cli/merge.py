@@ -15,8 +15,8 @@ from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import Plan, read_plan
-from kci.run.records import error_of, kernel_record, verify_merged, write_record
-from kci.tree.artifacts import CiRun, record_durations
+from kci.run.records import ci_run, error_of, kernel_record, verify_merged, write_record
+from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.signing import check_artifact
@@ -38,21 +38,10 @@ from kci.tree.signing import check_artifact
     help="With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
 )
 @click.option(
-    "--run",
-    "run_id",
-    default="",
-    envvar="GITHUB_RUN_ID",
-    metavar="ID",
-    help="Refuse artifacts that were built in another CI run.  [env: GITHUB_RUN_ID]",
+    "--require-attestation",
+    is_flag=True,
+    help="Refuse artifacts without a signature of an allowed signer; see [signing] of kci.toml.",
 )
-@click.option(
-    "--run-attempt",
-    type=click.IntRange(min=1),
-    envvar="GITHUB_RUN_ATTEMPT",
-    help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
-)
-@click.option("--require-attestation", is_flag=True, help="Refuse artifacts without a signature of an allowed signer.")
-@click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 def command(
     artifacts: tuple[Path, ...],
@@ -62,10 +51,7 @@ def command(
     durations: Path | None,
     kernel: str | None,
     record: Path | None,
-    run_id: str,
-    run_attempt: int | None,
     require_attestation: bool,
-    repository: str,
     as_json: bool,
 ) -> int:
     """Merge artifacts, folders of artifacts and variant directories into one tree per kernel.
@@ -80,7 +66,7 @@ def command(
     planned = read_plan(plan_file) if plan_file else None
     require = None
     if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
-        trust, context = policy(into, repository, (planned.commit or "") if planned else "")
+        trust, context = policy(into, "", (planned.commit or "") if planned else "")
         require = partial(check_artifact, trust=trust, context=context)
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")
@@ -92,7 +78,7 @@ def command(
             planned,
             allow_partial=allow_partial,
             kernel=kernel,
-            run=CiRun(run_id, run_attempt),
+            run=ci_run(),
             log=lambda line: click.echo(line, err=True),
             report=warnings.append,
             require=require,

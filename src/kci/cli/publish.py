@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, options
-from kci.cli._output import print_diagnostics, print_json, progress_log
+from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, opened
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
@@ -20,14 +20,10 @@ from kci.utils.suggest import count
 @click.command("publish", cls=Command)
 @PLACE
 @click.option("--kernel", type=PATH, help="The kernel that a TREE was built from.")
-@click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
 @click.option(
     "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: from build.toml or kci.toml)."
 )
 @click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
-@click.option(
-    "--prune", is_flag=True, help="Remove variants from the branch that are no longer in the kernel's matrix."
-)
 @click.option(
     "--leave-out",
     type=click.Choice([str(item) for item in StaleVariants if item is not StaleVariants.ASK]),
@@ -37,21 +33,18 @@ from kci.utils.suggest import count
 @click.option("--create-repo", is_flag=True, help="Create the repository if it does not exist.")
 @click.option("--create-pr", is_flag=True, help="Open pull requests instead of a commit: needs no right to write.")
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print what changed as JSON.")
 def command(
     place: Path,
     kernel: Path | None,
-    tree: Path | None,
     leave_out: str | None,
-    as_json: bool,
     **said: Any,
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
     The tree must be complete, meet the requirements, and not be older than the variants that it replaces. Other files
-    on the branch stay, except in the directories of the tree's variants and with --prune. If the tree lacks a variant
-    of the matrix that the branch has from other sources, --leave-out decides. Authenticates with HF_TOKEN, the identity
-    of the CI job, or the token that `hf auth login` stored.
+    on the branch stay, except in the directories of the tree's variants, and with `prune` in kci.toml. If the tree
+    lacks a variant of the matrix that the branch has from other sources, --leave-out decides. Authenticates with
+    HF_TOKEN, the identity of the CI job, or the token that `hf auth login` stored.
 
     Examples:
         # print what would change on the Hub
@@ -59,7 +52,7 @@ def command(
         # publish build/ in one commit
         kci publish --repo-id acme/my-kernel
     """
-    tree, kernel = tree_of(place, kernel, tree)
+    tree, kernel = tree_of(place, kernel)
     workspace = opened([str(kernel)], None) if kernel is not None else None
     request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
@@ -67,9 +60,7 @@ def command(
         done = publish_tree(request, progress_log(), warnings.append)
     finally:
         print_diagnostics(warnings)
-    if as_json:
-        print_json(**done.as_json())
-    elif not options().quiet:
+    if not options().quiet:
         for part in done.branches:
             click.echo("\n".join(_text(done.target.repo_id, part, options().verbose)))
 

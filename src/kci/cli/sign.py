@@ -27,30 +27,30 @@ def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument(
     "trees", nargs=-1, required=True, type=FileName(path_type=Path, exists=True, file_okay=False), metavar="TREE..."
 )
-@context_options
-def command(trees: tuple[Path, ...], repository: str, commit: str) -> None:
+def command(trees: tuple[Path, ...]) -> None:
     """Sign each merged TREE with the identity of the CI run, by Sigstore. Prints the signatures that it wrote.
 
     A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
-    a new file; the others do not change. In a GitHub run, repository and commit default to those of the run. Every
+    a new file; the others do not change. Repository and commit are those of the run. Every
     variant gets a signature for the loader too.
 
     Examples:
         # sign a tree
         kci sign build
     """
-    context = ci_context(repository, commit)
+    context = ci_context()
     for tree in trees:
         for written in sign_tree(tree, context, find_settings(tree.resolve().parent).trust_config):
             click.echo(written)
 
 
-def ci_context(repository: str, commit: str) -> SigningContext:
-    """What a signature names: the options, else the run on GitHub."""
+def ci_context() -> SigningContext:
+    """What a signature names: the run on GitHub, or on GitLab."""
+    known = os.environ.get
     return SigningContext(
-        repository or os.environ.get("GITHUB_REPOSITORY", ""),
-        commit or os.environ.get("GITHUB_SHA", ""),
-        os.environ.get("GITHUB_WORKFLOW_REF", ""),
+        known("GITHUB_REPOSITORY") or known("CI_PROJECT_PATH", ""),
+        known("GITHUB_SHA") or known("CI_COMMIT_SHA", ""),
+        known("GITHUB_WORKFLOW_REF", ""),
     )
 
 

@@ -30,18 +30,17 @@ from kci.run.kernel_tests import (
     variants_of,
     why_not_testable,
 )
+from kci.run.loader_environment import probe
 from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
-from kci.tree.verify.load_rules import probe
 from kci.utils.cache import default_cache
 
 
 @click.command("test", cls=Command)
 @PLACE
 @click.option("--kernel", type=PATH, help="The kernel that has the tests for a TREE.")
-@click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(
     "--variant",
     "names",
@@ -53,9 +52,6 @@ from kci.utils.cache import default_cache
     "--torch",
     metavar="VERSION",
     help="The torch to load variants with (default: that of the name, else the newest that kci knows).",
-)
-@click.option(
-    "--with", "extra", multiple=True, metavar="PACKAGE", help="Install this package for the tests; repeat for more."
 )
 @click.option(
     "--no-isolation", is_flag=True, help="Use this Python's torch, kernels and pytest. GPU tests need this or --python."
@@ -75,10 +71,8 @@ from kci.utils.cache import default_cache
 def command(
     place: Path,
     kernel: Path | None,
-    tree: Path | None,
     names: tuple[str, ...],
     torch: str | None,
-    extra: tuple[str, ...],
     no_isolation: bool,
     python: Path | None,
     record: Path | None,
@@ -96,10 +90,10 @@ def command(
         # test with this Python's torch, on the GPU
         kci test --no-isolation
     """
-    if kernel is None and tree is None:
+    if kernel is None:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
-    tree = tree or (place / "build" if sources == place else place)
+    tree = place / "build" if sources == place else place
     isolation = not no_isolation and python is None
     torch = None if torch is None else _minor(torch)
     known = _workspace(sources)
@@ -120,7 +114,6 @@ def command(
                 cache=default_cache(),
                 isolation=isolation,
                 torch=torch or _built_with(known, directory.name),
-                extra=extra,
                 python=python,
             )
             reports.append(report)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, answer_forms, options
+from kci.cli import Command, FileName, answer_forms, options
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
 from kci.cli.sign import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions
-from kci.tree.verify.load_rules import default_python
-from kci.tree.verify.requirements import compliance, shields, verify_loading
+from kci.tree.verify.requirements import compliance, shields
 from kci.tree.verify.subject import PlaceKind, describe_places, places_of
 from kci.tree.verify.tree_rules import check_signatures
 
@@ -38,8 +36,6 @@ REPORTS = ("table", "shields")
     help="Do not report this rule, or rules that start with this.",
 )
 @answer_forms(*FORMATS, *REPORTS)
-@click.option("--load", is_flag=True, help="Also load the variants for this machine. This runs their code.")
-@click.option("--python", type=PATH, help="With --load: a Python with torch and kernels.")
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )
@@ -49,8 +45,6 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     output: str,
-    load: bool,
-    python: Path | None,
     signatures: bool,
     repository: str,
     commit: str,
@@ -68,8 +62,6 @@ def command(
     if (repository or commit) and not signatures:
         raise UsageError("--repository and --commit need --signatures", hint="add --signatures")
     extra: list[Diagnostic] = []
-    for path in paths if load else ():
-        extra += verify_loading(path, python or default_python() or Path(sys.executable))
     for path in paths if signatures else ():
         trust, context = policy(Path(path), repository, commit)
         trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
-from kci.config.file_lints import version_spelling, versions
 from kci.config.model import Build, to_data
 from kci.config.reader import BUILD_TOML, EDITION, Kernel, interpret, parse_kernel
 from kci.diagnostics import Span, finding
@@ -216,34 +215,3 @@ def write_update(path: Path, update: Update) -> None:
 
 
 _AGAIN = "the file is unchanged; fix the cause and run `kci update` again"
-
-
-def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
-    """Work out the corrected form of a build.toml; nothing is written. What is suppressed in the file stays.
-
-    Args:
-        raw: the file's bytes.
-        directory: the kernel's directory, for messages.
-        shown_as: how diagnostics name the file.
-
-    Raises:
-        FindingsError: the file is invalid.
-    """
-    updated = plan_update(raw, directory, shown_as)
-    kernel = parse_kernel(updated.after, directory, shown_as)
-    edits = Edits(parse_document(updated.after, shown_as))
-    _respell_versions(kernel, edits)
-    after = edits.apply(updated.after.startswith(BOM))
-    if edits.changes:
-        parse_kernel(after, directory, shown_as)  # it is still a build.toml
-    return msgspec.structs.replace(updated, after=after, changes=(*updated.changes, *edits.changes))
-
-
-def _respell_versions(kernel: Kernel, edits: Edits) -> None:
-    said = {(item.line, item.column) for item in version_spelling(kernel)}
-    for path, version in versions(kernel):
-        span = edits.spans(path)[1]
-        if len(version) <= 2 and (span.line, span.column) in said:
-            quote = edits.text_of(span)[0]
-            shown = ".".join(map(str, path))
-            edits.replace(span, f"{quote}{version.minor_text}{quote}", f"`{shown}` with two parts")

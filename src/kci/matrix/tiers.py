@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-import msgspec
-
 from kci.config.discovery import FoundSettings
 from kci.config.document import refuse
 from kci.config.reader import Kernel
@@ -159,15 +157,6 @@ _STEPS = 5000
 """Of the search for the smallest selection: about 0.1 seconds. The editions that kci ships need a few."""
 
 
-class Covered(msgspec.Struct, frozen=True):
-    """A pair of the full set, and the first chosen variant that has it; none where no chosen one does."""
-
-    first: str
-    second: str
-    variant: str | None
-    system: str | None
-
-
 def pairs(variant: Variant) -> list[Pair]:
     """The pairs of (torch, compute, system) that a variant has."""
     compute = f"{variant.backend} {variant.compute}" if variant.compute else str(variant.backend)
@@ -229,20 +218,3 @@ def _kind_of(pair: Pair) -> tuple[bool, bool]:
 def _newest_first(variant: Variant) -> tuple[list[int], str, str]:
     torch = [-int(part) for part in variant.torch.split(".")] if variant.torch else []
     return torch, variant.name, variant.system
-
-
-def coverage(full: Sequence[Variant], chosen: Sequence[Variant]) -> tuple[Covered, ...]:
-    """Every pair that occurs in the full set, sorted, with the chosen variant that has it."""
-    by_pair: dict[Pair, Variant] = {}
-    for variant in chosen:
-        for pair in pairs(variant):
-            by_pair.setdefault(pair, variant)
-    found = []
-    for first, second in sorted({pair for variant in full for pair in pairs(variant)}):
-        variant_of = by_pair.get((first, second))
-        found.append(
-            Covered(first, second, variant_of.name, variant_of.system)
-            if variant_of
-            else Covered(first, second, None, None)
-        )
-    return tuple(found)

@@ -25,8 +25,8 @@ from kci.plan.plan import (
     RunnerGroup,
     Skipped,
     Unplanned,
-    assign,
-    shards,
+    caller_count,
+    shard_of,
 )
 
 
@@ -148,14 +148,14 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     container: bool = True
     """False to build on the runners themselves, without an image."""
+    grouping: Grouping = Grouping.VARIANT
+    """What one leg builds."""
     split: bool = False
     """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
     """The latest objects of each leg that makes variants, by kernel and the leg's name."""
     trees: Mapping[str, CarriedTree] = {}
     """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
-    grouping: Grouping = Grouping.VARIANT
-    """What one leg builds."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     prints: Mapping[tuple[str, str], str] | None = None
@@ -239,7 +239,8 @@ def make_plan(
         ]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs)
+    callers = caller_count(len(kernels))
+    legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -248,7 +249,6 @@ def make_plan(
         legs=tuple(legs),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
-        shards=shards(legs, count),
         commit=options.commit,
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}

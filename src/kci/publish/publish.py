@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import msgspec
 
@@ -36,8 +35,6 @@ class PublishRequest(msgspec.Struct, frozen=True):
     repo_id: str = ""
     """Empty for what build.toml or kci.toml says."""
     branch: str = ""
-    prune: bool = False
-    """True if variants that the kernel should no longer have are removed from the branch, as `[publish]` may say."""
     create_repo: bool = False
     dry_run: bool = False
     create_pr: bool = False
@@ -67,17 +64,11 @@ class PublishedTree(msgspec.Struct, frozen=True):
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
 
-    def as_json(self) -> dict[str, Any]:
-        """The documented JSON form (schema 1), for `msgspec.json.encode`."""
-        answer: dict[str, Any] = {"schema": 1, "kernel": self.kernel, "version": self.version}
-        answer |= {"repo_id": self.target.repo_id, "url": self.url, "dry_run": self.dry_run}
-        return answer | {"builds": self.publication.builds, "card": self.publication.card}
 
-
-def tree_of(place: Path, kernel: Path | None = None, tree: Path | None = None) -> tuple[Path, Path | None]:
+def tree_of(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
     """The tree and, where it is known, the kernel that a command line means; the tree is in `build/` of it."""
     sources = place if (place / BUILD_TOML).is_file() else kernel
-    return tree or (place / "build" if sources == place else place), sources
+    return place / "build" if sources == place else place, sources
 
 
 def publish_tree(
@@ -114,7 +105,7 @@ def publish_tree(
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:
-    prune, leave_out = request.prune or settings.prune, request.leave_out or settings.leave_out
+    prune, leave_out = settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
     if workspace is None:
         if prune or leave_out is StaleVariants.REMOVE:

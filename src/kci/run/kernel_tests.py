@@ -28,8 +28,8 @@ from kci.config.facts import BACKENDS, depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
+from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatible
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.tree.verify.load_rules import LoaderEnvironment, probe, why_incompatible
 from kci.utils.cache import make_once
 from kci.utils.suggest import containing, suggestion
 
@@ -176,7 +176,6 @@ def run_kernel_tests(
     cache: Path,
     isolation: bool = True,
     torch: str | None = None,
-    extra: Sequence[str] = (),
     python: Path | None = None,
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
@@ -188,7 +187,6 @@ def run_kernel_tests(
         cache: where environments are kept.
         isolation: load it with kci's own torch for the CPU instead of this Python's.
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
-        extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
         python: a Python with torch, kernels and pytest to load it with, in place of both.
 
     Raises:
@@ -215,7 +213,6 @@ def run_kernel_tests(
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        own = loader.install(cache, log, extra)
         return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
@@ -227,9 +224,9 @@ class Loader(NamedTuple):
     declared: Sequence[str]
     """The packages that the variant declares, where kci installs them."""
 
-    def install(self, cache: Path, log: Log, extra: Sequence[str] = ()) -> Path | None:
-        """A folder with the packages that are declared, and more. MissingToolError: one cannot be installed."""
-        return _packages([*self.declared, *extra], self.pip, cache, log)
+    def install(self, cache: Path, log: Log) -> Path | None:
+        """A folder with the packages that are declared. MissingToolError: one cannot be installed."""
+        return _packages(self.declared, self.pip, cache, log)
 
 
 def loader_for(

@@ -25,9 +25,9 @@ from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
+from kci.run.loader_environment import probe, why_incompatible
 from kci.tree.artifacts import find_sources, newest
 from kci.tree.pack import unpack
-from kci.tree.verify.load_rules import probe, why_incompatible
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
@@ -48,7 +48,7 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
     legs = []
     for leg in plan.legs:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
-            legs.append(replace(leg, variant=" ".join(again), variants=again, shard=0))
+            legs.append(replace(leg, variant=" ".join(again), variants=again))
     tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
     return Plan(1, plan.tier, plan.kernels, tuple(legs[:MOST]), tests=tuple(tests[:MOST]))
 

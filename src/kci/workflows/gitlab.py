@@ -177,7 +177,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "planned": _written(own.promised(), "kci-planned.json"),
         "carries": bool(own.skipped),
         "keeps": purpose is Purpose.KEEP,
-        "script": f'{shlex.join(command)} --run "$CI_PIPELINE_ID"',
+        "script": shlex.join(command),
         "record": f"{name}: record",
         "tests": tests,
         "publish": f"{name}: publish",

@@ -316,25 +316,17 @@ class Freshness(msgspec.Struct, frozen=True):
     as_of: str
     days: int
     """Since its date; negative for one of the future."""
-    most: int
-    """The days after which it is old."""
     newer: tuple[str, ...]
     """Editions that come with kci and are newer, and not of a day after today; the newest last."""
 
     @property
     def outdated(self) -> bool:
         """True if it is old, or a newer one is there."""
-        return self.days > self.most or bool(self.newer)
+        return self.days > OUTDATED_DAYS or bool(self.newer)
 
 
-def freshness(catalog: Catalog, today: date, most: int = OUTDATED_DAYS) -> Freshness:
-    """How old a catalog is.
-
-    Args:
-        catalog: the catalog in force.
-        today: the day to compare with.
-        most: the days after which it is old.
-    """
+def freshness(catalog: Catalog, today: date) -> Freshness:
+    """How old a catalog is on a day."""
     as_of = date.fromisoformat(catalog.as_of)
     newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
-    return Freshness(catalog.name, catalog.as_of, (today - as_of).days, most, newer)
+    return Freshness(catalog.name, catalog.as_of, (today - as_of).days, newer)

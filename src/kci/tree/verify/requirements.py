@@ -21,7 +21,6 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import is_variant_name, parse_variant_name
 from kci.tree.manifest import read_manifest
 from kci.tree.verify import fatbin, native_rules, variant_rules
-from kci.tree.verify.load_rules import check_loads, probe
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
 from kci.tree.verify.tree_rules import check_attestations, check_tree
 from kci.utils.suggest import count
@@ -99,19 +98,6 @@ def verify_with_suppressions(
     ordered = sorted(found, key=in_file_order)
     suppressed = tuple(item for part in parts for item in part.suppressed)
     return Verification(tuple(ordered), suppressed, tuple(places))
-
-
-def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
-    """Load the variants of a path that this machine can load; this runs their code.
-
-    Raises MissingToolError: `python` lacks torch or the loader.
-    """
-    environment = probe(python)
-    found: list[Diagnostic] = []
-    for where in (path for place in places_of(shown) for path in place.variant_paths()):
-        variant, _ = load_variant(Path(where).resolve(), where)
-        found += check_loads(variant, python, environment)
-    return found
 
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:

@@ -1,8 +1,4 @@
-"""Loads variants with the real loader, each in a separate process.
-
-It runs a variant's code, so it is opt-in. The process has no secrets in its environment, no access to the Hub, a
-temporary folder, and limits on time, files and cores.
-"""
+"""What a Python can load: its torch, its backend, and which variants are for it."""
 
 from __future__ import annotations
 
@@ -10,17 +6,13 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, VariantName, this_system
-from kci.tree.verify.subject import VariantDir
 from kci.utils.bounded_json import decode_json
-from kci.utils.cache import default_cache
 
 _SECONDS = 300
 _MARK = "kci-load-result:"
@@ -43,23 +35,6 @@ print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "cuda": tor
     "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
 """.replace("MARK", _MARK)
 
-_LOAD = """
-import json, sys
-if sys.platform != "win32":
-    import resource
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**26, 2**26))
-from pathlib import Path
-from kernels import get_local_kernel
-try:
-    loaded = get_local_kernel(Path(sys.argv[1]))
-    answer = {"module": loaded.__name__}
-except BaseException as error:
-    answer = {"error": type(error).__name__ + ": " + str(error)}
-print("MARK" + json.dumps(answer))
-""".replace("MARK", _MARK).replace("SECONDS", str(_SECONDS))
-
 
 class LoaderEnvironment(msgspec.Struct, frozen=True):
     """A Python that can load kernels."""
@@ -71,45 +46,16 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
     lacks: str = ""
 
 
-class _LoadAnswer(msgspec.Struct, frozen=True):
-    module: str = ""
-    error: str = ""
-
-
 def probe(python: Path) -> LoaderEnvironment:
     """Inspect a Python. Raises MissingToolError: it does not run, or lacks torch or the loader."""
     try:
-        text, _ = _run(python, _PROBE)
-        found = decode_json(text, LoaderEnvironment)
+        found = decode_json(_answer(python), LoaderEnvironment)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise MissingToolError(f"{python} does not answer: {error}", hint="name a Python with --python") from error
     if found.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
         raise MissingToolError(f"{python} cannot load kernels: {found.lacks}", hint=hint)
     return found
-
-
-def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironment) -> Iterator[Diagnostic]:
-    """Load a variant if this machine can; otherwise report why not."""
-    name = variant.name
-    if name is None or variant.metadata is None:
-        return  # reported when it was read
-    if reason := why_incompatible(name, environment):
-        yield finding("KCI783", f"not loaded here: {reason}", path=variant.shown)
-        return
-    try:
-        text, tail = _run(python, _LOAD, str(variant.path))
-        answer = decode_json(text, _LoadAnswer)
-    except subprocess.TimeoutExpired:
-        yield finding("KCI782", f"loading did not end within {_SECONDS} seconds", path=variant.shown)
-    except (OSError, ValueError) as error:
-        yield finding("KCI782", f"the process that loads it died: {error}", path=variant.shown)
-    else:
-        if answer.error:
-            yield finding("KCI782", f"the loader cannot load it: {answer.error[:500]}", hint=tail, path=variant.shown)
-        elif answer.module != variant.metadata.id:
-            message = f"it was loaded as {answer.module[:100]}, its id is {variant.metadata.id}"
-            yield finding("KCI782", message, path=variant.shown)
 
 
 def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
@@ -141,13 +87,13 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
 
 
-def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
-    """Raises ValueError: there is no line with an answer."""
+def _answer(python: Path) -> str:
+    """What the probe says. It sees no secrets. Raises ValueError: there is no line with an answer."""
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
-            [str(python), "-I", "-B", "-c", script, *arguments],
+            [str(python), "-I", "-B", "-c", _PROBE],
             env=environment,
             cwd=home,
             stdin=subprocess.DEVNULL,
@@ -161,10 +107,4 @@ def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
     if not answers:
         shown = "; ".join(lines[-3:])[-300:]
         raise ValueError(f"exit status {done.returncode}: {shown}")
-    return answers[-1], "; ".join(line for line in lines[-3:] if not line.startswith(_MARK))[-300:]
-
-
-def default_python() -> Path | None:
-    """The cached environment with torch, if it exists."""
-    found = sorted((default_cache() / "envs").glob("torch-*-cpu-*/bin/python"))
-    return found[-1] if found else None
+    return answers[-1]
