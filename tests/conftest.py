@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -52,6 +52,19 @@ def add_package(directory: Path) -> Path:
     place = directory / ("tvm-ffi-ext" if build.tvm_ffi is not None else "torch-ext") / python_name(build.name)
     place.mkdir(parents=True, exist_ok=True)
     (place / "__init__.py").touch()
+    return directory
+
+
+def write_noarch(
+    directory: Path, name: str = "some-kernel", backends: Sequence[str] = ("cpu",), general: str = "", code: str = ""
+) -> Path:
+    """Write a kernel of Python only; `general` is more of that table."""
+    listed = ", ".join(f'"{backend}"' for backend in backends)
+    package = directory / "torch-ext" / name.replace("-", "_")
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    head = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{listed}]\n'
+    (directory / "build.toml").write_text(f"{head}{general}[torch-noarch]\n")
     return directory
 
 

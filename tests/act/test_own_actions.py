@@ -8,6 +8,7 @@ import pytest
 
 from act.harness import act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
 from cli.runner import kci
+from conftest import write_noarch
 
 pytestmark = [pytest.mark.programs, pytest.mark.network, pytest.mark.skipif(act_path() is None, reason="needs act")]
 
@@ -18,13 +19,7 @@ PASSED = dict.fromkeys(["build some-kernel torch-cpu", "kci", "merge some-kernel
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """One kernel of one variant, without workflows."""
-    place = tmp_path / "repository"
-    package = place / "some-kernel" / "torch-ext" / "some_kernel"
-    package.mkdir(parents=True)
-    general = 'name = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-    (place / "some-kernel" / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
-    (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
-    return place
+    return write_noarch(tmp_path / "repository" / "some-kernel").parent
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from act.harness import (
     run_workflow,
 )
 from cli.runner import kci
-from conftest import AT_TOP, ROOT, read_yaml
+from conftest import AT_TOP, ROOT, read_yaml, write_noarch
 from kci.utils.locks import locked
 
 pytestmark = [
@@ -87,13 +87,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def add_kernel(repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")) -> Path:
-    package = repository / name / "torch-ext" / name.replace("-", "_")
-    package.mkdir(parents=True)
-    listed = ", ".join(f'"{backend}"' for backend in backends)
-    general = f'name = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{listed}]\n'
-    (repository / name / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
-    (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
-    return repository / name
+    return write_noarch(repository / name, name, backends, code="def double(x):\n    return x + x\n")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from act.harness import commit_all
 from action_inputs import inputs_of, outputs_in
 from checkout import copy_checkout
 from cli.runner import kci_process
-from conftest import add_package
+from conftest import add_package, write_noarch
 from kci.run.records import read_failures
 from many_kernels import make_repository
 
@@ -68,11 +68,7 @@ def runner(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    package = tmp_path / "some" / "torch-ext" / "some_kernel"
-    package.mkdir(parents=True)
-    (tmp_path / "some" / "build.toml").write_text(KERNEL)
-    (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
-    return tmp_path
+    return write_noarch(tmp_path / "some", backends=("cpu", "cuda")).parent
 
 
 def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
@@ -229,7 +225,7 @@ def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runn
         add_package(kernel)
     plan = runner.run("plan", repository)
     assert plan.code == 1
-    assert "larger than the outputs of a job may be" in plan.log
+    assert "UTF-16 units, and GitHub allows" in plan.log
     assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is uploaded all the same"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import add_package, load_script, read_yaml
+from conftest import add_package, load_script, read_yaml, write_noarch
 from kci.version import __version__
 from kci.workflows import pins
 from kci.workflows.rendered_files import RecordedOptions, recorded_options
@@ -19,13 +19,7 @@ WRITTEN = UNCHANGED.replace("unchanged", "written")
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    kernel = tmp_path / "kernels" / "some"
-    kernel.mkdir(parents=True)
-    (kernel / "build.toml").write_text(
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cpu", "cuda"]\n[torch-noarch]\n'
-    )
-    add_package(kernel)
+    write_noarch(tmp_path / "kernels" / "some", backends=("cpu", "cuda"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

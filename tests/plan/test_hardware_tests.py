@@ -12,6 +12,7 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import kci
+from conftest import write_noarch
 from kci.matrix.catalog.runners import Runner, default_runners
 from kci.plan.github_limits import only_hosted
 from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
@@ -22,12 +23,7 @@ from planning import leg, plan
 
 
 def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, object]]:
-    place = tmp_path / "norm"
-    place.mkdir()
-    general = 'name = "norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda", "rocm"]\n'
-    (place / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
-    (place / "torch-ext" / "norm").mkdir(parents=True)
-    (place / "torch-ext" / "norm" / "__init__.py").write_text("")
+    place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text(settings)
     done = kci("plan", place, "--format", "json", *options)

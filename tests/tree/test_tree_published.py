@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import add_package
+from conftest import add_package, write_noarch
 from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan, read_plan
@@ -174,11 +174,7 @@ def test_a_plan_with_a_broken_fingerprint_is_refused(value: object, tmp_path: Pa
 
 
 def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
-    (tmp_path / "build.toml").write_text(
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-        "[torch-noarch]\n"
-    )
-    add_package(tmp_path)
+    write_noarch(tmp_path)
     (tmp_path / "plan.json").write_text(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     (kernel,) = read_plan(tmp_path / "plan.json").kernels
     assert list(kernel.fingerprints or {}) == ["torch-cpu"]

@@ -17,7 +17,7 @@ import huggingface_hub
 import pytest
 
 from cli.runner import kci
-from conftest import ROOT, torch_kernel
+from conftest import ROOT, torch_kernel, write_noarch
 from kci.cli import compat
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.catalog.rows import Catalog
@@ -324,14 +324,7 @@ def test_a_repository_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 def written(folder: Path, hub: str = "") -> Path:
-    (folder / "build.toml").write_text(
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-        f"{hub}[torch-noarch]\n"
-    )
-    package = folder / "torch-ext" / "some_kernel"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    return folder
+    return write_noarch(folder, general=hub)
 
 
 def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from conftest import read_yaml
+from conftest import read_yaml, write_noarch
 from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
@@ -325,12 +325,7 @@ def test_the_same_plan_gives_the_same_bytes() -> None:
 
 
 def add_kernel(place: Path) -> Path:
-    package = place / "torch-ext" / place.name.replace("-", "_")
-    package.mkdir(parents=True)
-    general = f'name = "{place.name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
-    (place / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
-    (package / "__init__.py").write_text("")
-    return place
+    return write_noarch(place, place.name, ("cpu", "cuda"))
 
 
 def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_path: Path) -> None:

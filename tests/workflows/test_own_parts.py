@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import add_package, read_yaml
+from conftest import read_yaml, write_noarch
 
 RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
 UNCHANGED = f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: unchanged\n"
@@ -17,16 +17,9 @@ JOBS = "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    add_kernel(tmp_path, "first")
+    write_noarch(tmp_path / "first", "first")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def add_kernel(root: Path, name: str) -> None:
-    (root / name).mkdir()
-    general = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-    (root / name / "build.toml").write_text(f"{general}[torch-noarch]\n")
-    add_package(root / name)
 
 
 def own(root: Path, name: str, text: str) -> None:

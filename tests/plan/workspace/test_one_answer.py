@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import many
+from conftest import many, write_noarch
 from kci.build.request import BuildOptions
 from kci.config.values import Tier
 from kci.errors import MissingToolError
@@ -189,21 +189,13 @@ def test_a_name_that_stands_for_several_systems_means_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
 ) -> None:
     monkeypatch.setattr("kci.plan.workspace.this_system", lambda: system)
-    (tmp_path / "build.toml").write_text(
-        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
-    )
+    write_noarch(tmp_path, "py-only")
     assert open_workspace([str(tmp_path)]).variant("torch-cpu").system == system
 
 
 def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:
     """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to be made."""
-    package = tmp_path / "torch-ext" / "py_only"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (tmp_path / "build.toml").write_text(
-        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cuda", "cann", "neuron", "tpu"]\n[torch-noarch]\n'
-    )
+    write_noarch(tmp_path, "py-only", ("cuda", "cann", "neuron", "tpu"))
     workspace = open_workspace([str(tmp_path)])
     assert {item.name for item in workspace.matrix().kernels[0].variants} == {"torch-cuda"}
     for backend in ("cann", "neuron", "tpu"):

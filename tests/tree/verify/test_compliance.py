@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from conftest import write_noarch
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree.merge import merge
 from kci.tree.verify import verify
@@ -84,13 +85,7 @@ def test_one_variant_and_a_folder_of_trees(tree: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_kernel_has_besides_code(tmp_path: Path) -> None:
-    (tmp_path / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cpu"]\n[torch-noarch]\n'
-    )
-    package = tmp_path / "torch-ext" / "gated_norm"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
+    write_noarch(tmp_path, "gated-norm")
     found = state(tmp_path)
     assert (found.compliant, found.message) == (True, "sources")
     assert found.lines() == [f"{tmp_path}: card no, tests no, benchmark no"]

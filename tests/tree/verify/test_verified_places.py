@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from conftest import write_noarch
 from kci.tree.merge import merge
 from kci.tree.verify import verify
 from variants import make_artifact, make_variant
@@ -17,14 +18,7 @@ from variants import make_artifact, make_variant
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """A kernel of which nothing was built."""
-    root = tmp_path / "gated-norm"
-    (root / "torch-ext" / "gated_norm").mkdir(parents=True)
-    (root / "torch-ext" / "gated_norm" / "__init__.py").write_text("")
-    (root / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-        'hub.repo-id = "a/b"\n[torch-noarch]\n'
-    )
-    return root
+    return write_noarch(tmp_path / "gated-norm", "gated-norm", general='hub.repo-id = "a/b"\n')
 
 
 def built(place: Path, into: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from conftest import write_noarch
 from kci.tree.verify import verify, verify_with_suppressions
 from variants import make_variant
 
@@ -17,14 +18,7 @@ BAD = "import numpy\n"
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     (tmp_path / ".git").mkdir()
-    (tmp_path / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-        'hub.repo-id = "a/b"\n[torch-noarch]\n'
-    )
-    package = tmp_path / "torch-ext" / "gated_norm"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(BAD)
-    return tmp_path
+    return write_noarch(tmp_path, "gated-norm", general='hub.repo-id = "a/b"\n', code=BAD)
 
 
 def rules(path: Path) -> list[str]:
