@@ -10,7 +10,7 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
-from kci.build.toolchains.torch_version import TorchVersion
+from kci.build.toolchains.environment import TorchVersion
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report

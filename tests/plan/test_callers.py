@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kci.matrix.catalog.runners import Pool
-from kci.plan.github_limits import MAX_JOBS, MAX_OUTPUT_UNITS, check_callers, run_jobs, work_of
+from kci.plan.github_limits import MAX_OUTPUT_UNITS, check_limits, run_jobs, work_of
 from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
 from planning import leg, plan
 
@@ -29,7 +29,7 @@ def with_kernels(legs: list[Leg]) -> Plan:
 
 
 def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
-    return [item.rule for item in check_callers(made(sizes), count)]
+    return [item.rule for item in check_limits(made(sizes), count)]
 
 
 def test_each_kernel_is_told_its_own_part() -> None:
@@ -97,7 +97,7 @@ def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is()
 
 def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:
     assert json.loads(work_of(plan([]), 2)) == [{"include": []}, {"include": []}]
-    assert check_callers(plan([]), 2) == []
+    assert check_limits(plan([]), 2) == []
 
 
 @pytest.mark.rule("KCI305", triggers=True)
@@ -110,7 +110,7 @@ def test_what_github_refuses() -> None:
 @pytest.mark.rule("KCI305", "KCI306", triggers=False)
 def test_what_fits() -> None:
     assert rules({"big": 256}) == []
-    assert run_jobs(90, 908) == MAX_JOBS
+    assert run_jobs(made({"a": 2, "b": 1})) == 3 + 2 + 2, "the legs, the merges, the plan and the gate"
     assert rules({"a": 200, "b": 200}) == []
 
 
@@ -122,4 +122,4 @@ def test_more_callers_take_more_kernels() -> None:
 def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
     long = "x" * (MAX_OUTPUT_UNITS // 200)
     legs = [leg(f"v{number}", image=long) for number in range(210)]
-    assert [item.rule for item in check_callers(with_kernels(legs), 1)] == ["KCI306"]
+    assert [item.rule for item in check_limits(with_kernels(legs), 1)] == ["KCI306"]

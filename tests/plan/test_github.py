@@ -14,15 +14,10 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Kind
-from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
+from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, artifact_problems, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Leg, Plan, Shard, assign, shards
+from kci.plan.plan import Leg
 from planning import leg, plan
-
-
-def sharded(legs: list[Leg]) -> Plan:
-    placed, number = assign(legs)
-    return plan(placed, shards=shards(placed, number))
 
 
 def many(count: int, **keys: object) -> list[Leg]:
@@ -31,26 +26,18 @@ def many(count: int, **keys: object) -> list[Leg]:
 
 @pytest.mark.rule("KCI305", triggers=True)
 def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
-    assert len(json.loads(github_matrix(sharded(many(256))))["include"]) == 256
+    assert len(json.loads(github_matrix(plan(many(256))))["include"]) == 256
     with pytest.raises(FindingsError) as caught:
-        github_matrix(sharded(many(257)))
+        github_matrix(plan(many(257)))
     assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
     assert "`kci render`" in caught.value.hint
 
 
-@pytest.mark.rule("KCI305", triggers=True)
-def test_a_matrix_that_somebody_filled_too_far_is_refused() -> None:
-    made = plan([leg(f"v{n}") for n in range(257)], shards=(Shard(0, 257, None), Shard(1, 0, None)))
-    with pytest.raises(FindingsError) as caught:
-        github_matrix(made)
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
-
-
 def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
-    made = sharded([])
+    made = plan([])
     assert github_matrix(made) == '{"include":[]}'
     assert made.as_json()["has_work"] is False
-    assert sharded(many(1)).as_json()["has_work"] is True
+    assert plan(many(1)).as_json()["has_work"] is True
 
 
 @pytest.mark.rule("KCI307", triggers=False)
@@ -59,34 +46,33 @@ def test_the_size_of_outputs_is_counted_in_utf16() -> None:
     wide = "\N{MATHEMATICAL SCRIPT CAPITAL A}"  # one character, two units
     image = "x" * 1800
     entries = many(200, image=image)
-    usual = len(github_matrix(sharded(entries)))
+    usual = len(github_matrix(plan(entries)))
     filler = (MAX_OUTPUT_UNITS - usual) // 2
     exact = [leg("v0", "k0", image=image + wide * filler), *entries[1:]]
-    assert len(github_matrix(sharded(exact))) < MAX_OUTPUT_UNITS
-    assert check_limits(sharded(exact)) == []
-    more = sharded([leg("v0", "k0", image=image + wide * (filler + 1)), *entries[1:]])
-    assert [item.rule for item in check_limits(more)] == ["KCI306"]
-    with pytest.raises(FindingsError, match="UTF-16"):
-        refuse_errors(check_limits(more))
+    assert len(github_matrix(plan(exact))) < MAX_OUTPUT_UNITS
+    more = plan([leg("v0", "k0", image=image + wide * (filler + 1)), *entries[1:]])
+    with pytest.raises(FindingsError, match="UTF-16") as caught:
+        github_matrix(more)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]
 
 
 @pytest.mark.rule("KCI307", triggers=True)
 def test_artifacts_of_one_name_are_refused() -> None:
     same = [leg("v0", artifact="kci-a-b"), leg("v1", artifact="kci-A-b")]
-    assert {item.rule for item in check_limits(plan(same, shards=(Shard(0, 2, None),)))} == {"KCI307"}
+    assert {item.rule for item in artifact_problems(plan(same))} == {"KCI307"}
     with pytest.raises(FindingsError, match="and 1 more"):
-        refuse_errors(check_limits(plan(same, shards=(Shard(0, 2, None),))))
+        refuse_errors(artifact_problems(plan(same)))
     long = leg("v0", artifact="kci-" + "x" * 300)
-    assert "too long" in check_limits(plan([long], shards=(Shard(0, 1, None),)))[0].message
+    assert "too long" in artifact_problems(plan([long]))[0].message
 
 
 def test_limits_are_handed_over_only_where_there_are_some() -> None:
-    entry = json.loads(github_matrix(sharded([leg(max_jobs=3)])))["include"][0]
+    entry = json.loads(github_matrix(plan([leg(max_jobs=3)])))["include"][0]
     assert entry["max_jobs"] == 3
     assert "cores" not in entry
     assert entry.keys() - {"max_jobs", "tier", "objects"} == set(LEG_KEYS)
     assert entry["objects"] == f"objects.{entry['kernel']}.{entry['name']}"
-    assert "objects" not in json.loads(github_matrix(sharded([leg(kind=Kind.NOARCH)])))["include"][0]
+    assert "objects" not in json.loads(github_matrix(plan([leg(kind=Kind.NOARCH)])))["include"][0]
 
 
 # --- GitHub's own evaluator ---

@@ -14,9 +14,9 @@ from kci.config.values import Backend
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
 from kci.plan.estimates import Duration, Size, estimate, starts
-from kci.plan.github_limits import check_callers, check_limits, work_of
+from kci.plan.github_limits import check_limits, work_of
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, assign, shards
+from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, allowances
 from planning import leg, matrix, plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"
@@ -44,12 +44,11 @@ def split_leg(parts: int) -> list[Leg]:
 
 
 def planned(legs: list[Leg]) -> Plan:
-    placed, count = assign(legs)
     made: dict[str, list[str]] = {}
-    for item in placed:
+    for item in legs:
         made.setdefault(item.kernel, []).extend(item.variants)
     kernels = tuple(KernelPlan(name, name, 1, tuple(variants)) for name, variants in made.items())
-    return msgspec.structs.replace(plan(placed, shards=shards(placed, count)), kernels=kernels)
+    return msgspec.structs.replace(plan(legs), kernels=kernels)
 
 
 def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
@@ -131,13 +130,11 @@ def test_what_is_promised_is_the_variant_and_no_part() -> None:
 
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     full = planned([*split_leg(MAX_MATRIX), leg("v", "flash")])
-    assert not [item for item in [*check_callers(full, 1, 1), *check_limits(full, 1)] if item.rule == "KCI305"]
+    assert not [item for item in check_limits(full, 1, 1) if item.rule == "KCI305"]
     more = planned(split_leg(MAX_MATRIX + 1))
-    assert not [item for item in [*check_callers(more, 1), *check_limits(more)] if item.rule == "KCI305"]
-    assert len(more.shards) == 1
-    for found in (check_callers(more, 1, 1), check_limits(more, 1)):
-        (problem,) = [item for item in found if item.rule == "KCI305"]
-        assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
+    assert not [item for item in check_limits(more) if item.rule == "KCI305"]
+    (problem,) = [item for item in check_limits(more, 1, 1) if item.rule == "KCI305"]
+    assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
     (caller,) = json.loads(work_of(more, 1, jobs=3))
     work = caller["include"][0]["work"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
@@ -146,5 +143,5 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:
     legs = [msgspec.structs.replace(item, pool=Pool("own", 4)) for item in split_leg(7)]
-    (shard,) = planned([*legs, *(leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8))]).shards
-    assert (shard.max_parallel, shard.parts_parallel) == (2, 2)
+    legs += [leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8)]
+    assert allowances(legs, [0] * len(legs), 1) == [(2, 2)]

@@ -37,7 +37,7 @@ from kci.plan.github_limits import (
     untested,
     work_of,
 )
-from kci.plan.plan import MAX_MATRIX
+from kci.plan.plan import MAX_MATRIX, allowances
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
@@ -102,7 +102,7 @@ def main() -> None:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)
-    set_output("parallel", str((plan.shards[0].max_parallel if plan.shards else None) or MAX_MATRIX))
+    set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
     # One matrix for all has legs only; a caller's has also the kernels that are only tested.
     tested = callers and any(test.run for test in plan.tests)
     set_output("has-work", "true" if plan.legs or tested else "false")

@@ -27,6 +27,7 @@ from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.estimates import Estimate, cost_sentence, estimate, money
+from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, Unplanned
 from kci.utils.suggest import between, count
 
@@ -85,12 +86,10 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
 def plan_sentence(plan: Plan, made: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
-    matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
+    jobs = f"{run_jobs(plan)} of at most {MAX_JOBS} jobs in a run"
     minutes = between(made.at_least, made.at_most, "runner minute")
     wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
-    return (
-        f"{count(made.legs, 'leg')}{matrices}, {minutes}; {cost_sentence(made)}; {wall} in {count(made.waves, 'wave')}"
-    )
+    return f"{count(made.legs, 'leg')}, {jobs}; {minutes}; {cost_sentence(made)}; {wall} in {count(made.waves, 'wave')}"
 
 
 def backends_table(plan: Plan) -> AnswerTable:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, rule_error
+from kci.errors import FindingsError
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import (
@@ -26,6 +26,7 @@ from kci.plan.plan import (
     TestLeg,
     Unplanned,
     allowances,
+    caller_count,
     shard_of,
 )
 from kci.utils.walk import duplicate_names
@@ -59,37 +60,20 @@ def github_matrix(plan: Plan) -> str:
         FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
             two artifacts of one name (KCI307).
     """
-    refuse_errors(check_limits(plan))
-    if len(plan.shards) > 1:
+    found = artifact_problems(plan)
+    if len(plan.legs) > MAX_MATRIX:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
         hint = "`kci render` writes a workflow with a matrix for each kernel; or plan fewer kernels or backends; or"
-        raise rule_error("KCI305", message, hint=f"{hint} {SMALLER}")
-    return msgspec.json.encode({"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}).decode()
+        found.append(finding("KCI305", message, hint=f"{hint} {SMALLER}"))
+    text = msgspec.json.encode({"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}).decode()
+    refuse_errors([*found, *_output_problems(text)])
+    return text
 
 
 def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
     """A matrix as those of several jobs, if it is one of parts and has more than one job may have; at least one."""
     entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
     return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
-
-
-def part_matrices(plan: Plan, *, each: bool) -> int:
-    """How many jobs with a matrix the parts of a plan need: of all kernels, or of the one that needs the most."""
-    sizes = Counter(leg.kernel if each else "" for leg in plan.legs if leg.role is Role.PART)
-    return -(-max(sizes.values(), default=0) // MAX_MATRIX)
-
-
-def check_limits(plan: Plan, jobs: int | None = None) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307.
-
-    `jobs` is the number of jobs with a matrix that a workflow file has for parts; None for as many as are needed.
-    """
-    found = [*artifact_problems(plan), *_output_problems(plan), *_more_parts(plan, jobs, each=False)]
-    for (shard, role), size in sorted(Counter((leg.shard, leg.role) for leg in plan.legs).items()):
-        if size > MAX_MATRIX and role is not Role.PART:
-            message = f"matrix {shard} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX}"
-            found.append(finding("KCI305", message, hint=SMALLER))
-    return found
 
 
 def refuse_errors(found: Iterable[Diagnostic]) -> None:
@@ -123,8 +107,9 @@ def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[s
     return found
 
 
-def _more_parts(plan: Plan, jobs: int | None, *, each: bool) -> list[Diagnostic]:
-    needed = part_matrices(plan, each=each)
+def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
+    sizes = Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART)
+    needed = -(-max(sizes.values(), default=0) // MAX_MATRIX)
     if jobs is None or needed <= jobs:
         return []
     message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file has {jobs}"
@@ -145,17 +130,11 @@ def artifact_problems(plan: Plan) -> list[Diagnostic]:
     return problems + [finding("KCI307", f"the artifact's name is too long: {name[:60]}…", hint=hint) for name in long]
 
 
-def _output_problems(plan: Plan) -> list[Diagnostic]:
-    """All matrices of a plan are outputs of one job, and the limit is for them together."""
-    units = sum(
-        output_units(msgspec.json.encode(matrix).decode())
-        for shard in plan.shards
-        for matrix in _matrices(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index]).values()
-        if matrix["include"]
-    )
+def _output_problems(text: str) -> list[Diagnostic]:
+    units = output_units(text)
     if units <= MAX_OUTPUT_UNITS:
         return []
-    message = f"the matrices have {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+    message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
     return [finding("KCI306", message, hint=SMALLER)]
 
 
@@ -171,21 +150,13 @@ lists up to 1,000, could not all be fetched by a second attempt."""
 NO_JOBS: dict[str, list[Any]] = {"include": []}
 """A matrix of nothing; what is to run with it is asked first."""
 
-SLACK = 200
-"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
-
 OWN_JOBS = 2
 """The jobs beside those of the kernels: the plan and the gate."""
 
 
-def caller_count(kernels: int) -> int:
-    """How many caller jobs a repository of so many kernels needs."""
-    return max(1, -(-kernels // SLACK))
-
-
-def run_jobs(kernels: int, legs: int) -> int:
-    """The jobs of a run that builds so many legs of so many kernels; each kernel has one job that merges."""
-    return legs + kernels + OWN_JOBS
+def run_jobs(plan: Plan) -> int:
+    """The jobs of a run: its legs, its tests, and for each kernel one that merges."""
+    return len(plan.legs) + len(plan.tests) + len({leg.kernel for leg in plan.legs}) + OWN_JOBS
 
 
 def work_of(
@@ -203,13 +174,14 @@ def work_of(
     return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 
 
-def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagnostic]:
-    """What GitHub would refuse: KCI305, KCI306, KCI307.
+def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None) -> list[Diagnostic]:
+    """What GitHub would refuse of a rendered workflow: KCI305, KCI306, KCI307.
 
-    `jobs` as for `check_limits`.
+    `callers` is the number of its caller jobs, `jobs` that of its jobs with a matrix for parts; None for as many as are
+    needed. Calls are nested two deep, of the ten that GitHub allows, whatever is planned.
     """
-    found = [*artifact_problems(plan), *_more_parts(plan, jobs, each=True)]
-    work = _work(plan, count, {})
+    found = [*artifact_problems(plan), *_more_parts(plan, jobs)]
+    work = _work(plan, callers or caller_count(len(plan.kernels)), {})
     for caller in work:
         sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
                  for entry in caller["include"] for role in (Role.WHOLE, Role.LINK)}  # fmt: skip
@@ -223,13 +195,10 @@ def check_callers(plan: Plan, count: int, jobs: int | None = None) -> list[Diagn
         if len(caller["include"]) > MAX_MATRIX:
             message = f"a caller job has {len(caller['include'])} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
             found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
-    units = output_units(msgspec.json.encode(work).decode())
-    if units > MAX_OUTPUT_UNITS:
-        message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
-        found.append(finding("KCI306", message, hint=SMALLER))
-    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
-    if jobs > MAX_JOBS:
-        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=SMALLER))
+    found += _output_problems(msgspec.json.encode(work).decode())
+    if run_jobs(plan) > MAX_JOBS:
+        message = f"{run_jobs(plan)} jobs; kci starts no run of more than {MAX_JOBS}"
+        found.append(finding("KCI305", message, hint=SMALLER))
     return found
 
 

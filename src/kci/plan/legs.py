@@ -25,8 +25,8 @@ from kci.plan.plan import (
     RunnerGroup,
     Skipped,
     Unplanned,
-    assign,
-    shards,
+    caller_count,
+    shard_of,
 )
 
 
@@ -239,7 +239,8 @@ def make_plan(
         ]
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs)
+    callers = caller_count(len(kernels))
+    legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -248,7 +249,6 @@ def make_plan(
         legs=tuple(legs),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
-        shards=shards(legs, count),
         commit=options.commit,
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +95,7 @@ class Leg(msgspec.Struct, frozen=True):
     disk: int | None = None
     """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
-    """Which of the workflow's matrices its kernel is in."""
+    """Which of the caller jobs of a rendered workflow its kernel is in."""
     loads: tuple[str, ...] = ()
     """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
     part: int | None = None
@@ -210,17 +209,6 @@ class KernelPlan(msgspec.Struct, frozen=True):
     """Variants that nothing builds here; merging takes them from whoever uploads them."""
 
 
-class Shard(msgspec.Struct, frozen=True):
-    """One matrix of the workflow."""
-
-    index: int
-    legs: int
-    max_parallel: int | None
-    """How many of its legs may run at once, so that all shards together stay within the pools; None for no limit."""
-    parts_parallel: int | None = None
-    """The same for its part legs, and for the link legs that wait for them."""
-
-
 class CatalogName(msgspec.Struct, frozen=True):
     """The edition of the catalog that the matrix was computed from."""
 
@@ -238,7 +226,6 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     legs: tuple[Leg, ...] = ()
     left_out: tuple[Unplanned, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    shards: tuple[Shard, ...] = ()
     catalog: CatalogName = CatalogName("", "")
     commit: str | None = None
     """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
@@ -307,59 +294,26 @@ def read_plan(path: Path) -> Plan:
 MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""
 
-MAX_SHARDS = 64
-"""GitHub cannot show a run of more jobs than this allows."""
+SLACK = 200
+"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
+
+
+def caller_count(kernels: int) -> int:
+    """How many caller jobs a repository of so many kernels needs."""
+    return max(1, -(-kernels // SLACK))
 
 
 def shard_of(kernel: str, count: int) -> int:
-    """The shard of a kernel among `count`: the one whose hash with its name is the highest."""
+    """The caller job of a kernel among `count`: the one whose hash with its name is the highest."""
     return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
 
 
-def shard_count(legs: Iterable[Leg]) -> int:
-    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself.
-
-    Parts do not count: a workflow has as many jobs for them as there have to be.
-    """
-    sizes = Counter((leg.kernel, leg.role) for leg in legs if leg.role is not Role.PART)
-    most = max(MAX_MATRIX, *sizes.values(), 0)
-    each = Counter[Role]()
-    for (_, role), number in sizes.items():
-        each[role] += number
-    for count in range(max(1, -(-max(each.values(), default=0) // most)), MAX_SHARDS):
-        matrices = Counter[tuple[int, Role]]()
-        for (kernel, role), number in sizes.items():
-            matrices[shard_of(kernel, count), role] += number
-        if max(matrices.values(), default=0) <= most:
-            return count
-    return MAX_SHARDS
-
-
-def assign(legs: Iterable[Leg]) -> tuple[list[Leg], int]:
-    """Give every leg the shard of its kernel: the legs in their order, and the number of shards.
-
-    Whether each shard is small enough, `check_limits` says.
-    """
-    legs = list(legs)
-    wanted = shard_count(legs)
-    shard = {kernel: shard_of(kernel, wanted) for kernel in {leg.kernel for leg in legs}}
-    return [msgspec.structs.replace(leg, shard=shard[leg.kernel]) for leg in legs], wanted
-
-
-def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
-    """The shards of a plan, each with the part of the pools that it may use.
+def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
+    """How many legs of each of `count` groups may run at once; None where nothing holds them back.
 
     `max-parallel` bounds one matrix only, so the budget of all pools is split: each pool by how many of its legs are in
     which matrix, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
     known, or whose jobs GitHub holds back itself, bring their own number, so that they are never held back here.
-    """
-    most = allowances(legs, [leg.shard for leg in legs], count)
-    sizes = [sum(leg.shard == index for leg in legs) for index in range(count)]
-    return tuple(Shard(index, sizes[index], *most[index]) for index in range(count))
-
-
-def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
-    """How many legs of each of `count` groups may run at once; None where nothing holds them back. See `shards`.
 
     First of the legs that make whole variants, then of part legs; link legs run after those, and take their place.
     """

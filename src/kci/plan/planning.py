@@ -27,7 +27,7 @@ from kci.plan.estimates import (
     sizes,
 )
 from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
-from kci.plan.github_limits import check_callers, check_limits, github_matrix, refuse_errors
+from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
@@ -133,11 +133,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
-    said += (
-        check_limits(plan, request.part_jobs)
-        if request.callers is None
-        else check_callers(plan, request.callers, request.part_jobs)
-    )
+    said += check_limits(plan, request.callers, request.part_jobs)
     said += check_time(plan.legs, workspace.runners)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
 

@@ -18,10 +18,9 @@ from kci.build.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, find_c
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.build.toolchains.environment import base_python
+from kci.build.toolchains.environment import TO_TEST, base_python, torch_of_pip
 from kci.build.toolchains.oneapi import find_icpx
 from kci.build.toolchains.rocm import find_rocm
-from kci.build.toolchains.torch_version import TO_TEST, torch_of_pip
 from kci.config.values import Version
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog

@@ -48,7 +48,7 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
     legs = []
     for leg in plan.legs:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
-            legs.append(replace(leg, variant=" ".join(again), variants=again, shard=0))
+            legs.append(replace(leg, variant=" ".join(again), variants=again))
     tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
     return Plan(1, plan.tier, plan.kernels, tuple(legs[:MOST]), tests=tuple(tests[:MOST]))
 

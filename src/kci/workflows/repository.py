@@ -19,8 +19,8 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
 from kci.plan.check import require_readable
 from kci.plan.estimates import check_time
-from kci.plan.github_limits import caller_count, check_callers
-from kci.plan.plan import MAX_MATRIX, Plan, Role
+from kci.plan.github_limits import check_limits
+from kci.plan.plan import MAX_MATRIX, Plan, Role, caller_count
 from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
 from kci.utils.git import run_git
@@ -73,7 +73,7 @@ def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
-        errors = [item for item in check_callers(plan, callers) if item.severity is Severity.ERROR]
+        errors = [item for item in check_limits(plan, callers) if item.severity is Severity.ERROR]
         bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
     return bounds
 

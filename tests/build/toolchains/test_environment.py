@@ -20,13 +20,14 @@ from kci.build.toolchains.downloads import find_wheel
 from kci.build.toolchains.environment import (
     COMPLETE,
     Environment,
+    TorchVersion,
     ensure_runtime,
     isolated,
     make_venv,
     own,
+    read_torch_version,
     tvm_ffi_environment,
 )
-from kci.build.toolchains.torch_version import TorchVersion, read_torch_version
 from kci.errors import ClientError, MissingToolError
 from kci.utils.cache import default_cache
 from kci.utils.locks import locked

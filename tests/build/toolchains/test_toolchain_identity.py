@@ -11,7 +11,7 @@ from buildkit import CPU, STABLE_CUDA, only_these, program, variant
 from kci.build.toolchains import compilers as module
 from kci.build.toolchains.compilers import environment_flags, toolchain_identity
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.torch_version import TorchVersion
+from kci.build.toolchains.environment import TorchVersion
 from kci.config.values import Version
 from kci.errors import MissingToolError
 

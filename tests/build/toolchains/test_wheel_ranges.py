@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet
-from kci.build.toolchains import torch_version
+from kci.build.toolchains import environment
 from kci.build.toolchains.cuda import Toolkit, WheelFiles, find_library_headers, mentions_libraries, wheel_path
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import WheelFile, extract, find_wheel
-from kci.build.toolchains.environment import needed_to_compile
-from kci.build.toolchains.torch_version import torch_of_pip
+from kci.build.toolchains.environment import needed_to_compile, torch_of_pip
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 
@@ -136,8 +135,8 @@ def test_what_pips_torch_is_for_is_known_before_it_is_downloaded(monkeypatch: py
     name = f"torch-2.13.0-cp311-cp311-manylinux_2_28_{cpu_of(this_system())}.whl"
     version = {"torch/version.py": "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n"}
     one_index = True
-    monkeypatch.setattr(torch_version, "asks_one_index", lambda _python: one_index)
-    monkeypatch.setattr(torch_version, "is_reachable", lambda _url: True)
+    monkeypatch.setattr(environment, "asks_one_index", lambda _python: one_index)
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: True)
     for index in serving(Index({name: wheel(version, 4_000_000)})):
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         found = torch_of_pip("2.13.0", "python")

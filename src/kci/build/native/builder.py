@@ -38,11 +38,18 @@ from kci.build.toolchains.compilers import (
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, find_toolkit, mentions_libraries, nvcc_name
 from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.environment import Environment, isolated, own, python_include, tvm_ffi_environment
+from kci.build.toolchains.environment import (
+    Environment,
+    isolated,
+    own,
+    python_include,
+    read_torch_version,
+    same_version,
+    tvm_ffi_environment,
+)
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.build.toolchains.oneapi import code_for, default_extensions, find_icpx
 from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
-from kci.build.toolchains.torch_version import read_torch_version, same_version
 from kci.config.facts import BACKENDS
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError

@@ -18,9 +18,8 @@ from msgspec import Meta
 from kci.build.process.run import output_of, run, silent
 from kci.build.toolchains.cuda import find_toolkit, nvcc_name
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.environment import own
+from kci.build.toolchains.environment import own, read_torch_version
 from kci.build.toolchains.rocm import find_rocm
-from kci.build.toolchains.torch_version import read_torch_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant

@@ -14,7 +14,7 @@ from pathlib import Path
 from kci.build.process.run import Log, output_of, run
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import FetchedTool, install, pip_install
-from kci.build.toolchains.torch_version import same_version
+from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system

@@ -11,7 +11,7 @@ import msgspec
 from kci.build.process.run import run
 from kci.build.toolchains.cutlass import tla_version
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.torch_version import same_version
+from kci.build.toolchains.environment import same_version
 from kci.config.model import Build, XpuComponent
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError

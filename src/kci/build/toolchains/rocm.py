@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kci.build.process.run import Log, output_of
-from kci.build.toolchains.torch_version import same_version
+from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.catalog.runners import default_runners
