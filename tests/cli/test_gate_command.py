@@ -42,8 +42,8 @@ def merged(kernel: Path) -> Result:
     return kci("merge", kernel.parent / "artifacts", "--into", kernel.parent / "tree", *words)
 
 
-def gate(kernel: Path, *more: str | Path) -> Result:
-    return kci("gate", kernel.parent / "records", *more)
+def gate(kernel: Path, *more: str | Path, **environment: str) -> Result:
+    return kci("gate", kernel.parent / "records", *more, **environment)
 
 
 def record_of(kernel: Path) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -
     assert [done.code for done in built(kernel, *VARIANTS)] == [0, 0]
     assert merged(kernel).code == 0
     trees = kernel.parent / "kept/kci-trees.json"
-    done = gate(kernel, "--trees", trees, "--run", "7", "--junit", kernel.parent / "gate.xml")
+    done = gate(kernel, "--trees", trees, "--junit", kernel.parent / "gate.xml", KCI_RUN="7")
     assert (done.code, done.stdout) == (0, "all that was planned is there: 2 variants of 1 kernel\n"), done.stderr
     assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
     assert gate(kernel, "--kernel", "some-kernel").code == 0
@@ -115,8 +115,7 @@ def test_a_tree_that_does_not_meet_the_requirements_is_no_good_tree(
 
 def test_there_is_no_gate_without_a_plan(tmp_path: Path) -> None:
     assert kci("gate", tmp_path / "none").code == 1
-    assert kci("gate", tmp_path, "--run", "7").code == 2
-    assert kci("gate", tmp_path, "--run", "x", "--trees", tmp_path / "t").code == 2
+    assert kci("gate", tmp_path, KCI_RUN="x").code == 2
 
 
 def test_a_record_is_about_one_kernel(tmp_path: Path) -> None:

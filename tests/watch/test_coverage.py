@@ -1,4 +1,4 @@
-"""Expected against published variants: a tree, a manifest, a repository on the Hub."""
+"""Expected against published variants: a tree, and a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -138,15 +138,6 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, 
     assert "version 7, build.toml has 1" in found.variants[1].reason
 
 
-def test_a_manifest_alone_is_taken_at_its_word_and_that_is_said(tmp_path: Path, matrix: KernelMatrix) -> None:
-    entry = Present(NEW, "x", "cpu", Origin("a"))
-    path = tmp_path / MANIFEST_NAME
-    path.write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
-    found = coverage(matrix, list_tree(path))
-    assert states(found) == {OLD: "missing", NEW: "present"}
-    assert found.digests_checked is False
-
-
 def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "a tree", NEW, SURPLUS)
     commands = {item.variant: item.command for item in coverage(matrix, list_tree(tree)).variants}
@@ -156,9 +147,7 @@ def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matr
     assert shlex.split(commands[SURPLUS]) == ["rm", "-r", str(tree / SURPLUS)]
 
 
-def test_a_kernel_directory_stands_for_its_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
-    tree_with(tmp_path / "build", OLD, NEW)
-    assert not coverage(matrix, list_tree(tmp_path)).has_gaps
+def test_a_tree_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         list_tree(tmp_path / "nowhere")
 
@@ -373,9 +362,8 @@ def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path:
         assert (done.code, "other sources" in done.stdout) == (code, bool(code))
 
 
-def test_a_place_is_named_once(tmp_path: Path) -> None:
+def test_a_repository_that_build_toml_does_not_name(tmp_path: Path) -> None:
     written(tmp_path)
-    assert kci("compat", "coverage", tmp_path, "--tree", tmp_path, "--hub", "a/b").code == 2
     refused = kci("compat", "coverage", tmp_path, "--hub", "-")
     assert (refused.code, "names no repository" in refused.stderr) == (2, True)
 

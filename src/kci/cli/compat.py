@@ -48,15 +48,14 @@ def command() -> None:
 
 @command.command("coverage")
 @click.argument("kernel", type=FileName(), default=".")
-@click.option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
 @click.option(
     "--hub",
     metavar="REPO[@REVISION]",
-    help="A repository on the Hub; `-` for the repository in build.toml. Needs huggingface_hub.",
+    help="A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
 )
 @TIER
 @answer_forms("table", "json")
-def show_coverage(kernel: str, tree: Path | None, hub: str | None, tier: str, output: str) -> int:
+def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
 
     Examples:
@@ -65,11 +64,9 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, tier: str, ou
         # compare the repository on the Hub that build.toml names
         kci compat coverage relu --hub -
     """
-    if tree is not None and hub is not None:
-        raise UsageError("--tree and --hub exclude each other", hint="give one of them")
     workspace = opened([kernel], None)
     read = workspace.only_kernel()
-    holding = _on_hub(read, hub) if hub is not None else list_tree(tree or Path(read.directory) / "build")
+    holding = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
     # What the kernel has beside the selection is no surplus: it is not asked about.
@@ -79,8 +76,8 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, tier: str, ou
     beside -= {variant.name for variant in matrix.kernels[0].variants}
     holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
     recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
-    if recorded:
-        known, _ = read_published([holding.place])
+    if recorded and holding.tree is not None:
+        known, _ = read_published([holding.tree])
         current = current_variants(workspace, matrix, known)
         recorded -= {variant for name, variant in current if name == read.build.name}
     found = coverage(matrix.kernels[0], holding, recorded)
@@ -95,8 +92,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, tier: str, ou
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
         there = len(found.names(CoverageState.PRESENT))
-        unread = "" if found.digests_checked else "; kci checked no file"
-        click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there{unread}")
+        click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there")
     return 1 if found.has_gaps else 0
 
 

@@ -16,7 +16,7 @@ from kci.cli._output import Layout, table
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
 from kci.run.gate import GateRow, done_sentence, judge, releasable
-from kci.run.records import write_record
+from kci.run.records import ci_run, write_record
 from kci.run.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
@@ -29,11 +29,10 @@ from kci.utils.suggest import count
     "--trees",
     type=PATH,
     metavar="FILE",
-    help="The newest tree of each kernel, for `kci plan --trees`; with --run, what this run made is added.",
+    help="The newest tree of each kernel, for `kci plan --trees`; what this CI run made is added.",
 )
-@click.option("--run", "run_id", metavar="ID", help="The number of this run.")
 @click.option("--junit", type=PATH, metavar="FILE", help="Also write the list as JUnit XML.")
-def command(records: Path, kernel: str | None, trees: Path | None, run_id: str | None, junit: Path | None) -> int:
+def command(records: Path, kernel: str | None, trees: Path | None, junit: Path | None) -> int:
     """Hold what the jobs of a run left in the folder RECORDS against its plan, and list what did not happen.
 
     RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci merge --record` and
@@ -43,17 +42,18 @@ def command(records: Path, kernel: str | None, trees: Path | None, run_id: str |
         # after all jobs of a pipeline
         kci gate kci-records
     """
-    if run_id is not None and (trees is None or not run_id.isdecimal() or len(run_id) > 20):
-        raise UsageError("--run is a number, and goes with --trees", hint="such as $CI_PIPELINE_ID")
+    run_id = ci_run().id
+    if run_id and (not run_id.isdecimal() or len(run_id) > 20):
+        raise UsageError(f"KCI_RUN={run_id[:40]} is not the number of a run", hint="such as $CI_PIPELINE_ID")
     run = read_uploads(records) if records.is_dir() else RunUploads()
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
     if trees is not None:
         run = msgspec.structs.replace(run, index=read_index(trees, partial(click.echo, err=True)))
     rows = [row for row in judge(run) if kernel is None or row.kernel == kernel]
-    if kernel is not None and not rows and all(item.kernel != kernel for item in releasable(run, run_id or "")):
+    if kernel is not None and not rows and all(item.kernel != kernel for item in releasable(run, run_id)):
         rows = [GateRow(kernel, "", f"{kernel} / merge", "its tree cannot be published: see its other jobs", "")]
-    if trees is not None and run_id is not None:
+    if trees is not None and run_id and kernel is None:
         now = today()
         begun = msgspec.structs.replace(run.index, day=now)
         write_record(trees, index_after(msgspec.structs.replace(run, index=begun), run_id, now))

@@ -20,7 +20,6 @@ from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, digest_of, validate
-from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.sigstore import signature_problem, signer_of
@@ -175,32 +174,21 @@ class TreeListing(msgspec.Struct, frozen=True):
 
     source: str
     variants: tuple[ListedVariant, ...]
-    place: Path = Path()
-    """The tree or manifest; unused for the Hub."""
     tree: Path | None = None
     """The directory, where there is one."""
-    digests_checked: bool = True
 
 
-def list_tree(place: Path) -> TreeListing:
-    """What a path has: a merged tree, a kernel directory with one in `build/`, or a manifest.
-
-    Raises:
-        UsageError: there is nothing of that name.
-        FindingsError: a manifest cannot be read.
-    """
-    if place.is_dir():
-        below = place / "build"
-        return _tree(below if not variant_directories(place) and below.is_dir() else place)
-    if place.name == MANIFEST_NAME and place.is_file():
-        manifest = read_manifest(place.parent)
-        assert manifest is not None  # noqa: S101  - it is a file
-        variants = (
-            ListedVariant(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
-            for entry in manifest.present
-        )
-        return TreeListing(str(place), tuple(variants), place, digests_checked=False)
-    raise UsageError(f"{place}: there is no such tree", hint=f"name a merged tree, or its {MANIFEST_NAME}")
+def list_tree(tree: Path) -> TreeListing:
+    """What a merged tree has. UsageError: there is none."""
+    if not tree.is_dir():
+        raise UsageError(f"{tree}: there is no such tree", hint="`kci run` or `kci merge` makes one")
+    try:
+        manifest = read_manifest(tree)
+    except FindingsError:
+        manifest = None  # `kci verify` says so; the files themselves are what counts here
+    prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
+    variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
+    return TreeListing(str(tree), tuple(variants), tree)
 
 
 def variant_directories(tree: Path) -> list[Path]:
@@ -212,16 +200,6 @@ def variant_of(path: str) -> str | None:
     """The variant that a file of a repository on the Hub belongs to."""
     name, slash, _ = path.removeprefix(FOLDER).partition("/")
     return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
-
-
-def _tree(tree: Path) -> TreeListing:
-    try:
-        manifest = read_manifest(tree)
-    except FindingsError:
-        manifest = None  # `kci verify` says so; the files themselves are what counts here
-    prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
-    variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
-    return TreeListing(str(tree), tuple(variants), tree, tree)
 
 
 def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:

@@ -43,10 +43,8 @@ class Coverage(msgspec.Struct, frozen=True):
 
     kernel: str
     source: str
-    """What was looked at: a tree, a manifest, a repository on the Hub."""
+    """What was looked at: a tree, or a repository on the Hub."""
     variants: tuple[CoveredVariant, ...]
-    digests_checked: bool
-    """True if files were compared with digests; a manifest alone has none to compare."""
 
     def names(self, state: CoverageState) -> tuple[str, ...]:
         return tuple(item.variant for item in self.variants if item.state is state)
@@ -80,7 +78,7 @@ def coverage(kernel: KernelMatrix, holding: TreeListing, stale: Collection[str] 
         found.append(CoveredVariant(name, state, reason, held.signer if held else None, command))
     order = list(CoverageState)
     ordered = sorted(found, key=lambda item: (order.index(item.state), item.variant))
-    return Coverage(kernel.name, holding.source, tuple(ordered), holding.digests_checked)
+    return Coverage(kernel.name, holding.source, tuple(ordered))
 
 
 def _state(
