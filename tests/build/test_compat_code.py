@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.build.generated_files import EXPORTS_MAP
+from kci.build.kernel_files import EXPORTS_MAP
 from kci.build.native.recipe import COMPAT_SOURCE, stand_ins
 
 pytestmark = pytest.mark.skipif(

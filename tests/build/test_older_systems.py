@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from buildkit import variant
-from kci.build.generated_files import EXPORTS_MAP
+from kci.build.kernel_files import EXPORTS_MAP
 from kci.build.native.command_lines import COMPAT, EXPORTS, Target, Toolchain, link_command
 from kci.build.native.ninja import Step
 from kci.build.native.recipe import older_files, older_steps, stand_ins

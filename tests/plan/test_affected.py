@@ -11,8 +11,7 @@ import pytest
 
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
-from kci.plan.affected import Touch, only_affected
-from kci.plan.changes import changes_since
+from kci.plan.affected import Touch, changes_since, only_affected
 from kci.plan.workspace import Choice, open_workspace
 from kci.utils.git import read_blob
 

@@ -17,8 +17,7 @@ import pytest
 from kci.config.discovery import find_kernels
 from kci.config.settings import KCI_TOML
 from kci.errors import FindingsError, KciError
-from kci.plan.affected import Touch, only_affected
-from kci.plan.changes import changes_since, merged_into
+from kci.plan.affected import Touch, changes_since, merged_into, only_affected
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of

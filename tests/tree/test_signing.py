@@ -17,11 +17,11 @@ import pytest
 from cli.runner import kci
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
-from kci.tree import signing
 from kci.tree import sigstore as sigstore_bundles
+from kci.tree import top_level
 from kci.tree.merge import merge
-from kci.tree.signing import check_artifact
 from kci.tree.sigstore import SigningContext, Statement
+from kci.tree.top_level import check_artifact
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
@@ -137,7 +137,7 @@ def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("Certificate's source repository does not match")
         return "application/vnd.in-toto+json", base64.b64decode(json.loads(data)["stand-in"])
 
-    monkeypatch.setattr(signing, "run_signer", lambda _trust: contextlib.nullcontext(StandIn()))
+    monkeypatch.setattr(top_level, "run_signer", lambda _trust: contextlib.nullcontext(StandIn()))
     monkeypatch.setattr(sigstore_bundles, "_verified", verified)
 
 

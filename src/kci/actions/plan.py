@@ -28,7 +28,7 @@ from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
-from kci.plan.changes import merged_into
+from kci.plan.affected import merged_into
 from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
     only_hosted,

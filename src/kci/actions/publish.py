@@ -18,7 +18,7 @@ from kci.cli._output import print_diagnostics
 from kci.cli.sign import ci_context
 from kci.config.discovery import find_settings
 from kci.publish.publish import PublishedTree, PublishRequest, publish_tree
-from kci.tree.signing import sign_tree
+from kci.tree.top_level import sign_tree
 
 
 def main() -> None:

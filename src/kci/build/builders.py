@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.generated_files import noarch_ops
-from kci.build.kernel_files import VisibleFiles, package_files, refused, write_package
+from kci.build.kernel_files import VisibleFiles, noarch_ops, package_files, refused, write_package
 from kci.build.native import builder as native
 from kci.build.native.recipe import commands
 from kci.build.process.run import Log, run, shell_line, silent

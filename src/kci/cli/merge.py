@@ -19,7 +19,7 @@ from kci.run.records import ci_run, error_of, kernel_record, verify_merged, writ
 from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
-from kci.tree.signing import check_artifact
+from kci.tree.top_level import check_artifact
 
 
 @click.command("merge", cls=Command)

@@ -10,8 +10,8 @@ import click
 from kci.cli import Command, FileName
 from kci.config.discovery import find_settings
 from kci.errors import UsageError
-from kci.tree.signing import sign_tree
 from kci.tree.sigstore import SigningContext
+from kci.tree.top_level import sign_tree
 
 
 @click.command("sign", cls=Command)

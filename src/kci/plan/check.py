@@ -31,7 +31,7 @@ from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.lints import lint_matrix
 from kci.matrix.variants import Matrix
-from kci.plan.changes import changes_since
+from kci.plan.affected import changes_since
 from kci.plan.inputs.source_lints import (
     declared_input_missing,
     include_not_listed,

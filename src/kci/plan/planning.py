@@ -13,8 +13,7 @@ from kci.config.reader import Kernel
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
-from kci.plan.affected import Touch, only_affected
-from kci.plan.changes import clean_commit
+from kci.plan.affected import Touch, clean_commit, only_affected
 from kci.plan.check import touched_since, without_components, without_faulty
 from kci.plan.estimates import (
     Alternative,

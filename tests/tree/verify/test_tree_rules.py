@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from kci.tree.merge import merge
-from kci.tree.signing import tree_statement
 from kci.tree.sigstore import SigningContext
-from kci.tree.top_level import decode_sums
+from kci.tree.top_level import decode_sums, tree_statement
 from kci.tree.verify import verify
 from variants import make_artifact, make_variant
 

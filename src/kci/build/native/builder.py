@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build import generated_files
-from kci.build.kernel_files import VisibleFiles, refused, write_package
+from kci.build.kernel_files import VisibleFiles, compiled_ops, refused, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
@@ -143,7 +142,7 @@ def build(request: Request, log: Log) -> Built:
         made = Built(builder="native", archs=None, objects=use)
         if request.part is not None:
             return made
-        ops = generated_files.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)

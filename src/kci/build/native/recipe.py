@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build import generated_files
-from kci.build.kernel_files import KERNEL, package_files
+from kci.build.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, checked_id, package_files
 from kci.build.native import hipify
 from kci.build.native.command_lines import (
     COMPAT_OBJECT,
@@ -137,7 +136,7 @@ def checked_sources(request: Request, log: Log) -> Sources:
         UnsafeError: build.toml names a path outside of the kernel's directory.
         BuildFailedError: no component is left.
     """
-    generated_files.checked_id(request.kernel_id)
+    checked_id(request.kernel_id)
     package_files(request.kernel_dir, request.build, compiled=True)
     return collect(request, log)
 
@@ -255,9 +254,9 @@ def _translation(
 
 def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
     return {
-        f"{GENERATED}/registration.h": generated_files.REGISTRATION_H,
-        "stub.cpp": generated_files.STUB_CPP,
+        f"{GENERATED}/registration.h": REGISTRATION_H,
+        "stub.cpp": STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
-        EXPORTS: generated_files.EXPORTS_MAP,
+        EXPORTS: EXPORTS_MAP,
         **older_files(chain, target),
     }

@@ -12,9 +12,9 @@ from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.tree.pack import unpackable_entries
-from kci.tree.signing import BUNDLE_NAME, tree_differences
 from kci.tree.sigstore import SigningContext, Statement, claimed_statement, open_bundle
 from kci.tree.top_level import (
+    BUNDLE_NAME,
     CARD,
     KEPT_AT_TOP,
     SUMMED_AT_TOP,
@@ -22,6 +22,7 @@ from kci.tree.top_level import (
     decode_sums,
     encode_sums,
     files_at_top,
+    tree_differences,
     tree_hashes,
 )
 from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_variant
