@@ -132,11 +132,6 @@ def test_what_is_left_out_and_of_the_same_sources_asks_for_nothing(hub: FakeHub,
     assert "torch-xpu" in below(hub)
 
 
-def test_a_first_release_is_not_asked(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\n')
-    assert kci("publish", kernel, "--tree", make_tree(tmp_path)).code == 0
-
-
 @pytest.mark.rule("KCI814", triggers=True)
 def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, token: None, tmp_path: Path) -> None:
     hub[REPO].write("v1", {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}, "of an early builder")
