@@ -57,11 +57,6 @@ def test_every_version_with_another_spelling_of_two_parts_is_respelled() -> None
     assert 'cuda-minver = "13.0"' in text
 
 
-def test_a_list_with_comments_stays() -> None:
-    text = WRONG.replace('["cpu", "cuda", "cpu"]', '[\n  "cpu",  # a\n  "cuda",\n  "cpu",\n]')
-    assert text.partition("backends")[2].partition("]")[0] in fixed(text)[0]
-
-
 def test_the_command_rewrites_and_then_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build.toml").write_text(WRONG.replace("edition = 5\n", ""))
