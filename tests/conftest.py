@@ -85,6 +85,13 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
     )
 
 
+def noarch_kernel(backends: list[str], framework: str = "") -> Kernel:
+    """A kernel of Python only."""
+    declared = ", ".join(f'"{backend}"' for backend in backends)
+    text = '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+    return kernel(f"{text}backends = [{declared}]\n[torch-noarch]\n{framework}\n")
+
+
 def read_yaml(text: str) -> Any:
     """YAML as GitHub and GitLab read it, by the library in C where there is one: the other is ten times as slow."""
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -53,11 +53,6 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
     assert "not released" in read.diagnostics[0].message
 
 
-@pytest.mark.rule("KCI117", triggers=False)
-def test_a_released_edition_gets_no_note() -> None:
-    assert kernel(FIVE).diagnostics == ()
-
-
 def test_an_earlier_state_of_edition_6_with_backend_is_read_as_well() -> None:
     assert kernel(FIVE.replace("edition = 5", "edition = 6")).build == kernel(FIVE).build
 

@@ -19,6 +19,7 @@ def problems(text: str) -> list[Diagnostic]:
     return list(caught.value.diagnostics)
 
 
+@pytest.mark.rule("KCI117", triggers=False)
 @pytest.mark.parametrize("edition", ["5", "0x5", "+5", "0b101"])
 def test_edition_5(edition: str) -> None:
     read = kernel(f"{GENERAL}edition = {edition}\n[torch]\n")

@@ -43,14 +43,12 @@ def test_an_entry_suppresses_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytes
     assert places(".") == [], "paths are relative to kci.toml, wherever kci was called"
 
 
-def test_patterns_suppress_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository(tmp_path, monkeypatch, "KCI107", "*/build.toml", "on purpose")
-    assert places("a", "b") == []
-
-
-def test_an_entry_for_another_rule_suppresses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository(tmp_path, monkeypatch, "KCI131", "*", "on purpose")
-    assert places("a") == ["a/build.toml:KCI107"]
+@pytest.mark.parametrize(("rule", "path", "said"), [("KCI107", "*/build.toml", False), ("KCI131", "*", True)])
+def test_an_entry_is_for_all_files_that_match_and_for_its_rule_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, path: str, said: bool
+) -> None:
+    repository(tmp_path, monkeypatch, rule, path, "on purpose")
+    assert places("a", "b") == (["a/build.toml:KCI107", "b/build.toml:KCI107"] if said else [])
 
 
 @pytest.mark.rule("KCI330", triggers=True)

@@ -231,6 +231,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
+@pytest.mark.rule("KCI114", triggers=True)
 def test_a_result_that_would_mean_something_else_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing"))
     monkeypatch.setattr(update_module.Edits, "add_edition", lambda *_, **__: None)

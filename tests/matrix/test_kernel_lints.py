@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import kernel, torch_kernel
-from kci.config.reader import Kernel
+from conftest import kernel, noarch_kernel, torch_kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs
 from kci.matrix.catalog.loading import load_catalog
@@ -102,38 +101,22 @@ def test_a_compilers_spelling_is_answered_with_the_one_to_write(catalog: Catalog
 @pytest.mark.rule("KCI150", triggers=True)
 @pytest.mark.parametrize("key", ["cuda_capabilities", "cuda-capabilities"])
 def test_the_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
-    made = kernel(f"""
-        [general]
-        name = "py-only"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cuda"]
-        [torch-noarch]
-        {key} = ["8.0", "11.8"]
-    """)
-    found = lint_matrix(made, catalog)
-    assert [(item.rule, item.line) for item in found] == [("KCI150", 9)]
+    found = lint_matrix(noarch_kernel(["cuda"], f'{key} = ["8.0", "11.8"]'), catalog)
+    assert [(item.rule, item.line) for item in found] == [("KCI150", 8)]
 
 
 @pytest.mark.rule("KCI156", triggers=True)
 @pytest.mark.parametrize("key", ["rocm_archs", "rocm-archs"])
 def test_the_rocm_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
-    made = noarch(["rocm"], f'{key} = ["gfx942", "gfx1151"]')
+    made = noarch_kernel(["rocm"], f'{key} = ["gfx942", "gfx1151"]')
     found = lint_matrix(made, catalog)
     assert [(item.rule, item.line, item.column) for item in found] == [("KCI156", 8, len(key) + 15)]
     assert "gfx1151" in found[0].message
 
 
-def noarch(backends: list[str], framework: str = "") -> Kernel:
-    declared = ", ".join(f'"{backend}"' for backend in backends)
-    text = '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    return kernel(f"{text}backends = [{declared}]\n[torch-noarch]\n{framework}\n")
-
-
 @pytest.mark.rule("KCI162", triggers=True)
 def test_backends_for_which_the_catalog_has_nothing_are_said_where_they_are_declared() -> None:
-    found = lint_matrix(noarch(["cuda", "neuron", "tpu", "cann"]), load_catalog())
+    found = lint_matrix(noarch_kernel(["cuda", "neuron", "tpu", "cann"]), load_catalog())
     assert [(item.rule, item.line, item.column) for item in found] == [
         ("KCI162", 6, 21),
         ("KCI162", 6, 31),
@@ -206,12 +189,6 @@ def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> No
     assert "torch 2.12, 2.13" in found[0].message
 
 
-@pytest.mark.rule("KCI161", triggers=False)
-def test_bounds_of_torch_the_wrong_way_round_are_told_once_whatever_those_of_cuda(catalog: Catalog) -> None:
-    bounds = 'minver = "2.13"\nmaxver = "2.12"'
-    lint_matrix(torch_kernel(["cuda"], torch=bounds, general='[general.cuda]\nminver = "12.6"'), catalog)
-
-
 @pytest.mark.rule("KCI161", triggers=True)
 def test_rows_without_a_tvm_ffi_do_not_count_for_bounds() -> None:
     """CUDA 13.2 is the only row of the edition that has one."""
@@ -224,15 +201,17 @@ def test_rows_without_a_tvm_ffi_do_not_count_for_bounds() -> None:
 
 @pytest.mark.rule("KCI161", triggers=False)
 @pytest.mark.parametrize(
-    "general", ['[general.cuda]\nminver = "13.2"\nmaxver = "12.6"\n', '[general.cuda]\nminver = "13.2"\n']
+    ("backend", "torch", "general"),
+    [
+        ("cuda", 'minver = "2.13"\nmaxver = "2.12"', '[general.cuda]\nminver = "12.6"'),
+        ("cuda", "", '[general.cuda]\nminver = "13.2"\nmaxver = "12.6"'),
+        ("cuda", "", '[general.cuda]\nminver = "13.2"'),
+        ("cpu", "", '[general.cuda]\nminver = "99"'),
+    ],
+    ids=["torch inverted", "cuda inverted", "cuda kept", "cuda not declared"],
 )
-def test_inverted_bounds_are_another_rule_s_matter(catalog: Catalog, general: str) -> None:
-    lint_matrix(torch_kernel(["cuda"], general=general), catalog)
-
-
-@pytest.mark.rule("KCI161", triggers=False)
-def test_bounds_on_a_backend_that_is_not_declared_drop_nothing(catalog: Catalog) -> None:
-    lint_matrix(torch_kernel(["cpu"], general='[general.cuda]\nminver = "99"\n'), catalog)
+def test_bounds_that_another_rule_is_about(catalog: Catalog, backend: str, torch: str, general: str) -> None:
+    lint_matrix(torch_kernel([backend], torch=torch, general=general), catalog)
 
 
 def test_every_lint_is_registered_once() -> None:

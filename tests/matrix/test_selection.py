@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance_cases import Against, Case, Expected, cases
-from conftest import ROOT, kernel, torch_kernel
+from conftest import kernel, noarch_kernel, torch_kernel
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Tier, Version
 from kci.matrix.catalog.rows import Catalog
@@ -152,15 +152,7 @@ def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
 
 @pytest.mark.rule("KCI209", triggers=True)
 def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
-    made = kernel("""
-        [general]
-        name = "some-kernel"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cuda"]
-        [torch-noarch]
-    """)
+    made = noarch_kernel(["cuda"])
     found = select(made, catalog, explain=True)
     assert [(variant.name, variant.torch, variant.compute) for variant in found.variants] == [
         ("torch-cuda", "2.12", "12.6"),
@@ -172,15 +164,7 @@ def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
 
 @pytest.mark.rule("KCI208", "KCI212", triggers=True)
 def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
-    made = kernel("""
-        [general]
-        name = "some-kernel"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["tpu", "neuron"]
-        [torch-noarch]
-    """)
+    made = noarch_kernel(["tpu", "neuron"])
     assert names(made, catalog) == []
     assert names(made, catalog, Tier.ALL) == ["torch-tpu"]
     rules = {item.rule for item in select(made, catalog, explain=True).dropped if item.backend in ("tpu", "neuron")}
@@ -283,13 +267,6 @@ def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, sp
     dropped = [item for item in select(made, catalog, explain=True).dropped if item.rule == "KCI207"]
     assert dropped
     assert {made.document.line(item.line) for item in dropped} == {spelling.splitlines()[-1]}
-
-
-def test_the_examples_have_the_variants_that_the_readme_shows(catalog: Catalog) -> None:
-    from kci.config.reader import read_kernel
-
-    relu = read_kernel(ROOT / "examples" / "relu")
-    assert "torch213-cxx11-cpu-x86_64-linux" in names(relu, catalog)
 
 
 def test_reasons_are_kept_only_if_they_are_asked_for(catalog: Catalog) -> None:

@@ -119,6 +119,7 @@ def below(hub: FakeHub, branch: str = "v1") -> set[str]:
 # --- what lands ---
 
 
+@pytest.mark.rule("KCI811", triggers=False)
 def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, token: None, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
     done = publish(tree)
@@ -385,12 +386,6 @@ def test_a_tree_of_which_nobody_knows_what_was_planned_is_refused(hub: FakeHub, 
 def test_a_folder_of_variants_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
     make_variant(tmp_path / "loose", "torch-cpu")
     refused(hub, tmp_path / "loose", 1, "KCI811", "kci-manifest.json")
-
-
-@pytest.mark.rule("KCI811", triggers=False)
-def test_a_complete_tree_is_read(tmp_path: Path) -> None:
-    release = read_release(make_tree(tmp_path))
-    assert release.variants == {"torch-cpu", "torch-cuda"}
 
 
 def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:

@@ -155,13 +155,16 @@ def test_a_file_may_not_be_nested_without_end() -> None:
 
 
 def test_the_reference_reads_what_kci_writes(tmp_path: Path) -> None:
-    directory = make_variant(tmp_path)
+    files: dict[str, str | bytes] = {"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"}
+    directory = make_variant(tmp_path, files=files)
     ours = metadata.read_metadata(directory / "metadata.json")
     theirs = rust.Metadata.read_from_file(directory / "metadata.json")
     assert (theirs.id, theirs.version, theirs.license) == (ours.id, ours.version, ours.license)
     assert ours.digest is not None
     assert dict(theirs.digest.files) == ours.digest.files
-    theirs.digest.validate(rust.Digest.hash_variant(rust.DigestAlgorithm.SHA256, directory))
+    actual = rust.Digest.hash_variant(rust.DigestAlgorithm.SHA256, directory)
+    theirs.digest.validate(actual)
+    assert list(theirs.digest.files.items()) == list(actual.files.items())
 
 
 def test_both_validators_see_the_same_changes(tmp_path: Path) -> None:

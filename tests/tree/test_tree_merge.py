@@ -44,7 +44,7 @@ def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object
     return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", "KCI611", triggers=False)
+@pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", "KCI611", "KCI617", triggers=False)
 def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
@@ -102,7 +102,6 @@ def test_the_order_of_the_artifacts_does_not_matter(tmp_path: Path) -> None:
     assert results[0][f"{CPU}/__init__.py"] == b"second"
 
 
-@pytest.mark.rule("KCI617", triggers=False)
 def test_merging_again_changes_nothing(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
     merge(files, tmp_path / "build", plan(CPU, CUDA))
@@ -411,13 +410,6 @@ PLAN = {
     "kernels": [KERNEL],
     "anything": [{"legs": 1}],
 }
-
-
-@pytest.mark.rule("KCI611", triggers=False)
-def test_a_plan_is_read_from_its_json(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    wanted = Plan(1, "release", (KernelPlan("relu", "examples/relu", 1, (CPU,)),))
-    assert read_plan(tmp_path / "plan.json") == wanted
 
 
 @pytest.mark.rule("KCI611", triggers=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import subprocess
 import tarfile
@@ -246,22 +245,6 @@ def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: 
     assert list((tmp_path / "into").iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
-@settings(max_examples=many(60))
-@given(data=st.data())
-def test_flipped_bytes_never_give_a_traceback(
-    tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
-) -> None:
-    root = tmp_path_factory.mktemp("flip")
-    artifact = make_artifact(root, make_variant(root), suffix=suffix)
-    whole = bytearray(artifact.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    artifact.write_bytes(bytes(whole))
-    with contextlib.suppress(KciError):
-        unpack(artifact, root / "into")
-
-
 @settings(max_examples=many(100))
 @given(raw=st.binary(max_size=2000))
 def test_arbitrary_bytes_never_give_a_traceback(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
@@ -272,25 +255,21 @@ def test_arbitrary_bytes_never_give_a_traceback(tmp_path_factory: pytest.TempPat
             unpack(root / f"x{suffix}", root / "into")
 
 
-def changed(name: str, content: bytes) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
-    return lambda files: files | {name: content}
-
-
 @pytest.mark.parametrize(
-    ("change", "says"),
+    "change",
     [
-        (changed("_ops.py", b"evil"), "digest"),
-        (changed("extra.py", b""), "digest"),
-        (lambda files: {k: v for k, v in files.items() if k != "_ops.py"}, "digest"),
+        lambda files: files | {"_ops.py": b"evil"},
+        lambda files: files | {"extra.py": b""},
+        lambda files: {k: v for k, v in files.items() if k != "_ops.py"},
     ],
 )
 def test_files_that_the_leg_does_not_vouch_for_are_damage(
-    tmp_path: Path, leg: LegRecord, change: Callable[[dict[str, bytes]], dict[str, bytes]], says: str
+    tmp_path: Path, leg: LegRecord, change: Callable[[dict[str, bytes]], dict[str, bytes]]
 ) -> None:
     root = tmp_path / "good" / CPU
     files = change({path.name: path.read_bytes() for path in root.iterdir()})
     members = [file(f"{CPU}/{name}", content) for name, content in files.items()]
-    with pytest.raises(FindingsError, match=says):
+    with pytest.raises(FindingsError, match="digest"):
         unpack(archive(tmp_path / "x.tar", leg, *members), tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
 

@@ -82,19 +82,16 @@ def test_a_clean_library_passes(tmp_path: Path, compile: Compile) -> None:
 
 
 @pytest.mark.rule("KCI742", triggers=True)
-def test_versions_beyond_manylinux_are_named_with_their_symbols(tmp_path: Path, compile: Compile) -> None:
+@pytest.mark.parametrize("flags", [("-lc",), ("-lc", "-s")], ids=["", "stripped"])
+def test_versions_beyond_manylinux_are_named_with_their_symbols(
+    tmp_path: Path, compile: Compile, flags: tuple[str, ...]
+) -> None:
     source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
-    (found,) = native(tmp_path, compile(source, "-lc"))
+    (found,) = native(tmp_path, compile(source, *flags))
     assert found.rule == "KCI742"
     assert "GLIBC_2.32 (for __libc_single_threaded)" in found.message
     assert "GLIBC_2.28" in found.message
     assert found.path.endswith(f"{CPU}/{ID}.abi3.so")
-
-
-@pytest.mark.rule("KCI742", triggers=True)
-def test_a_stripped_library_is_judged_the_same(tmp_path: Path, compile: Compile) -> None:
-    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
-    assert ids(native(tmp_path, compile(source, "-lc", "-s"))) == ["KCI742"]
 
 
 @pytest.mark.parametrize(
@@ -357,14 +354,6 @@ def test_the_module_must_define_its_init_function(tmp_path: Path, compile: Compi
     assert f"PyInit_{ID}" in found.message
 
 
-@pytest.mark.rule("KCI744", triggers=True)
-def test_every_library_of_a_variant_is_looked_at(tmp_path: Path, compile: Compile) -> None:
-    bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
-    files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "lib/libx.so.1": bad}
-    found = verify(make_variant(tmp_path, files=files))
-    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", "libx.so.1")]
-
-
 MACOS = "torch213-cpu-aarch64-darwin"
 WINDOWS = "torch213-cpu-x86_64-windows"
 MACHO = struct.pack("<8I", 0xFEEDFACF, 0x0100000C, 0, 6, 0, 0, 0, 0)
@@ -523,10 +512,10 @@ def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: P
 @pytest.mark.rule("KCI717", "KCI744", "KCI757", triggers=True)
 def test_libraries_are_known_by_their_content(tmp_path: Path, compile: Compile) -> None:
     bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
-    for name in ("blob.bin", "plugin.SO", "data"):
+    for name in ("blob.bin", "plugin.SO", "data", "lib/libx.so.1"):
         files: dict[str, str | bytes] = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), name: bad}
         found = verify(make_variant(tmp_path / name, files=files))
-        assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", name)]
+        assert [(item.rule, item.path.endswith(f"/{name}")) for item in found] == [("KCI744", True)]
         files = {"__init__.py": "", name: bad}
         found = verify(make_variant(tmp_path / name / "noarch", "torch-cpu", files=files))
         assert ids(found) == ["KCI717"]
@@ -581,19 +570,11 @@ def test_what_is_no_library_is_a_finding(tmp_path: Path, content: bytes) -> None
     assert ids(native(tmp_path, content)) == ["KCI740"]
 
 
-def test_an_executable_or_object_is_no_library(tmp_path: Path, compile: Compile) -> None:
+def test_an_object_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "a.cpp").write_text(INIT)
     subprocess.run(["g++", "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.cpp")], check=True)
     with pytest.raises(ElfError, match="not a 64-bit"):
         read_elf(tmp_path / "a.o")
-    library = compile(INIT)
-    stripped = tmp_path / "no-sections.so"
-    data = bytearray(library.read_bytes())
-    data[40:48] = bytes(8)  # e_shoff
-    data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
-    stripped.write_bytes(data)
-    with pytest.raises(ElfError, match="no section"):
-        read_elf(stripped)
 
 
 def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
