@@ -14,7 +14,7 @@ from kci.workflows.pins import OWN, shipped_pins
 
 CANNOT_READ_IT = {
     ".github/ISSUE_TEMPLATE/config.yml", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
-    "schemas/build.schema.json", "schemas/kci.schema.json", "schemas/schemastore.json",
+    "docs/schemas/build.schema.json", "docs/schemas/kci.schema.json", "docs/schemas/schemastore.json",
 }  # fmt: skip
 """Data and pages that spell the address; `kci schema` writes the schemas."""
 AN_ADDRESS = re.compile(rf"(?:github|githubusercontent)\.com/({re.escape(REPOSITORY)}|kci/[\w-]+)\b")

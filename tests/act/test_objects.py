@@ -250,6 +250,10 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
     assert project.made().total() == 1 + NAMED
     fork = fork._replace(event="pull_request")
 
+    # Somebody has put something else in their place.
+    for pack in fork.artifacts.glob("objects.*/*.tar"):
+        pack.write_bytes(b"poison")
+
     # What a part has lost the link compiles.
     (project.kernel / "lost").touch()
     for number in range(4, 34):

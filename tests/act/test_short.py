@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,11 +86,13 @@ def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
     group = runner.run(repository, RELEASE, "merge_group", place(tmp_path, "1"), merge_group={"base_sha": base})
     assert group.jobs == wanted, group.log
     assert group.checks["kci/kci"] == "success"
-    pull = runner.run(
-        repository, RELEASE, "pull_request", place(tmp_path, "2"), **pull_request(repository, base, "somebody/kernels")
-    )
-    assert pull.jobs == wanted, pull.log
-    assert pull.checks["kci/kci"] == "success"
+    newest = head_commit(repository)
+    for by in ("example/kernels", "somebody/kernels"):
+        subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", newest], check=True)
+        asked = pull_request(repository, base, by)
+        pull = runner.run(repository, RELEASE, "pull_request", place(tmp_path, by.partition("/")[0]), **asked)
+        assert pull.jobs == wanted, pull.log
+        assert pull.checks["kci/kci"] == "success"
 
 
 def test_the_lines_of_the_page_build_what_event_and_settings_say(tmp_path: Path, runner: Runner) -> None:  # noqa: F811

@@ -25,7 +25,7 @@ from kci.config.schema import build_schema, schema_text
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
-CHECKED_IN = ROOT / "schemas" / "build.schema.json"
+CHECKED_IN = ROOT / "docs" / "schemas" / "build.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(build_schema())
 GOOD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n[torch]\n'
 
@@ -38,7 +38,7 @@ def test_descriptions_carry_no_indentation_of_the_source(schema: Callable[[], di
 
 def test_the_schema_checked_in_is_the_one_of_the_types() -> None:
     assert CHECKED_IN.read_text(encoding="utf-8") == schema_text(build_schema()), (
-        "run `kci schema > schemas/build.schema.json`"
+        "run `kci schema > docs/schemas/build.schema.json`"
     )
 
 

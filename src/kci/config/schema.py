@@ -39,7 +39,7 @@ def build_schema() -> dict[str, Any]:
     return schema
 
 
-PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/schemas/"
+PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/docs/schemas/"
 """Where the schemas that are checked in can be fetched; their ids, and what SchemaStore's catalog points at."""
 
 
