@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import kernel, torch_kernel
+from conftest import noarch_kernel, torch_kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, variant_archs
 from kci.matrix.catalog.loading import load_catalog
@@ -155,17 +155,8 @@ def test_rocm_intersects_exactly() -> None:
 
 
 def test_noarch_lists_are_copied_verbatim_and_only_for_their_backend() -> None:
-    built = kernel("""
-        [general]
-        name = "some-kernel"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cpu", "cuda", "rocm"]
-        [torch-noarch]
-        cuda_capabilities = ["9.0", "11.8", "8.0"]
-        rocm_archs = ["gfx942", "gfx1"]
-    """).build
+    lists = 'cuda_capabilities = ["9.0", "11.8", "8.0"]\nrocm_archs = ["gfx942", "gfx1"]'
+    built = noarch_kernel(["cpu", "cuda", "rocm"], lists).build
     assert variant_archs(built, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
     assert variant_archs(built, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
     assert variant_archs(built, Kind.NOARCH, "cpu", None) is None

@@ -128,14 +128,6 @@ def test_verification_sees_a_renamed_build_too(tmp_path: Path) -> None:
     assert "KCI722" in [item.rule for item in verify(renamed)]
 
 
-def test_a_leg_that_contradicts_the_metadata_about_the_commit(tmp_path: Path) -> None:
-    directory = make_variant(tmp_path)
-    leg = msgspec.structs.replace(leg_of(directory), source=GitState(OTHER, dirty=False))
-    artifact = pack(directory, tmp_path / f"kci-gated-norm-{CPU}.tar", leg)
-    with pytest.raises(FindingsError, match="contradicts itself about the commit"):
-        merge([artifact], tmp_path / "build")
-
-
 @pytest.mark.rule("KCI615", triggers=True)
 def test_archives_with_another_name_are_not_passed_over_in_suppression(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))

@@ -31,11 +31,17 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+@pytest.fixture
+def two_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This system cannot exchange directories."""
+    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+
+
 @pytest.fixture(params=["one step", "two renames"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest) -> str:
     """Both ways of putting a directory in place of another."""
     if request.param == "two renames":
-        monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
+        request.getfixturevalue("two_renames")
     return str(request.param)
 
 
@@ -76,6 +82,7 @@ def test_without_a_commit_everything_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["build"]
 
 
+@pytest.mark.usefixtures("two_renames")
 def test_two_renames_put_the_old_directory_back_when_the_second_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +94,6 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
             raise OSError(28, "No space left on device")
         return real(self, to)
 
-    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
     with replacing(target) as made:
         fill(made.staging, a="new")
@@ -97,6 +103,7 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
     assert names(tmp_path) == ["build"]
 
 
+@pytest.mark.usefixtures("two_renames")
 def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +116,6 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
             raise OSError(5, "Input/output error")
         return real(self, to)
 
-    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
     said: list[str] = []
     with replacing(target, said.append) as made:
@@ -123,6 +129,7 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
     assert names(tmp_path) == ["build"]
 
 
+@pytest.mark.usefixtures("two_renames")
 def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +142,6 @@ def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
 
     def work() -> None:
