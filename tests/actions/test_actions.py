@@ -322,12 +322,6 @@ def test_inputs_never_become_code_or_options(runner: Runner, repository: Path, h
     assert not list(repository.rglob("pwned"))
 
 
-def test_line_ends_in_inputs_make_no_workflow_commands(runner: Runner, repository: Path) -> None:
-    done = runner.run("build", repository, kernel="some\n::add-mask::x", variant="torch-cpu", upload="false")
-    assert done.code == 2
-    assert "\n::add-mask::" not in done.log
-
-
 def test_modules_in_the_repository_are_not_imported(
     checkout: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
