@@ -74,9 +74,7 @@ def unpacked(entry: Entry, place: Path) -> Path:
 def result(name: str, entry: Entry) -> dict[str, Taken]:
     """What comes out when kci takes a package over, by backend."""
     with tempfile.TemporaryDirectory() as folder:
-        adopted = from_setup_py(
-            unpacked(entry, Path(folder)), choose(name), default_cache(), lambda _: None
-        )
+        adopted = from_setup_py(unpacked(entry, Path(folder)), choose(name), default_cache(), lambda _: None)
     found: dict[str, Taken] = {}
     for component in parse_kernel(adopted.files["build.toml"]).build.kernel.values():
         sources = [item for item in component.src if item.endswith((".cpp", ".cu", ".cc", ".c", ".cxx"))]
