@@ -22,6 +22,7 @@ import conformance_cases
 from act.harness import commit_all
 from cli.runner import Result, kci, kci_process
 from conftest import add_package
+from kci import Choice, Plan, PlanRequest, open_workspace, plan_run
 
 TABLE = tomllib.loads((Path(__file__).parent / "reference_examples.toml").read_text(encoding="utf-8"))
 EXAMPLES: dict[str, dict[str, Any]] = TABLE["example"]
@@ -75,7 +76,7 @@ def test_the_plan_of_its_build_toml(name: str, tmp_path: Path) -> None:
 def test_check_and_plan_with_its_sources(name: str, sources: Path) -> None:
     found = kci("check", sources, "--format", "json")
     assert {"exit": found.code, "rules": rules(found)} == EXAMPLES[name]["check"]
-    assert planned(sources) == EXAMPLES[name].get("plan-with-sources", EXAMPLES[name]["plan"])
+    assert planned(sources) == EXAMPLES[name]["plan"]
 
 
 def builds(kinds: Iterable[str]) -> list[Any]:
@@ -126,6 +127,11 @@ def community(tmp_path: Path) -> Path:
     return made
 
 
+def plan_of_a_run(repository: Path, **how: Any) -> Plan:
+    """What the action plans, which checks sources too."""
+    return plan_run(open_workspace([str(repository)], set_aside=True), PlanRequest(sources=True, **how)).plan
+
+
 def test_a_whole_repository_of_kernels(community: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check finds errors in some; they are set aside by the plan, the files are rendered, and others go their way."""
     monkeypatch.chdir(community)
@@ -136,18 +142,16 @@ def test_a_whole_repository_of_kernels(community: Path, monkeypatch: pytest.Monk
         if item["severity"] == "error"
     }
     assert sorted(errors) == COMMUNITY["faulty"]
-    answer = kci("plan", "--format", "json", *EDITION)
-    plan = json.loads(answer.stdout)
-    assert (answer.code, sorted(item["path"] for item in plan["faulty"])) == (1, COMMUNITY["faulty"])
-    counted = {"kernels": len(plan["kernels"]), "legs": len(plan["legs"])}
+    plan = plan_of_a_run(community)
+    assert sorted(Path(item.path).name for item in plan.faulty) == COMMUNITY["faulty"]
+    counted = {"kernels": len(plan.kernels), "legs": len(plan.legs)}
     assert counted == {key: COMMUNITY[key] for key in counted}
     assert kci("render").code == 0
     commit_all(community)
     for kernel, faulty in ((COMMUNITY["sound"], []), (COMMUNITY["faulty"][0], [COMMUNITY["faulty"][0]])):
         package = next((community / kernel).glob("torch-ext/*/__init__.py"))
         package.write_text(package.read_text() + "\n")
-        change = kci("plan", "--tier", "pr", "--affected", "HEAD", "--allow-empty", "--format", "json", *EDITION)
-        plan = json.loads(change.stdout)
-        assert (change.code, [item["path"] for item in plan["faulty"]]) == (int(bool(faulty)), faulty)
-        assert {leg["kernel"] for leg in plan["legs"]} == set() if faulty else {kernel}
+        plan = plan_of_a_run(community, choice=Choice(tier="pr"), affected="HEAD", allow_empty=True)
+        assert [Path(item.path).name for item in plan.faulty] == faulty
+        assert {leg.kernel for leg in plan.legs} == set() if faulty else {kernel}
         commit_all(community)
