@@ -24,7 +24,6 @@ from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
-from kci.build.toolchains.downloads import TransferLine
 from kci.config.discovery import SuppressedFinding, apply_to_tree, refuse_faulty, suppressed_in_trees, tree_place
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, rules
@@ -361,8 +360,7 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        about = progress or (line if isinstance(line, TransferLine) else None)
-        now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
+        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
     try:

@@ -18,7 +18,7 @@ from kci.build.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, find_c
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.build.toolchains.environment import TO_TEST, base_python, torch_of_pip
+from kci.build.toolchains.environment import TO_TEST
 from kci.build.toolchains.oneapi import find_icpx
 from kci.build.toolchains.rocm import find_rocm
 from kci.config.values import Version
@@ -55,10 +55,10 @@ def examine_machine(cache: Path, catalog: Catalog) -> list[Examined]:
         cache: where kci keeps its environments.
         catalog: the rows whose toolkits are looked for.
     """
-    return [*_basics(cache, catalog), *_toolkits(cache, catalog), *_helpers()]
+    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
 
 
-def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
+def _basics(cache: Path) -> Iterator[Examined]:
     system = this_system()
     yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
@@ -79,22 +79,17 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield Examined("cache", Health.NOTE, found, remedy)
-    yield _torch_index(toolchains().torch_release(max(row.torch for row in catalog.rows).minor_text))
+    yield _torch_index()
 
 
-def _torch_index(newest: str) -> Examined:
+def _torch_index() -> Examined:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
         return Examined("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
         return Examined("torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX)
-    found = torch_of_pip(newest, base_python())
-    unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
-    why = unknown if found is None else found.no_tests if found.cuda else ""
-    has = f"; pip's index has torch for {found.built_for}" if found is not None else ""
-    return Examined(
-        "torch's index", Health.NOTE, f"{index} cannot be reached{has}", f"{why}. To test, {TO_TEST}" if why else ""
-    )
+    why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
+    return Examined("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
 
 
 def _newer_glibc() -> bool:

@@ -25,7 +25,6 @@ CACHE_VARIABLE = "KCI_CACHE"
 """What names another place, for hints."""
 
 
-LAST_TIMES = ".kci-seconds.json"
 """How long getting what lies beside it took."""
 
 
@@ -144,7 +143,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _counts(name: str) -> bool:
-    return not name.endswith(".lock") and name != LAST_TIMES
+    return not name.endswith(".lock")
 
 
 def _measured(path: Path) -> tuple[int, float]:
