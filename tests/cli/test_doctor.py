@@ -14,8 +14,8 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
 from kci.run.machine_report import Examined, examine_machine
+from kci.utils.atomic import in_use, locked
 from kci.utils.cache import KeptFolder, kept_folders, remove_kept
-from kci.utils.locks import in_use, locked
 
 
 def examined(cache: Path) -> dict[str, Examined]:

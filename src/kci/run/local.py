@@ -39,9 +39,8 @@ from kci.run.build_leg import make_variant_dir
 from kci.tree.manifest import Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import writing
+from kci.utils.atomic import locked, writing
 from kci.utils.cache import place_digest
-from kci.utils.locks import locked
 
 KEPT_BUILDS = 3
 """How many builds of one variant stay in the cache; older ones go when a new one is made."""

@@ -18,8 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from kci.errors import FindingsError, KciError
-from kci.utils.atomic import replacing, write_atomic
-from kci.utils.locks import in_use
+from kci.utils.atomic import in_use, replacing, write_atomic
 
 CACHE_VARIABLE = "KCI_CACHE"
 """What names another place, for hints."""

@@ -28,8 +28,8 @@ from kci.build.toolchains.environment import (
     tvm_ffi_environment,
 )
 from kci.errors import ClientError, MissingToolError
+from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
 

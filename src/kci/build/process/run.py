@@ -138,7 +138,7 @@ def run_in_group(
         log: takes each line.
         cwd: where to run it.
         env: its environment.
-        lock: an open lock file (`kci.utils.locks.locked`), which stays locked until the last of them has ended.
+        lock: an open lock file (`kci.utils.atomic.locked`), which stays locked until the last of them has ended.
         undo: a command that removes what is left of a program that was stopped, such as its container.
         started: is told the session that the program and all that it starts are in; not called on Windows.
     """

@@ -28,10 +28,9 @@ from kci.build.toolchains.downloads import (
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
-from kci.utils.atomic import full_disk_program_hint, writing
+from kci.utils.atomic import full_disk_program_hint, locked, writing
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.git import last_line
-from kci.utils.locks import locked
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
