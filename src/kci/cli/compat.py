@@ -84,9 +84,9 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         counts = {str(state): len(found.names(state)) for state in CoverageState}
         print_json(coverage=found, counts=counts)
     else:
-        rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
-        layout = Layout(drop=("signed by (not verified)",), cut=("variant",), wrap="why")
-        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows, layout))
+        rows = [(item.variant, str(item.state), item.reason) for item in found.variants]
+        layout = Layout(cut=("variant",), wrap="why")
+        click.echo(table(("variant", "state", "why"), rows, layout))
         for line in dict.fromkeys(item.command for item in found.variants if item.command):
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]

@@ -137,7 +137,6 @@ def merge(
     run: CiRun | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
-    require: Callable[[Path], None] | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories, and return the manifests by kernel name.
 
@@ -154,7 +153,6 @@ def merge(
         run: the current CI run; artifacts of another run or of a later attempt are refused.
         log: gets lines about waiting for another merge, and about remains of a dead one.
         report: gets warnings: differing attempts, unknown commits, unrelated archives.
-        require: raises for an artifact that is not acceptable; variant directories are refused then.
 
     Raises:
         UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
@@ -173,9 +171,6 @@ def merge(
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
-    if require is not None:
-        for source in sources:
-            require(source.path)
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
     jobs = _jobs(sources, into, planned)
