@@ -11,9 +11,10 @@ import enum
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 import msgspec
 
@@ -81,12 +82,49 @@ class Publication(msgspec.Struct, frozen=True):
     """The main branch, with the front page and, where it mirrors them, the builds; None where the tree has no card."""
 
 
-class Publisher(msgspec.Struct, frozen=True):
-    """A repository, and how to deal with it."""
+class PublishTarget(Protocol):
+    """A place that takes a tree, as branches of commits. Each method raises HubAnswerError if the place does not do it.
 
-    hub: HubKernel
+    `HubKernel` is the one that there is; another host of kernels needs these methods and nothing else.
+    """
+
+    def heads(self) -> dict[str, str]:
+        """The commit of each branch."""
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """Every file of a commit by path."""
+
+    def read(self, commit: str, path: str) -> bytes:
+        """The content of a small file."""
+
+    def proposals(self) -> dict[str, str]:
+        """The newest pull requests and the commit that each is at."""
+
+    def create_branch(self, branch: str) -> None:
+        """Make a branch from the main one; one that exists is left alone."""
+
+    def check_page(self, text: str) -> None:
+        """Refuse a front page that the place would not show."""
+
+    def commit(
+        self,
+        branch: str,
+        parent: str,
+        add: Mapping[str, LocalFile],
+        delete: Iterable[str],
+        message: str,
+        *,
+        propose: bool,
+    ) -> str:
+        """Add one commit to a branch that is still at its parent, or propose it; the new commit."""
+
+
+class Publisher(msgspec.Struct, frozen=True):
+    """A target, and how to deal with it."""
+
+    target: PublishTarget
     name: str
-    """What to call the repository in messages."""
+    """The name of the target in messages."""
     dry_run: bool = False
     propose: bool = False
     """Whether to open pull requests in place of commits."""
@@ -127,7 +165,7 @@ class Publisher(msgspec.Struct, frozen=True):
         if card is None or self.dry_run:
             return
         try:
-            self.hub.check_page(card.content().decode())
+            self.target.check_page(card.content().decode())
         except HubAnswerError as answer:
             if answer.obstacle is Obstacle.REFUSED:
                 message = f"{self.name} would refuse the front page: {answer.message}"
@@ -171,7 +209,7 @@ class Publisher(msgspec.Struct, frozen=True):
                     raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
                 add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
-                commit = self.hub.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
+                commit = self.target.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
                 return self._confirmed(wanted, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
@@ -187,14 +225,14 @@ class Publisher(msgspec.Struct, frozen=True):
 
     def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
         """The pull request that has all of it already: of an earlier run, or one whose reply was lost."""
-        for ref, commit in self.hub.proposals().items():
-            if wanted.changes(self.hub.files(commit)).empty:
+        for ref, commit in self.target.proposals().items():
+            if wanted.changes(self.target.files(commit)).empty:
                 return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
         return None
 
     def _make(self, branch: str) -> None:
         try:
-            self.hub.create_branch(branch)
+            self.target.create_branch(branch)
         except HubAnswerError as answer:
             if not (self.propose and answer.obstacle is Obstacle.REFUSED):
                 raise
@@ -210,10 +248,10 @@ class Publisher(msgspec.Struct, frozen=True):
         A branch without a commit of its own has what the main one has, whoever made it: a kci that was killed while it
         uploaded has left such a branch too.
         """
-        heads = self.hub.heads()
+        heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
-        there = self.hub.files(at) if at else {}
+        there = self.target.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(there, inherited=inherited)
         if taking is None or (inherited and goal.version != MAIN_VERSION):
@@ -221,20 +259,20 @@ class Publisher(msgspec.Struct, frozen=True):
         release, terms = taking
         if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
             return head, there, goal, changes
-        place, read = f"{self.name}@{goal.branch}", partial(self.hub.read, at)
+        place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
         wanted = Takeover(release, terms, place, there, read, self.log).settle(goal, changes)
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
         """The Hub may leave files out, those that a .gitignore of the repository names for example."""
-        left = wanted.changes(self.hub.files(commit))
+        left = wanted.changes(self.target.files(commit))
         if not left.empty:
             first = (*left.added, *left.changed, *left.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
         if not self.propose:
             return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
-        ref = next((ref for ref, at in self.hub.proposals().items() if at == commit), "")
+        ref = next((ref for ref, at in self.target.proposals().items() if at == commit), "")
         return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
 
 
