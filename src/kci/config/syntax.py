@@ -1,8 +1,4 @@
-"""What is wrong with a TOML file that does not parse: what was found, what was expected, where the other end is.
-
-`tomli` decides whether a file is valid and says in few words where it stopped. From its words and the text this
-module finds what was most likely meant. It never decides anything.
-"""
+"""Explains TOML syntax errors: `tomli` decides on validity, this module finds the likely cause and place."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ _KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=")
 _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([^\]\n#]+?)[ \t]*\]\]?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+/-]*")
 _TYPOGRAPHIC = "\u201c\u201d\u2018\u2019"
-"""Double and single quotation marks of word processors."""
+"""Quotation marks of word processors."""
 _LINES = "a line is `key = value`, `[table]`, or a comment after `#`"
 _SPELT = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false", "yes": "true", "no": "false"}
 _NOTHING = ("None", "null", "nil", "none", "NULL")
@@ -34,17 +30,11 @@ class _Problem(msgspec.Struct):
 
 
 def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
-    """The finding (KCI004) for a text that the parser refused.
-
-    Args:
-        text: the file.
-        said: the parser's own message.
-        shown_as: how diagnostics name the file.
-    """
+    """Make the KCI004 finding for a text and the parser's message."""
     span = None
     if found := _AT.search(said):
         said = said[: found.start()]
-        span = place_after(text.rstrip())  # an empty last line is no place to look at
+        span = place_after(text.rstrip())  # the end of the text, not an empty last line
         if found[1]:
             span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
     problem = _explained(text, said, span, shown_as)
@@ -67,7 +57,6 @@ def _explained(text: str, said: str, span: Span | None, path: str) -> _Problem:
 
 
 def _quotes(_lines: list[str], line: str, _said: str, span: Span, _path: str) -> _Problem | None:
-    """A quotation mark from a word processor."""
     column = next((column for column in range(span.column - 1, len(line)) if line[column] in _TYPOGRAPHIC), None)
     if column is None or line[span.column - 1 : column].strip(" \t,[{=") != "":
         return None
@@ -76,7 +65,6 @@ def _quotes(_lines: list[str], line: str, _said: str, span: Span, _path: str) ->
 
 
 def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A table header that stands twice."""
     found = _TWICE.search(said)
     if found is None:
         return None
@@ -91,7 +79,6 @@ def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: s
 
 
 def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A key that stands twice in one table."""
     if (
         said not in ("Cannot overwrite a value", "Duplicate inline table key")
         and "Duplicate inline table key" not in said
@@ -119,7 +106,6 @@ def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) ->
 
 
 def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A bracket or a string without its end."""
     if said in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
         return _Problem("a string of several lines is never closed", span, "add the closing quotes")
     if said in ("Illegal character '\\n'", "Illegal character '\\r'"):
@@ -127,7 +113,7 @@ def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str)
         place = _span(span.line, opened) if opened >= 0 else span
         return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
     header = _HEADER.match(line)
-    if said == "Invalid value" and header is not None and _alone(line, header):  # taken for an array in an open one
+    if said == "Invalid value" and header is not None and _alone(line, header):  # parsed as an array inside an open one
         said = "Unclosed array"
         span = _span(span.line, header.start(1))
     if said not in ("Unclosed array", "Unclosed inline table"):
@@ -146,7 +132,6 @@ def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str)
 
 
 def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
-    """Something else than one `=` between key and value."""
     rest = line[span.column - 1 :]
     if said.startswith("Expected '='"):
         if rest.startswith(":"):
@@ -177,7 +162,6 @@ def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) 
 
 
 def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
-    """A word where a value belongs."""
     if said != "Invalid value":
         return None
     rest = line[span.column - 1 :]
@@ -218,7 +202,7 @@ def _related(message: str, path: str, places: Sequence[tuple[int, re.Match[str]]
 
 
 def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
-    """The last bracket before a place that nothing has closed; brackets in strings and comments do not count."""
+    # brackets in strings and comments do not count
     opened: list[Span] = []
     closing = {"[": "]", "{": "}"}[bracket]
     before = [number for number, match in _headers(lines[: span.line - 1]) if _alone(lines[number - 1], match)]
@@ -236,18 +220,16 @@ def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
 
 
 def _alone(line: str, header: re.Match[str]) -> bool:
-    """True if nothing but a comment stands after a header, which an element of an array could look like."""
     rest = line[header.end() :].strip()
     return not rest or rest.startswith("#")
 
 
 def _span(line: int, column: int) -> Span:
-    """One character; the column counts from 0."""
     return Span(line, column + 1, line, column + 2)
 
 
 def place_after(text: str) -> Span:
-    """The place of the character that follows a text."""
+    """Position after a text."""
     line = text.count("\n") + 1
     column = len(text) - text.rfind("\n")
     return Span(line, column, line, column + 1)

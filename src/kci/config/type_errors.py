@@ -1,8 +1,4 @@
-"""Why a document is not a valid build.toml: every reason, each with its place.
-
-Reading goes through msgspec, which stops at the first error. When it refuses, this module walks the same types over
-the same data and says everything that is wrong. A property test holds the two to the same verdict.
-"""
+"""Lists every type error of a document, while msgspec stops at the first; a property test compares the two."""
 
 from __future__ import annotations
 
@@ -40,13 +36,7 @@ MAX_PROBLEMS = 200
 
 
 def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
-    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
-
-    Args:
-        document: the file, for places.
-        data: its content (perhaps with keys respelled).
-        schema: the struct that the data should be.
-    """
+    """List the type errors in file order, at most `MAX_PROBLEMS` and a note about more."""
     problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"the first {MAX_PROBLEMS} problems: there are more"
@@ -67,15 +57,15 @@ _TOML_NAME = {
 _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
           "RunnerKind": "backend that a runner can be for",
           "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
-"""What people call the members of each enumeration of the schemas."""
+"""Singular nouns for the enumerations, for messages."""
 
 
 _ALSO_CALLED = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
-"""What people write for a backend."""
+"""Common aliases of backends."""
 
 
 def toml_type(value: object) -> str:
-    """What TOML calls the type of a value, with its article."""
+    """TOML's name for the type of a value, with an article."""
     return _TOML_NAME.get(type(value), "a date or time")
 
 
@@ -103,7 +93,7 @@ class _Walk:
         if expected == "an array" and isinstance(value, str):
             if len(value) > 200:
                 return "write it in brackets"
-            # a text with commas was most likely meant as several
+            # commas suggest a list
             parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
             return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
@@ -140,7 +130,7 @@ class _Walk:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if str in parts:  # a value for all, or a table with one for each
+        if str in parts:  # one value, or a table of backends
             if not isinstance(value, str | dict):
                 yield self.wrong_type("a string or a table", value, path)
             elif isinstance(value, dict):
@@ -187,7 +177,7 @@ class _Walk:
             else:
                 yield self.wrong_type("a table", value, path)
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            return  # an integer is a number
+            return  # TOML integers are valid numbers
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
 
@@ -195,7 +185,7 @@ class _Walk:
         text = value if isinstance(value, str) else self.document.source(path)
         near = _NEAR[wanted](text)
         if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
-            near = ""  # KCI144
+            near = ""  # that is KCI144
         hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
@@ -219,7 +209,7 @@ class _Walk:
             nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
         }
         for key, field in fields.items():
-            if key not in value and field not in optional and key not in meant:  # else that key is told
+            if key not in value and field not in optional and key not in meant:  # otherwise the other key is reported
                 place = f"`{dotted(path)}` lacks" if path else "the file lacks"
                 yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
         for key, element in value.items():
@@ -261,7 +251,6 @@ class _Walk:
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def unknown_name(self, key: str, path: KeyPath, wanted: type[enum.StrEnum]) -> Diagnostic:
-        """KCI320 and KCI321: a runner or image whose backend or system is unknown or left out."""
         lacking = key in Machine.__struct_encode_fields__
         table = ".".join(map(str, path))
         if wanted is RunnerKind and (lacking or key in SYSTEMS):
@@ -284,13 +273,13 @@ class _Walk:
 
 
 def _near_version(text: str) -> str:
-    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`, with its two parts."""
+    # the only version in a text such as `>=12.6` or `v2.11`
     found = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
     if len(found) != 1:
         return ""
     major, *minor = found[0].split(".")
     if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
-        return ""  # `2.x` can be any of them
+        return ""  # `2.x` is ambiguous
     return f"{major}.{minor[0] if minor else 0}"
 
 
@@ -304,7 +293,7 @@ _NEAR: dict[type, Callable[[str], str]] = {
     KernelName: near_kernel_name,
     GitUrl: _near_url,
 }
-"""What was probably meant by a text that is not of a type."""
+"""Suggestions for values of a type."""
 
 _SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
 
@@ -317,7 +306,7 @@ _OF_COMPONENT = {
     "hip-flags": "rocm",
     "sycl-flags": "xpu",
 }
-"""Keys that components of one backend have."""
+"""Keys of components of one backend."""
 
 _ADD = {
     "license": 'add `license = "Apache-2.0"`, or another license',
@@ -326,14 +315,14 @@ _ADD = {
     "depends": 'add `depends = ["torch"]`, or `depends = []`',
     "general": "add `[general]` with `name`, `version`, `license` and `backends`",
 }
-"""How to write a key that is missing, where an example says more than its name."""
+"""Hints for missing keys, where an example helps."""
 
 
 _SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
     StableAbi: _Walk.check_stable_abi,
     Upstream: _Walk.check_upstream,
 }
-"""Values that can be written in several ways."""
+"""Types with several spellings."""
 
 
 @cache
@@ -342,7 +331,7 @@ def _hints(wanted: type) -> dict[str, Any]:
 
 
 def dotted(path: KeyPath) -> str:
-    """A key path as people write it: `kernel.norm.src[0]`."""
+    """Format a key path: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)

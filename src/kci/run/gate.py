@@ -1,4 +1,4 @@
-"""Did a CI run do what it planned, and what of it can be published? The plan is held against the records."""
+"""Compares a CI run's plan with its records: what failed, and what can be published."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NO_RECORD = (
 
 
 PLAN_JOB, PUBLISH_JOB = "plan", "publish"
-"""What rendered workflows call these jobs."""
+"""Job names in rendered workflows."""
 
 
 class JobEnding(enum.StrEnum):
-    """How a job of a run ended, as GitHub says it."""
+    """GitHub's result of a job."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -35,23 +35,20 @@ class JobEnding(enum.StrEnum):
 
 
 class GateRow(msgspec.Struct, frozen=True):
-    """Something that the plan has and the run has not done."""
+    """A planned item that the run lacks."""
 
     kernel: str
     variant: str
-    """Empty where it is about the kernel as a whole."""
+    """Empty for the whole kernel."""
     job: str
-    """What the job is called on the page of the run."""
+    """Name on the run's page."""
     error: str
     replay: str
-    """The command that shows the same elsewhere; empty if there is none."""
+    """Command that reproduces the error; may be empty."""
 
 
 def read_results(text: str) -> dict[str, JobEnding]:
-    """Jobs and how they ended, from words `name=result`; a job of the repository's own is `name/need,need=result`.
-
-    UsageError if a word has another form, a job is named twice, or the plan job is not among them.
-    """
+    """Parse `name=result` words; `name/need,need=result` is a job of the repository. Raises UsageError."""
     found: dict[str, JobEnding] = {}
     for word in text.split():
         name, _, result = word.partition("=")
@@ -64,13 +61,7 @@ def read_results(text: str) -> dict[str, JobEnding]:
 
 
 def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
-    """What is wrong with a run whose records are complete; empty if nothing is.
-
-    A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
-    complete records, in a step of the repository's own for example.
-
-    `ready` is the number of kernels that can be published.
-    """
+    """Describe failed jobs besides complete records; `ready` is the number of publishable kernels."""
     ended = {name.partition("/")[0]: result for name, result in results.items()}
     bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
     if bad:
@@ -89,10 +80,7 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
 
 
 def judge(run: RunUploads) -> list[GateRow]:
-    """What is wrong with a run; nothing if all went well, or there was nothing to do.
-
-    A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
-    """
+    """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
@@ -133,7 +121,7 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
 
 
 def done_sentence(plan: Plan) -> str:
-    """What a run has done where nothing is wrong with it."""
+    """Summary of a run without errors."""
     built, kernels = sum(len(leg.variants) for leg in plan.legs), len({leg.kernel for leg in plan.legs})
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
@@ -142,23 +130,20 @@ def done_sentence(plan: Plan) -> str:
 
 
 class Releasable(msgspec.Struct, frozen=True):
-    """A kernel with a tree that can be published."""
+    """A kernel whose tree can be published."""
 
     kernel: str
     path: str
     run: str
-    """The run whose artifacts have the tree."""
+    """Id of the run with the artifacts."""
 
 
 def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
-    """The kernels that can be published, by name. One that failed stops no other.
-
-    A kernel that has not changed since an earlier run has its tree there.
-    """
+    """List the publishable kernels; an unchanged kernel has its tree in an earlier run."""
     plan = run.plan
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
-    # What is declared and not in the plan has passed on the very tree in an earlier run.
+    # an unplanned test leg passed on the same tree in an earlier run
     bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
     found = []
     for kernel in plan.kernels:
@@ -170,6 +155,6 @@ def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
                 found.append(Releasable(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
-                continue  # the tree that was fetched is another one
+                continue  # the fetched tree is another one
             found.append(Releasable(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

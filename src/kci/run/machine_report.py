@@ -1,4 +1,4 @@
-"""What this machine can build, test and run, and what is missing for the rest. Nothing is built or fetched."""
+"""Reports what this machine can build, test and run, without building or fetching anything."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
 
 _ROOM = 10 * 10**9
-"""What a torch for CUDA and its builds take."""
+"""Bytes for torch with CUDA and its builds."""
 
 
 class Health(enum.StrEnum):
-    """How one thing is."""
+    """The state of a tool."""
 
     OK = "ok"
     MISSING = "missing"
@@ -39,22 +39,17 @@ class Health(enum.StrEnum):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """A tool or resource and its state."""
 
     what: str
     health: Health
     found: str
     remedy: str = ""
-    """What to do, usually a command; empty where nothing need be done."""
+    """Usually a command; empty if nothing is missing."""
 
 
 def examine_machine(cache: Path, catalog: Catalog) -> list[Examined]:
-    """Look at this machine.
-
-    Args:
-        cache: where kci keeps its environments.
-        catalog: the rows whose toolkits are looked for.
-    """
+    """Examine this machine. `cache` is kci's cache directory; `catalog` gives the toolkits to look for."""
     return [*_basics(cache, catalog), *_toolkits(cache, catalog), *_helpers()]
 
 
@@ -105,12 +100,12 @@ def _newer_glibc() -> bool:
 
 
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
-    """A toolkit of each version that the catalog has for this system."""
+    # one per version in the catalog for this system
     system = this_system()
 
     def cuda(compute: Version) -> str:
         toolkit = find_toolkit(compute.minor_text, cache, silent)
-        cxx_compiler(compute.minor_text)  # nvcc needs one that it takes
+        cxx_compiler(compute.minor_text)  # nvcc needs a host compiler that it accepts
         if toolkit.wheels is None:
             return f"nvcc in {toolkit.root}"
         return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")

@@ -1,8 +1,4 @@
-"""The native builder: compiles a variant with the compilers of this machine, without CMake or Nix.
-
-`plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
-what `plan` decided, so what is printed is what is run.
-"""
+"""Compiles without CMake or Nix: `plan` decides everything, `build` runs it, and `--dry-run` prints it."""
 
 from __future__ import annotations
 
@@ -57,14 +53,7 @@ from kci.utils.locks import locked
 
 
 def plan(request: Request, log: Log) -> Recipe:
-    """Decide how to build a variant.
-
-    Raises:
-        FindingsError: the kernel's files are not as build.toml says.
-        UnsafeError: build.toml names a path outside of the kernel's directory.
-        MissingToolError: this machine cannot build the variant; the message names what is missing.
-        BuildFailedError: the variant cannot be built at all.
-    """
+    """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
     _require_buildable(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
@@ -102,12 +91,7 @@ def plan(request: Request, log: Log) -> Recipe:
 
 
 def build(request: Request, log: Log) -> Built:
-    """Build a variant into `request.output`, an empty directory.
-
-    Raises:
-        BuildFailedError: a compiler failed; the message holds its command and its output.
-        KciError: as `plan`.
-    """
+    """Build a variant into an empty directory. Raises BuildFailedError with the command, or KciError as `plan`."""
     ends_at = deadline(request.options.stop_after)
     recipe = plan(request, log)
     visible = VisibleFiles(request)
@@ -152,7 +136,7 @@ def build(request: Request, log: Log) -> Built:
 
 @contextmanager
 def _packed(objects: Objects, log: Log) -> Iterator[None]:
-    """However the build ends, its objects are packed where that is asked for."""
+    # objects are packed even if the build fails
     try:
         yield
     except BaseException:
@@ -168,12 +152,6 @@ def _packed(objects: Objects, log: Log) -> Iterator[None]:
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
 ) -> Finished:
-    """Run ninja.
-
-    Raises:
-        UnfinishedBuildError: the time was over, or somebody has ended this process.
-        BuildFailedError: as `run_ninja`.
-    """
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -188,13 +166,7 @@ def _compile(
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    """A log of what ninja says: not what failed, which is the error's to say (`failed_build`).
-
-    The kernel's files are named as the user names them.
-
-    In a first build ninja knows no times. What ends first is small and kci's own, and by that nothing would be left to
-    do: no time is told until a source of the kernel has been compiled.
-    """
+    # failures are left to `failed_build`; estimates start with the first kernel source: ninja has no times before
     units = {step.what for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
@@ -213,7 +185,6 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
 
 
 def _require_buildable(request: Request) -> None:
-    """Refuse what kci cannot compile, and what this machine cannot compile for."""
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
@@ -231,11 +202,7 @@ def _require_buildable(request: Request) -> None:
 
 
 def _environment(request: Request) -> Environment:
-    """The torch to compile against.
-
-    A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
-    small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
-    """
+    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's own wheel
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
         return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
@@ -249,11 +216,11 @@ def _environment(request: Request) -> Environment:
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
-    """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
+    # a torch of another version would mislabel the binary
     variant, found = request.variant, read_torch_version(environment.torch)
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
-        # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
+        # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(found.minor) < Version.parse(variant.stable_abi):
             message = f"torch {found.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
             raise MissingToolError(message, hint=hint)
@@ -278,7 +245,7 @@ def _versions(
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
-    """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
+    # unchanged files are not written, or ninja would rebuild
     visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
@@ -297,11 +264,7 @@ def _write(work: Path, texts: Mapping[str, str]) -> None:
 
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
-    """The caller's environment, with compilers speaking English.
-
-    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
-    linker would make an RPATH of one.
-    """
+    # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
     made = {**os.environ, "LC_ALL": "C"}
     made.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:

@@ -1,4 +1,4 @@
-"""What is compiled for one variant: every source of the binding and of the backend's components, checked."""
+"""The translation units of a variant, checked."""
 
 from __future__ import annotations
 
@@ -28,21 +28,17 @@ _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What expressions can ask about a source."""
+    """Values for generator expressions."""
 
     language: str
-    """Its language as CMake calls it: `CXX`, `CUDA` or `HIP`."""
+    """As in CMake: `CXX`, `CUDA` or `HIP`."""
     compilers: dict[str, str]
-    """The name of the compiler of each language, such as `GNU`."""
+    """CMake's compiler id by language, such as `GNU`."""
     configuration: str = "Release"
 
 
 def expand_flag(flag: str, facts: Facts) -> tuple[str, ...]:
-    """The flags that one with generator expressions stands for; often none.
-
-    Raises:
-        ValueError: there is an expression that is not known, or not closed.
-    """
+    """Evaluate CMake generator expressions in a flag. Raises ValueError for an unknown or open one."""
     return tuple(part for part in _text(flag, facts).split(";") if part) if "$<" in flag else (flag,)
 
 
@@ -111,13 +107,12 @@ def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
 
 
 def _known(facts: Facts) -> dict[str, str]:
-    """Expressions that have a value, and are compared with one if they are given some."""
     found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
     return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
 
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:
-    """Split outside of nested expressions."""
+    # not inside of nested expressions
     parts: list[str] = []
     depth, begin = 0, 0
     for place, char in enumerate(text):
@@ -131,14 +126,14 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     return [*parts, text[begin:]]
 
 
-# The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
+# flags that a toolkit below 12.8 rejects (docs/format.md#flags)
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
 class Language(enum.StrEnum):
-    """Which compiler takes a source."""
+    """The compiler of a source."""
 
     CXX = "cxx"
     CUDA = "cuda"
@@ -149,29 +144,29 @@ _DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
     Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
     Language.HIP: {Language.HIP: HIP_ENDINGS},
 }
-"""What the components of a backend may have besides C++, by the language of their device code."""
+"""Endings besides C++, by the language of a component's device code."""
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """One source to compile."""
+    """A source to compile."""
 
     source: PurePosixPath
-    """Relative to the kernel, as build.toml names it: a link has a language and a folder of its own."""
+    """Relative to the kernel, links unresolved: a link has its own language and folder."""
     shown: str
-    """The path as build.toml names it."""
+    """As in build.toml."""
     object: str
-    """Where the object goes, relative to the work directory: into a folder of its own, which nvcc also works in."""
+    """Relative to the work directory, in a separate folder: nvcc works in it."""
     language: Language
     include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
-    """The author's flags, in the order of build.toml."""
+    """In the order of build.toml."""
     archs: tuple[str, ...] = ()
     depends: tuple[Depend, ...] = ()
-    """What its own component depends on. The others' are there as well, behind these."""
+    """The component's own; those of others follow."""
     translated: bool = False
-    """True if the paths are those of the copy that hipify made, and not those of the kernel."""
+    """True for paths in hipify's output."""
     named: bool = True
-    """True if it may mention the extension's name, which is the kernel's id; see `kci.build.native.command_lines`."""
+    """True if the source may use the extension's name, the kernel id."""
 
     @property
     def openmp(self) -> bool:
@@ -179,40 +174,33 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """All of a variant's units, and what the components ask for on top."""
+    """The units of a variant."""
 
     units: tuple[Unit, ...]
     depends: tuple[Depend, ...]
     archs: tuple[str, ...]
-    """The union over the components, sorted as text, as metadata.json lists them (docs/format.md#arch-order)."""
+    """Union of the components' archs, sorted as text (docs/format.md#arch-order)."""
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """One table of build.toml that names sources."""
-
+    # a table of build.toml with sources
     label: str
     src: tuple[str, ...]
     include: tuple[str, ...]
     cxx_flags: tuple[str, ...]
     device: Language | None = None
-    """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     left: bool = False
-    """True if it has no code for the archs that were asked for."""
+    """True without code for the requested archs."""
     depends: tuple[Depend, ...] = ()
 
 
 def collect(request: Request, log: Log) -> Sources:
-    """The units of a variant, in the order of build.toml.
+    """List the units in the order of build.toml; a component above the variant's toolkit is left out.
 
-    A component whose `cuda-minver` is above the variant's toolkit is left out (docs/format.md#components).
-
-    Raises:
-        FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
-        UnsafeError: a path leads out of the kernel's directory.
-        BuildFailedError: no component is left.
-        UsageError: no component is for an arch that was asked for.
+    Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of the kernel.
+    BuildFailedError: no component left. UsageError: no component for a requested arch.
     """
     framework = request.build.torch or request.build.tvm_ffi
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
@@ -242,10 +230,7 @@ def collect(request: Request, log: Log) -> Sources:
 
 
 def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
-    """Those of the sources that may mention the name of the extension: each by its own text.
-
-    It is all of them where another file mentions it, or one of them that is included by its name.
-    """
+    """The sources that may use the extension's name, by their own text; all of them if a shared file uses it."""
     tree = inputs.tree
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
@@ -296,14 +281,13 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
                 raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     if not archs:
         log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
-    # Its functions have to be there all the same.
+    # its functions must exist even so
     return msgspec.structs.replace(
         origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
     )
 
 
 def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
-    """What is left of a component's archs if only some are asked for; one that the toolkit does not know is refused."""
     if request.variant.backend == Backend.ROCM:
         return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")
@@ -342,7 +326,6 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
 
 
 def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
-    """The author's flags for a language, with CMake's generator expressions evaluated."""
     given = origin.cxx_flags if language is Language.CXX else origin.device_flags
     if not any("$<" in flag for flag in given):
         yield from given
@@ -357,10 +340,7 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
 
 
 def _together(first: Unit, later: Unit) -> Unit:
-    """A source that two components list: compiled once, as the reference's one CMake target does.
-
-    The later component's `include` holds, if it has one; archs and flags are those of both, each once.
-    """
+    # compiled once, as by the reference's CMake target; the later component's `include` wins
     return msgspec.structs.replace(
         first,
         include=later.include or first.include,
@@ -371,7 +351,7 @@ def _together(first: Unit, later: Unit) -> Unit:
 
 
 def _language(origin: _Origin, entry: str) -> Language | None:
-    """The compiler for a source; None for a header, which is listed so that it is known to be part of the kernel."""
+    # None for a header
     ending = PurePosixPath(entry).suffix.lower()
     if ending in HEADER_ENDINGS:
         return None
@@ -385,5 +365,5 @@ def _language(origin: _Origin, entry: str) -> Language | None:
 
 
 def _plain_name(entry: str) -> str:
-    """The file name with everything but letters, digits, dots and dashes replaced; the number keeps it unique."""
+    # nvcc and ninja need a plain name; the number keeps it unique
     return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

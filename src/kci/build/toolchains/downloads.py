@@ -1,4 +1,4 @@
-"""Downloads with their progress, and files out of wheels by HTTP ranges."""
+"""Downloads with progress, and files out of wheels by HTTP ranges."""
 
 from __future__ import annotations
 
@@ -31,51 +31,46 @@ from kci.utils.bounded_json import read_json
 from kci.utils.cache import CACHE_VARIABLE, LAST_TIMES, make_once
 
 _SAYS_BYTES = (24, 1)
-"""Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
+"""First pip with the progress bar `raw`."""
 
 _VERSION = re.compile(r"pip (\d+)\.(\d+)")
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-"""That line, which pip writes for programs: `Progress 65536 of 193273528`."""
+"""A line of that progress bar."""
 
 
 class FetchedTool(msgspec.Struct, frozen=True):
-    """A part of a toolchain: this machine has it, or the cache has it once it was fetched."""
+    """A part of a toolchain, on this machine or downloaded to the cache."""
 
     @property
     def place(self) -> Path | None:
-        """Where in the cache it lies; None where this machine has it."""
+        """Path in the cache; None if the machine has it."""
         raise NotImplementedError
 
     @property
     def complete(self) -> bool:
-        """True if it is there."""
         return self.place is None or self.place.is_dir()
 
     @property
     def by_kci(self) -> str:
-        """What kci itself does to get it, for a dry run; empty if commands do all."""
+        """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
     def setup(self, python: Path, target: Path | None = None, /) -> list[list[str]]:
-        """The commands that get it, by a Python that has pip, to another place if that is given."""
+        """Commands that install it with a Python's pip, to `target` if given."""
         raise NotImplementedError
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
-        """Get it, to the place that is given. MissingToolError if it cannot be had."""
+        """Download it to `place`. Raises MissingToolError."""
         raise NotImplementedError
 
     def planned(self, python: Path) -> list[str]:
-        """The shell lines that `ensure` would run."""
+        """The shell lines of `ensure`."""
         if self.complete:
             return []
         return [*map(shell_line, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
 
     def ensure(self, python: Path, log: Log) -> None:
-        """Get it unless it is there; several processes may ask at once.
-
-        Raises:
-            MissingToolError: it cannot be had.
-        """
+        """Download it once, also with concurrent processes. Raises MissingToolError."""
         if self.place is not None:
             make_once(self.place, lambda: self.complete, lambda place: self._fetch_timed(python, place, log), log)
 
@@ -86,22 +81,12 @@ class FetchedTool(msgspec.Struct, frozen=True):
 
 
 def pip_install(python: Path) -> list[str]:
-    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
+    """Start of a pip command: wheels only, because setup scripts must not run."""
     return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
 
 
 def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] | None = None) -> Finished:
-    """Run a pip command, which ends with kci however that ends; what it downloads is told as `Transfer` does.
-
-    Args:
-        command: one that begins with `pip_install`.
-        what: what it installs, for the lines about downloads.
-        log: takes these lines, and no others.
-        env: its environment, by default this one's.
-
-    Raises:
-        MissingToolError: there is no such Python.
-    """
+    """Run a pip command, whose downloads `log` reports for `what`. Raises MissingToolError without that Python."""
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
     done = run_in_group(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
     kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
@@ -113,12 +98,12 @@ OTHER_INDEX = "check the network, or name an index or a folder of wheels with PI
 
 _PROBE_SECONDS = 5
 _NO_WAY = ("Name or service not known", "name resolution", "nodename nor servname", "Connection refused", "unreachable")
-"""What a system says where nothing is at an address. A time-out is none of these: that may be a slow network."""
+"""Errors of an address without a server. Time-outs are left out: the network may be slow."""
 _OTHER_PLACES = re.compile(r"^(?!:env:).*\.index-url=|\.(?:extra-index-url|find-links|no-index|proxy)=", re.M)
 
 
 def _fault(url: str) -> Exception | None:
-    """Why an index does not answer, asked once and briefly: pip itself would retry for minutes."""
+    # asked briefly: pip would retry for minutes
     import http.client
     import urllib.error
     import urllib.request
@@ -128,22 +113,18 @@ def _fault(url: str) -> Exception | None:
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
-        return None if error.code == 405 else error  # it is there, and does not like a HEAD
+        return None if error.code == 405 else error  # the server only rejects HEAD
     except (OSError, http.client.HTTPException, ValueError) as error:
         return error
 
 
 def is_reachable(url: str) -> bool:
-    """True if a package index answers; never where pip is told to ask none."""
+    """True if a package index answers; False if pip is told to use none."""
     return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
 
 
 def require_index(python: str) -> None:
-    """Before anything is made: see that there is a way to the index that pip asks, if it asks but one.
-
-    Raises:
-        MissingToolError: there is none. Where pip knows other places, or the index only takes its time, pip decides.
-    """
+    """Raise MissingToolError if pip has a single index and it is unreachable."""
     index = pip_index()
     fault = _said(_fault(index))
     if any(word in fault for word in _NO_WAY) and asks_one_index(python):
@@ -155,28 +136,18 @@ def _said(fault: Exception | None) -> str:
 
 
 def pip_index() -> str:
-    """The index that pip asks where nothing but a variable names one."""
+    """The index of pip by environment variables."""
     return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
 
 
 def asks_one_index(python: str) -> bool:
-    """True if pip knows no other place than `pip_index`."""
+    """True if pip uses no other source than `pip_index`."""
     settings = output_of(python, "-m", "pip", "config", "list", "-v")
     return bool(settings) and not _OTHER_PLACES.search(settings)
 
 
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
-    """Run a pip command that has to succeed.
-
-    Args:
-        command: one that begins with `pip_install`.
-        what: what it installs, for the message.
-        log: is told how far downloads are.
-        into: where it writes, for the hint.
-
-    Raises:
-        MissingToolError: pip failed.
-    """
+    """Run a pip command. Raises MissingToolError if it fails; `what` and `into` are for the message."""
     done = run_pip(command, what, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
@@ -193,17 +164,14 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
 
 
 def newer_pip(python: Path) -> None:
-    """Let an environment have a pip that says bytes, where its Python brings an older one and the index has another.
-
-    Without one nothing is said but names and sizes, so nothing is made of a failure.
-    """
+    """Upgrade an environment's pip to one with progress, if possible; failures do not matter."""
     if _version(str(python)) >= _SAYS_BYTES:
         return
     run([*pip_install(python), "--quiet", "--retries", "0", "--timeout", "5", "--upgrade", toolchains().tools["pip"]])
 
 
 class PipLines:
-    """Takes pip's lines, and tells how far its downloads are by those of the progress bar `raw`."""
+    """Turns pip's progress lines into `TransferLine`s."""
 
     def __init__(self, what: str, log: Log) -> None:
         self._what, self._log = what, log
@@ -220,19 +188,19 @@ class PipLines:
 
 
 def _version(python: str) -> tuple[int, int]:
-    # (0, 0) if it has none, which the command itself will say better
+    # (0, 0) without pip, which the command itself reports better
     found = _VERSION.match(output_of(python, "-m", "pip", "--version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-# torch-2.13.0-cpu-cp311-3dd896: a name, and which Python it is for
+# torch-2.13.0-cpu-cp311-3dd896
 _FOR_PYTHON = re.compile(r"-cp\d.*")
 _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|note:|warning:) ")
 
 
 @contextmanager
 def timed(place: Path, log: Log) -> Iterator[None]:
-    """Around getting what will lie at a place of the cache: tell how long that took the last time, and takes now."""
+    """Log the duration of a download, and the last duration of the same one."""
     what = _FOR_PYTHON.sub("", place.name)
     kind = re.sub(r"\d[\d.]*", "", what)
     file = place.parent / LAST_TIMES
@@ -250,19 +218,19 @@ def timed(place: Path, log: Log) -> Iterator[None]:
 
 
 def is_step(line: str) -> bool:
-    """True if a line says what a build waits for, so that it is shown where other lines are not."""
+    """True for lines that explain a wait, which are always shown."""
     return _STEP.match(line) is not None or isinstance(line, TransferLine)
 
 
 _SECONDS = 0.5
-"""How often it is said."""
+"""Interval of progress lines."""
 
 _SELDOM = 10.0
-"""How often it is shown where lines stay."""
+"""Interval in logs that are not overwritten."""
 
 
 class Transfer:
-    """Counts what arrives of a number of bytes (0: not known), and says so in a line now and then."""
+    """Logs the progress of a transfer; `total` is in bytes, 0 if unknown."""
 
     def __init__(self, what: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._total, self._log, self._clock = what, total, log, clock
@@ -279,13 +247,13 @@ class Transfer:
 
 
 class TransferLine(str):
-    """A line about a download, such as `torch: 6.1 of 13.2 MB, 2.1 MB/s, 4 s left`, and the words in it."""
+    """A progress line such as `torch: 6.1 of 13.2 MB, 2.1 MB/s, 4 s left`, with its parts."""
 
     what: str
     amount: str
     rate: str
     left: str
-    """The time that it will take; nothing at its end, and where its size is not known."""
+    """Remaining time; empty at the end and without a total."""
     ended: bool
 
     def __new__(cls, what: str, done: int, total: int, seconds: float) -> Self:
@@ -299,15 +267,12 @@ class TransferLine(str):
 
 
 def duration(seconds: int) -> str:
-    """A time to wait, in words."""
+    """Format a duration."""
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60:02d} s"
 
 
 class SeldomTransfers:
-    """Passes lines on, and of those about one download only the first, one in ten seconds, and the last.
-
-    For logs and pipes, where a line stays.
-    """
+    """Passes lines on, but per download only the first, one in ten seconds, and the last."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock
@@ -324,8 +289,8 @@ class SeldomTransfers:
 
 _RANGE_SECONDS = 60
 _PART = 1 << 16
-_GAP = 1 << 18  # files that lie closer together are read in one request
-_MOST = 1 << 30  # bytes of headers: more are a mistake or an attack
+_GAP = 1 << 18  # bytes: closer files are read in one request
+_MOST = 1 << 30  # bytes of headers; more is an error or an attack
 _LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"'>]+)["']""", re.IGNORECASE)
 _AWAY = (OSError, http.client.HTTPException, ValueError)
 _BROKEN = (*_AWAY, TypeError, EOFError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
@@ -339,17 +304,13 @@ class WheelFile(msgspec.Struct, frozen=True):
 
 
 def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = silent) -> None:
-    """Take files out of a wheel.
-
-    `wanted` is asked about each path in the wheel: it returns the path below `into` to write to, or None to leave it.
-    Raises MissingToolError: the wheel cannot be read in parts, or is no wheel.
-    """
+    """Extract files from a remote wheel; `wanted` maps a path to one below `into`, or None. Raises MissingToolError."""
     try:
         with tempfile.TemporaryFile() as file:
             start = _copy(wheel.url, f"bytes=-{_PART}", file)
             file.seek(start)
             (place,) = struct.unpack("<L", file.read().rpartition(b"PK\5\6")[2][12:16])
-            if place < start:  # the list of files is longer than the tail
+            if place < start:  # the central directory is longer than the tail
                 _copy(wheel.url, f"bytes={place}-{start - 1}", file)
             with zipfile.ZipFile(file) as archive:
                 files = [info for info in archive.infolist() if not info.is_dir()]
@@ -370,11 +331,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
-    """A wheel of a package for Linux of one machine; whatever Python it is for, its headers are the same.
-
-    The version's local part (`+cu130`) is only asked for if it is given. The index is by default the one of pip.
-    Raises MissingToolError: the index does not answer, or has no such wheel.
-    """
+    """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
     page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
     try:
         with urllib.request.urlopen(page, timeout=_RANGE_SECONDS) as answer:  # noqa: S310  - https or the user's own
@@ -398,7 +355,7 @@ def _is_for(name: str, wanted: Version, platform: str) -> bool:
 
 
 def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] = lambda _: None) -> int:
-    """Copy a stretch of what is at a URL to the same place in a file, which gets the same size; where it begins."""
+    # returns the start of the stretch
     request = urllib.request.Request(url, headers={"Range": stretch})  # noqa: S310  - https or the user's own
     with urllib.request.urlopen(request, timeout=_RANGE_SECONDS) as answer:  # noqa: S310
         if answer.status != 206:
@@ -413,7 +370,7 @@ def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] 
 
 
 def _stretches(archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]) -> list[tuple[int, int]]:
-    """The parts of the archive that hold these files, adjacent ones together."""
+    # adjacent files together
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
     made: list[tuple[int, int]] = []
     for start in sorted(info.header_offset for info in picked):

@@ -1,4 +1,4 @@
-"""Rules about native libraries: machine, system libraries, ABI of Python and torch (docs/format.md#requirements)."""
+"""Rules about native libraries (docs/format.md#requirements)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kci.utils.walk import Entry
 
 _SHOWN = 5
 _CPU_LEVEL = 2
-"""Current distributions require x86-64-v2; many machines lack later levels."""
+"""x86-64-v2, the minimum of current distributions."""
 _TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
@@ -123,7 +123,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
-    """The system's loader checks every required version, even if no symbol uses it."""
+    # the system's loader checks every required version, even unused ones
     users = defaultdict(list)
     for symbol in elf.undefined:
         users[symbol.version].append(symbol.name)
@@ -160,7 +160,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     unexplained = [
         symbol.name
         for symbol in elf.undefined
-        # A weak symbol may stay open; the program is written for that.
+        # a program may leave weak symbols open
         if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
         and symbol.name not in python_symbols()
         and not symbol_explained(symbol.name, groups)
@@ -171,7 +171,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
-            if fitting := torch_exports().versions_with(unexplained):  # all of them of std::
+            if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
         message = f"undefined symbols without a version: {_listed(unexplained)}"
         yield finding("KCI746", message, hint=hint, path=where)
@@ -205,7 +205,7 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """A fallback for backends without a list, and for CUDA versions without a record."""
+    # for backends without a list and unrecorded CUDA versions
     if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
         return
     asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
@@ -215,7 +215,7 @@ def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagn
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
-    """Only a library that is linked with torch finds torch's exports."""
+    # only a library that links torch finds torch's exports
     if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
         return []
     own = name.framework_version or "0"

@@ -1,7 +1,4 @@
-"""Verifies a path: all rules in a fixed order, without suppressed findings.
-
-The kci.toml above the path may suppress (`[[lint.ignore]]`). One inside of a foreign tree does not count.
-"""
+"""Verifies paths with all rules. The kci.toml above a path may suppress findings; one inside a foreign tree may not."""
 
 from __future__ import annotations
 
@@ -27,20 +24,19 @@ from kci.utils.suggest import count
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The findings of one path."""
+    """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]
     suppressed: tuple[SuppressedFinding, ...] = ()
     places: tuple[VerifiedPlace, ...] = ()
-    """The verified places."""
 
 
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """Split a place's findings into reported and suppressed ones."""
+    """Split findings into reported and suppressed ones."""
     path = place.directory
     sources = place.kind is PlaceKind.SOURCES
     try:
-        # A kci.toml inside of a tree is part of what is judged.
+        # a kci.toml inside a tree is untrusted
         settings = find_settings(path if sources else path.resolve().parent)
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
@@ -61,20 +57,13 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 
 
 _UNREAD = ("KCI700", "KCI710")
-"""The variant or its metadata is unreadable, so other rules that find nothing mean nothing."""
+"""Rules about unreadable variants, which other rules skip."""
 
 
 def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
-    """Verify a tree, variant directory, folder of trees, kernel, or workflow files, and return sorted findings.
+    """Verify a tree, variant, folder of trees, kernel or workflow files; findings are sorted.
 
-    A kernel (a directory with a build.toml) means its sources, `build/` and `result/`. Binaries are never loaded.
-
-    Args:
-        path: the directory; for workflow files, `.github/workflows` or one of them.
-        select: prefixes of rule ids, such as `KCI74`, to report; empty means all. Unreadable files are always reported.
-        ignore: prefixes of rule ids to leave out.
-
-    Raises UsageError: the path is none of these, or a rule does not exist.
+    `select` and `ignore` are prefixes of rule ids, such as `KCI74`. Raises UsageError: no such path or rule.
     """
     return list(verify_with_suppressions(path, select, ignore).diagnostics)
 
@@ -82,7 +71,7 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
 def verify_with_suppressions(
     path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Verification:
-    """`verify`, with the verified places, and suppressed findings with their reasons."""
+    """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
             hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
@@ -160,19 +149,19 @@ class Compliance(msgspec.Struct, frozen=True):
 
     variants: tuple[VariantState, ...]
     kernels: tuple[str, ...] = ()
-    """Tests, benchmarks and the like in each kernel's sources, in words; none is required."""
+    """Optional parts of each kernel's sources, such as tests, in words."""
     others: int = 0
-    """Number of errors that are about no variant."""
+    """Number of errors outside of variants."""
 
     @property
     def compliant(self) -> bool | None:
-        """True if every requirement is met; None without variants."""
+        """None without variants."""
         if not self.variants and not self.others and not self.kernels:
             return None
         return not self.others and all(item.compliant for item in self.variants)
 
     def lines(self) -> list[str]:
-        """`compliant for CUDA x86_64-linux: 6 of 6`, for each backend and system."""
+        """`compliant for CUDA x86_64-linux: 6 of 6`, per backend and system."""
         groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
         for item in self.variants:
             groups[item.backend, item.system].append(item.compliant)
@@ -232,13 +221,13 @@ def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
     try:
         manifest = read_manifest(place.directory) if place.kind is PlaceKind.TREE else None
     except FindingsError:
-        return found  # reported by the rules
+        return found  # the rules report it
     planned = manifest.planned or () if manifest else ()
     return found + [(None, name) for name in planned if name not in place.variants]
 
 
 def shields(state: Compliance) -> dict[str, object]:
-    """The JSON for shields.io's endpoint badge."""
+    """JSON for a shields.io endpoint badge."""
     return {
         "schemaVersion": 1,
         "label": "kernel requirements",

@@ -1,4 +1,4 @@
-"""Rules about a whole tree: its top, manifest, checksums, card and signatures. All claims are computed again."""
+"""Rules about a whole tree: top level, manifest, checksums, card, signatures. Every claim is computed again."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_varia
 from kci.utils.bounded_json import read_bounded
 
 _CARD_BYTES = 1024 * 1024
-# The YAML in front of a card, as the Hub finds it: between two lines of `---`.
+# YAML front matter, as the Hub finds it
 _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
 
 
 def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    """Yield the findings about a tree, without those of its variants. `shown` is its path in diagnostics."""
+    """Yield the findings about a tree without its variants; `shown` is its path in messages."""
     yield from _top(tree, shown)
     yield from _together(shown, variants)
     yield from _manifest(tree, shown, variants)
@@ -43,7 +43,7 @@ def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterat
 
 def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
     for entry in sorted(tree.iterdir()):
-        name = entry.name.encode(errors="replace").decode()  # it may be no text
+        name = entry.name.encode(errors="replace").decode()  # may be invalid UTF-8
         path = f"{shown}/{name}"
         if entry.name in KEPT_AT_TOP:
             continue
@@ -133,10 +133,9 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
 def _checksums(
     tree: Path, shown: str, variants: Sequence[VariantDir], reported: Collection[str], *, merged: bool
 ) -> Iterator[Diagnostic]:
-    # `reported` are the variants that are not what the manifest says: another rule has said so. A tree without a
-    # manifest need not have the file.
+    # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
-        return  # reported when the directory was read
+        return  # already reported
     try:
         hashes = {variant.path.name: variant.hashes or {} for variant in variants}
         there = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
@@ -170,7 +169,7 @@ def _difference(wrong: Sequence[str], said: Collection[str], there: Collection[s
 
 
 def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    # The Hub takes the card for a front page, after the binaries are there.
+    # the Hub validates the card only after the upload of binaries
     path = tree / CARD
     if path.is_symlink() or not path.exists():
         return
@@ -202,13 +201,13 @@ _SHOWN = 20
 
 
 def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    """Compare the attestation of a tree with its files, whoever signed it."""
+    """Compare a tree with its attestation, whoever signed it."""
     if (tree / BUNDLE_NAME).exists():
         yield from _signed_otherwise(tree, shown, claimed_statement, SigningContext())
 
 
 def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
-    """Check the signer and the claims of a tree's attestation."""
+    """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
         yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
         return
