@@ -14,12 +14,12 @@ from kci.build.toolchains.environment import TorchVersion
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
-from kci.run.machine_report import Examined, examine_machine
+from kci.run.machine_report import ToolReport, examine_machine
 from kci.utils.cache import KeptFolder, kept_folders, remove_kept
 from kci.utils.locks import in_use, locked
 
 
-def examined(cache: Path) -> dict[str, Examined]:
+def examined(cache: Path) -> dict[str, ToolReport]:
     return {item.what: item for item in examine_machine(cache, load_catalog())}
 
 
@@ -55,7 +55,7 @@ def test_what_tests_will_lack_is_told_before_a_build(
 ) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda url: "pypi" in url)
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
-    monkeypatch.setattr(machine_report, "torch_of_pip", lambda *_: torch)
+    monkeypatch.setattr(machine_report, "pip_torch_version", lambda *_: torch)
     monkeypatch.chdir(tmp_path)
     index = examined(tmp_path / "cache")["torch's index"]
     assert index.health == "note"
@@ -83,7 +83,7 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     program(folder, "g++", "echo 16.2.0")
 
-    def cuda() -> Examined:
+    def cuda() -> ToolReport:
         return examined(tmp_path / "cache")["cuda 13.0"]
 
     assert cuda().health == "missing"

@@ -26,7 +26,7 @@ from kci.matrix.variants import KernelMatrix
 from kci.publish.hub import OLDEST_CLIENT, TreeListing, hub_client, list_hub_tree, list_tree
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from kci.tree.sigstore import signature_problem, signer_of
+from kci.tree.sigstore import signature_problem, signer_identity
 from kci.watch.coverage import Coverage, CoverageState, coverage
 from variants import make_variant, variant_digest
 
@@ -185,7 +185,7 @@ def bundle(signed: bytes, name: bytes = WORKFLOW.encode(), *, critical: bool = T
 @pytest.mark.parametrize("name", [WORKFLOW, "https://example.org/" + "x" * 300])
 def test_the_signer_is_the_identity_in_the_certificate(critical: bool, chain: bool, name: str) -> None:
     made = bundle(b"text", name.encode(), critical=critical, chain=chain)
-    assert signer_of(made) == name
+    assert signer_identity(made) == name
     assert signature_problem(made, b"text") == ""
 
 
@@ -194,17 +194,17 @@ def test_a_broken_certificate_has_no_signer(cut: int) -> None:
     data = json.loads(bundle(b"text"))
     raw = base64.b64decode(data["verificationMaterial"]["certificate"]["rawBytes"])
     data["verificationMaterial"]["certificate"]["rawBytes"] = base64.b64encode(raw[:cut]).decode()
-    assert signer_of(json.dumps(data).encode()) is None
+    assert signer_identity(json.dumps(data).encode()) is None
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"[" * 100_000, b'{"verificationMaterial": {"certificate": 1}}'])
 def test_what_is_no_bundle_is_a_problem_and_has_no_signer(text: bytes) -> None:
     assert signature_problem(text, b"")
-    assert signer_of(text) is None
+    assert signer_identity(text) is None
 
 
 def test_a_control_character_in_a_name_is_not_shown() -> None:
-    assert signer_of(bundle(b"", b"https://example.org/\x1b[31m")) is None
+    assert signer_identity(bundle(b"", b"https://example.org/\x1b[31m")) is None
 
 
 def test_coverage_says_who_signed_a_variant(tmp_path: Path, matrix: KernelMatrix) -> None:

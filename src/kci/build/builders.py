@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, noarch_ops, package_files, refused, write_package
+from kci.build.kernel_files import VisibleFiles, kernel_error, noarch_ops, package_files, write_package
 from kci.build.native import builder as native
 from kci.build.native.recipe import commands
 from kci.build.process.run import Log, run, shell_line, silent
-from kci.build.request import Built, Request
+from kci.build.request import BuildResult, Request
 from kci.config.values import python_name
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import Kind, Variant
@@ -22,7 +22,7 @@ from kci.plan.inputs.kernel_inputs import package_path
 from kci.utils.suggest import count
 
 
-def build_noarch(request: Request, log: Log) -> Built:
+def build_noarch(request: Request, log: Log) -> BuildResult:
     """Copy the package and generate `_ops.py` (docs/format.md#noarch-build). Raises KciError as `build_variant`."""
     files = _files(request)
     visible = VisibleFiles(request)
@@ -30,7 +30,7 @@ def build_noarch(request: Request, log: Log) -> Built:
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
     visible.require_unchanged()
-    return Built(builder="noarch", archs=request.variant.archs)
+    return BuildResult(builder="noarch", archs=request.variant.archs)
 
 
 def _files(request: Request) -> dict[str, Path]:
@@ -41,7 +41,7 @@ def _files(request: Request) -> dict[str, Path]:
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
         message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
-        raise refused("KCI507", message, kind=BuildFailedError)
+        raise kernel_error("KCI507", message, kind=BuildFailedError)
     return package_files(request.kernel_dir, request.build, compiled=False)
 
 
@@ -61,7 +61,7 @@ def nix_command(request: Request) -> list[str]:
     return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths", *cores]
 
 
-def build_with_nix(request: Request, log: Log) -> Built:
+def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
     if shutil.which("nix") is None:
         hint = "install nix, or use --builder native"
@@ -77,7 +77,7 @@ def build_with_nix(request: Request, log: Log) -> Built:
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     archs = request.variant.archs
-    return Built(builder="nix", archs=archs, sealed=True)
+    return BuildResult(builder="nix", archs=archs, sealed=True)
 
 
 def _result(output: str, variant: str) -> Path:
@@ -93,7 +93,7 @@ def _result(output: str, variant: str) -> Path:
 BUILDERS = ("auto", "noarch", "native", "nix")
 
 
-def build_variant(request: Request, log: Log) -> Built:
+def build_variant(request: Request, log: Log) -> BuildResult:
     """Build one variant, unsealed, into an empty directory; a part makes only objects.
 
     Raises UsageError: no such builder, or none for this variant. FindingsError or UnsafeError: faulty files.

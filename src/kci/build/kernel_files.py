@@ -29,13 +29,13 @@ KERNEL = "kernel"
 _UNQUOTABLE = '|"$`\\'
 
 
-def inside(kernel_dir: Path, entry: str, what: str) -> Path:
+def resolve_inside(kernel_dir: Path, entry: str, what: str) -> Path:
     """Resolve a path of build.toml, which need not exist; `what` names its key. Raises UnsafeError or FindingsError."""
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise _escape(f"{what} names the absolute path {entry!r}")
     if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
-        raise refused("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
+        raise kernel_error("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):
@@ -44,11 +44,11 @@ def inside(kernel_dir: Path, entry: str, what: str) -> Path:
 
 
 def source_file(kernel_dir: Path, entry: str, what: str) -> Path:
-    """Like `inside`, for an existing regular file."""
-    real = inside(kernel_dir, entry, what)
+    """Like `resolve_inside`, for an existing regular file."""
+    real = resolve_inside(kernel_dir, entry, what)
     if not real.is_file():
         reason = "is not a regular file" if real.exists() else "does not exist"
-        raise refused("KCI501", f"{what} names {entry!r}, which {reason}")
+        raise kernel_error("KCI501", f"{what} names {entry!r}, which {reason}")
     return real
 
 
@@ -57,14 +57,14 @@ def is_plain(text: str) -> bool:
     return not any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 
-def refused(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
+def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
     """Make the error of a rule about the kernel's files."""
     diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
     return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
 
 
 def _escape(message: str, path: str = BUILD_TOML) -> KciError:
-    return refused("KCI503", message, path, UnsafeError)
+    return kernel_error("KCI503", message, path, UnsafeError)
 
 
 def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
@@ -73,13 +73,15 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
     name = python_name(build.name)
     package = kernel_dir / relative
     if not package.is_dir():
-        raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
+        raise kernel_error("KCI504", f"the Python package {relative}/ does not exist", relative)
     if not package.resolve().is_relative_to(root):
         raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
     if not (package / "__init__.py").is_file():
-        raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
+        raise kernel_error("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
     if os.path.lexists(package / name):
-        raise refused("KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}")
+        raise kernel_error(
+            "KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}"
+        )
     found = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
     return {inside: real for inside, real in found.items() if is_installed(inside, build, compiled=compiled)}
 
@@ -117,7 +119,7 @@ def _linked_file(path: Path, root: Path, shown: str) -> Path:
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise refused("KCI501", f"{shown} is a link to nothing", shown) from error
+        raise kernel_error("KCI501", f"{shown} is a link to nothing", shown) from error
     if not real.is_relative_to(root):
         raise _escape(f"{shown} is a link that leads out of the kernel's directory", shown)
     if not real.is_file():
@@ -163,7 +165,7 @@ class VisibleFiles:
         for real, digest in sorted(self._before.items()):
             if now.file(real) is None or now.digest(real) != digest:
                 message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-                raise refused("KCI511", message, self.inputs.shown(real), BuildFailedError)
+                raise kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
 
 
 REGISTRATION_H = """\

@@ -16,7 +16,7 @@ from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
 
 
-class PartOf(msgspec.Struct, frozen=True):
+class BuildPart(msgspec.Struct, frozen=True):
     """One of several parts of a build."""
 
     number: int
@@ -27,12 +27,12 @@ class PartOf(msgspec.Struct, frozen=True):
         return f"{self.number}/{self.of}"
 
 
-def read_part(text: str) -> PartOf:
+def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
     found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
-    return PartOf(int(found[1]), int(found[2]))
+    return BuildPart(int(found[1]), int(found[2]))
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class Request(msgspec.Struct, frozen=True):
     """As in the plan's fingerprint; see `files`."""
 
     @property
-    def part(self) -> PartOf | None:
+    def part(self) -> BuildPart | None:
         """The part to compile; None when linking."""
         return read_part(self.options.part) if self.options.part is not None else None
 
@@ -114,7 +114,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
-class Built(msgspec.Struct, frozen=True):
+class BuildResult(msgspec.Struct, frozen=True):
     """The result of a builder."""
 
     builder: str

@@ -43,9 +43,9 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         if (path / BUILD_TOML).is_file():
             found[os.path.normpath(directory)] = None
             continue
-        listed = _git_listed(path)
-        files = _walked(path) if listed is None else listed
-        below = [os.path.normpath(path / place) for place in outermost(files)]
+        listed = _git_files(path)
+        files = _walk(path) if listed is None else listed
+        below = [os.path.normpath(path / place) for place in outermost_kernels(files)]
         if not below:
             hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
             raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
@@ -53,7 +53,7 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
+def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
     """Read every kernel of `find_kernels`; invalid ones come second."""
     kernels, faulty = [], []
     for directory in find_kernels(arguments):
@@ -64,7 +64,7 @@ def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel
     return kernels, faulty
 
 
-def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
+def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
     """Make the error about invalid kernels; `count` includes the valid ones."""
     if len(faulty) == 1:
         return FindingsError(faulty[0].message, diagnostics=faulty[0].diagnostics)
@@ -72,14 +72,14 @@ def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
     return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
 
 
-def outermost(files: Iterable[str]) -> list[str]:
+def outermost_kernels(files: Iterable[str]) -> list[str]:
     """List the directories with a build.toml that are neither hidden nor inside another one, sorted."""
     places = {Path(file).parent for file in files}
     found = {place for place in places if not any(part.startswith(".") for part in place.parts)}
     return sorted(place.as_posix() for place in found if found.isdisjoint(place.parents))
 
 
-def _git_listed(top: Path) -> list[str] | None:
+def _git_files(top: Path) -> list[str] | None:
     from kci.utils.git import GitRefusedError, run_git
 
     arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
@@ -93,7 +93,7 @@ def _git_listed(top: Path) -> list[str] | None:
     return [name for name in names if (top / name).is_file()]
 
 
-def _walked(top: Path) -> Iterator[str]:
+def _walk(top: Path) -> Iterator[str]:
     for directory, below, files in os.walk(top):
         below[:] = sorted(name for name in below if not name.startswith("."))
         if BUILD_TOML in files:
@@ -101,7 +101,7 @@ def _walked(top: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
 
 
-class FoundSettings(msgspec.Struct, frozen=True):
+class RepositorySettings(msgspec.Struct, frozen=True):
     """The settings of a kernel, and the file that they come from."""
 
     settings: Settings = Settings()
@@ -130,21 +130,21 @@ class FoundSettings(msgspec.Struct, frozen=True):
         return self.root / name if name else None
 
 
-def find_settings(directory: str | Path) -> FoundSettings:
+def find_settings(directory: str | Path) -> RepositorySettings:
     """Read the kci.toml of a kernel's repository, or take the defaults. Raises FindingsError if it is invalid."""
     root, path = find_root(Path(directory))
     if path is None:
-        return FoundSettings(root=root)
-    document = read_document(path, _shown(path))
-    return FoundSettings(read_as(document, Settings), root, document)
+        return RepositorySettings(root=root)
+    document = read_document(path, _display_path(path))
+    return RepositorySettings(read_as(document, Settings), root, document)
 
 
-def settings_for(directories: Sequence[str]) -> FoundSettings:
+def settings_for(directories: Sequence[str]) -> RepositorySettings:
     """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
     places = {find_root(Path(directory)): directory for directory in directories or (".",)}
     files = {path for _, path in places if path is not None}
     if len(files) > 1:
-        shown = " and ".join(sorted(_shown(path) for path in files))
+        shown = " and ".join(sorted(_display_path(path) for path in files))
         raise UsageError(f"the kernels have different settings: {shown}", hint="name the kernels of one repository")
     with_file = [directory for (_, path), directory in places.items() if path is not None]
     return find_settings(with_file[0] if with_file else next(iter(places.values())))
@@ -169,7 +169,7 @@ def find_root(directory: Path) -> tuple[Path, Path | None]:
     return start, None
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 
@@ -196,22 +196,22 @@ class SuppressedFinding(msgspec.Struct, frozen=True):
 
 Note = Callable[[SuppressedFinding], None]
 
-_OF_VERIFICATION = "KCI7"
+_VERIFY_RULES = "KCI7"
 """Prefix of the rules of `kci verify`."""
 
 
-def apply_settings(
-    found: Sequence[Diagnostic], settings: FoundSettings, note: Note = lambda _suppressed: None
+def drop_suppressed(
+    found: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
 ) -> list[Diagnostic]:
     """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
     if not entries:
         return list(found)
     places = {path: _relative(path, settings.root) for path in {item.path for item in found}}
-    return _kept(found, entries, lambda item: places[item.path], note)
+    return _unsuppressed(found, entries, lambda item: places[item.path], note)
 
 
-def _kept(
+def _unsuppressed(
     found: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[Diagnostic], str | None], note: Note
 ) -> list[Diagnostic]:
     kept = []
@@ -225,17 +225,17 @@ def _kept(
     return kept
 
 
-def suppressed_in_trees(settings: FoundSettings) -> tuple[Ignore, ...]:
+def tree_suppressions(settings: RepositorySettings) -> tuple[Ignore, ...]:
     """The suppressions of `kci verify` findings."""
-    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith(_OF_VERIFICATION))
+    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith(_VERIFY_RULES))
 
 
-def tree_place(settings: FoundSettings, kernel_dir: str) -> str:
+def tree_place(settings: RepositorySettings, kernel_dir: str) -> str:
     """The path by which kci.toml names a kernel's tree: `build` in its directory, wherever the tree is."""
     return _relative(f"{kernel_dir}/build", settings.root)
 
 
-def apply_to_tree(
+def drop_suppressed_in_tree(
     found: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
 ) -> list[Diagnostic]:
     """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from `tree_place`."""
@@ -244,7 +244,7 @@ def apply_to_tree(
         about = item.path == shown or item.path.startswith(f"{shown}/")
         return place + item.path.removeprefix(shown) if about else None
 
-    return _kept(found, entries, named, note)
+    return _unsuppressed(found, entries, named, note)
 
 
 def _is_about(entry: Ignore, rule: str, path: str) -> bool:

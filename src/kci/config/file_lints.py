@@ -31,7 +31,7 @@ class Flag(NamedTuple):
     src: tuple[str, ...]
 
 
-def flags_of(kernel: Kernel) -> Iterator[Flag]:
+def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
     """Yield every compiler flag."""
     build = kernel.build
     lists: list[tuple[str, KeyPath, tuple[str, ...] | None, tuple[str, ...]]] = []
@@ -56,7 +56,7 @@ def flags_of(kernel: Kernel) -> Iterator[Flag]:
 def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
     """Yield flags such as `-march=native`, with the part that selects the build machine's CPU or GPU."""
     before = ""
-    for flag in flags_of(kernel):
+    for flag in compiler_flags(kernel):
         if found := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
             yield flag, found[0]
         before = flag.text
@@ -246,7 +246,7 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
             yield kernel.document.at_value(path, "KCI144", message, 'name a release of torch, such as "2.11"')
 
 
-def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
+def build_machine_flag(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI163: a flag that compiles for the build machine only."""
     for flag, part in native_flags(kernel):
         message = f"`{part}` compiles for the machine that builds; on others the code may not run"
@@ -264,7 +264,7 @@ _RELOCATABLE = re.compile(
 def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI168: a flag for relocatable device code, which needs a device link that kci does not make."""
     before = ""
-    for flag in flags_of(kernel):
+    for flag in compiler_flags(kernel):
         text = f"{before} {flag.text}" if flag.text == "true" else flag.text
         before = flag.text
         if flag.place[-2] in ("cuda-flags", "hip-flags") and (found := _RELOCATABLE.search(text)):
@@ -309,6 +309,6 @@ FILE_LINTS: tuple[Lint, ...] = (
     license_unknown,
     python_depend_unknown,
     stable_abi_without_minor,
-    flag_of_the_builder,
+    build_machine_flag,
     relocatable_device_code,
 )

@@ -41,12 +41,12 @@ def newer_key_problems(document: Document) -> list[Diagnostic]:
     ]
 
 
-def too_old_error(document: Document) -> FindingsError | None:
+def old_version_error(document: Document) -> FindingsError | None:
     """The error that refuses a file of version 1 to 3; None for later formats."""
     if not (is_version_3(document.data) or _is_older(document.data)):
         return None
     message = "a file of version 1, 2 or 3, which kci does not read"
-    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_to_change(document.data))))
+    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_upgrade_steps(document.data))))
 
 
 def is_version_3(data: dict[str, Any]) -> bool:
@@ -75,13 +75,13 @@ def _is_older(data: dict[str, Any]) -> bool:
 
 
 _OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
-_ADDED = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
-_MOVED = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
+_REQUIRED_KEYS = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
+_MOVED_KEYS = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
 
 
-def _to_change(data: dict[str, Any]) -> list[str]:
+def _upgrade_steps(data: dict[str, Any]) -> list[str]:
     general = data["general"]
-    lacking = [f"`{key} = {value}`" for key, value in _ADDED.items() if key not in general]
+    lacking = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in general]
     found = [f"add {', '.join(lacking)} to `[general]`"]
     noarch = general.get("universal") is True or _table(data, "torch").get("universal") is True
     if noarch:
@@ -90,15 +90,15 @@ def _to_change(data: dict[str, Any]) -> list[str]:
         found.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
     if "universal" in general or "universal" in _table(data, "torch"):
         found.append("remove `universal`")
-    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED.items() if old in general]
+    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED_KEYS.items() if old in general]
     for label, part in _components(data).items():
-        wanted = [f"`{key} = {value}`" for key, value in _OF_COMPONENT.items() if key not in part]
+        wanted = [f"`{key} = {value}`" for key, value in _COMPONENT_KEYS.items() if key not in part]
         found += [f"add {', '.join(wanted)} to `[kernel.{label}]`"] if wanted else []
         found += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
     return found
 
 
-_OF_COMPONENT = {"backend": '"..."', "depends": "[]", "src": "[]"}
+_COMPONENT_KEYS = {"backend": '"..."', "depends": "[]", "src": "[]"}
 
 
 def _components(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
 
 
-def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
+def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
     """Convert the data of an edition-6 file to edition 5; faulty components become diagnostics and are left out."""
     problems: list[Diagnostic] = []
     read = dict(data)
@@ -203,10 +203,10 @@ class Kernel(msgspec.Struct, frozen=True):
 def read_kernel(directory: str | Path) -> Kernel:
     """Read the build.toml of a directory. Raises FindingsError with every diagnostic."""
     shown = str(directory) or "."
-    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file(shown)), shown)
+    return interpret(read_document(Path(directory) / BUILD_TOML, build_toml_path(shown)), shown)
 
 
-def shown_file(directory: str) -> str:
+def build_toml_path(directory: str) -> str:
     """Path of a kernel's build.toml in messages."""
     return BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}"
 
@@ -221,7 +221,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
     if edition > EDITION:
-        data, more = as_edition_5(document, data)
+        data, more = to_edition_5(document, data)
         data = {**data, "general": {**data["general"], "edition": EDITION}}
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
@@ -233,7 +233,7 @@ def interpret(document: Document, directory: str) -> Kernel:
         problems += error.diagnostics
     if edition == 4:
         problems += newer_key_problems(document)
-        older = too_old_error(document) if build is None or problems else None
+        older = old_version_error(document) if build is None or problems else None
         if older is not None:
             raise older
     if problems or build is None:

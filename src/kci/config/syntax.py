@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+/-]*")
 _TYPOGRAPHIC = "\u201c\u201d\u2018\u2019"
 """Quotation marks of word processors."""
 _LINES = "a line is `key = value`, `[table]`, or a comment after `#`"
-_SPELT = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false", "yes": "true", "no": "false"}
+_LITERALS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false", "yes": "true", "no": "false"}
 _NOTHING = ("None", "null", "nil", "none", "NULL")
 
 
@@ -37,14 +37,14 @@ def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
         span = place_after(text.rstrip())  # the end of the text, not an empty last line
         if found[1]:
             span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-    problem = _explained(text, said, span, shown_as)
+    problem = _explain(text, said, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
     )
     return msgspec.structs.replace(diagnostic, related=problem.related)
 
 
-def _explained(text: str, said: str, span: Span | None, path: str) -> _Problem:
+def _explain(text: str, said: str, span: Span | None, path: str) -> _Problem:
     if span is None:
         return _Problem("a number has too many digits" if "digits" in said else said, None)
     lines = text.split("\n")
@@ -175,8 +175,8 @@ def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _
         return _Problem(f"`{shown}` is not a value", span, 'a value is "text", a number, true, false, or ["a list"]')
     word = found[0]
     own = Span(span.line, span.column, span.line, span.column + len(word))
-    if word in _SPELT:
-        return _Problem(f"`{word}` is not a TOML value", own, f"write `{_SPELT[word]}`")
+    if word in _LITERALS:
+        return _Problem(f"`{word}` is not a TOML value", own, f"write `{_LITERALS[word]}`")
     if word in _NOTHING:
         return _Problem(f"`{word}` is not a TOML value: TOML has no null", own, "leave the key out")
     return _Problem(f"`{word}` is not a value", own, f'a text stands in quotes: "{word}"')

@@ -24,9 +24,9 @@ from kci.config.values import (
     RunnerKind,
     StableAbi,
     Version,
-    near_kernel_name,
     quoted,
     shorten,
+    suggest_kernel_name,
     toml_string,
 )
 from kci.diagnostics import Diagnostic, finding, in_file_order
@@ -60,7 +60,7 @@ _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ depen
 """Singular nouns for the enumerations, for messages."""
 
 
-_ALSO_CALLED = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
+_ALIASES = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
 """Common aliases of backends."""
 
 
@@ -78,7 +78,7 @@ class _Walk:
 
     def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
         hint = hint or self.other_spelling(expected, value, path)
-        return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
+        return self.problem("KCI103", path, f"`{path_text(path)}` must be {expected}, not {toml_type(value)}", hint)
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
         if expected == "a string" and path[-1] == "repo-id":
@@ -140,7 +140,7 @@ class _Walk:
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
         elif "backend" not in value:
-            yield self.problem("KCI102", path, f"`{dotted(path)}` lacks the key `backend`", one_of(tags), key=True)
+            yield self.problem("KCI102", path, f"`{path_text(path)}` lacks the key `backend`", one_of(tags), key=True)
             known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
             for key in value:
                 if key not in known:
@@ -157,7 +157,7 @@ class _Walk:
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
             what = "must not be negative" if value < 0 else "is too large"
-            yield self.problem("KCI104", path, f"`{dotted(path)}` {what}")
+            yield self.problem("KCI104", path, f"`{path_text(path)}` {what}")
 
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if wanted in _SHAPES:
@@ -186,14 +186,14 @@ class _Walk:
         near = _NEAR[wanted](text)
         if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
             near = ""  # that is KCI144
-        hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
+        hint = f'write "{near}"' if near else "such as " + _EXAMPLES[wanted]
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
             return
         try:
             wanted.parse(value)
         except ValueError as error:
-            yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
+            yield self.problem("KCI104", path, f"`{path_text(path)}`: {error}", hint)
 
     def check_struct(
         self,
@@ -210,7 +210,7 @@ class _Walk:
         }
         for key, field in fields.items():
             if key not in value and field not in optional and key not in meant:  # otherwise the other key is reported
-                place = f"`{dotted(path)}` lacks" if path else "the file lacks"
+                place = f"`{path_text(path)}` lacks" if path else "the file lacks"
                 yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
         for key, element in value.items():
             if key in fields:
@@ -238,16 +238,16 @@ class _Walk:
         elif not isinstance(value, list):
             yield self.wrong_type("a git URL, or a list of git URLs", value, path)
         elif not value:
-            yield self.problem("KCI104", path, f"`{dotted(path)}` is empty", "leave it out if there is no upstream")
+            yield self.problem("KCI104", path, f"`{path_text(path)}` is empty", "leave it out if there is no upstream")
         else:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
+        where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
-        if key in _OF_COMPONENT and path[:1] == ("kernel",):
-            hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
+        if key in _BACKEND_KEYS and path[:1] == ("kernel",):
+            hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def unknown_name(self, key: str, path: KeyPath, wanted: type[enum.StrEnum]) -> Diagnostic:
@@ -266,7 +266,7 @@ class _Walk:
         return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
-        hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)
+        hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
         if kind == "C++ dependency" and value in depends_table().general:
             hint = "it is a package of Python: name it in `python-depends` of `[general]`"
         return self.problem("KCI104", path, f"{quoted(shorten(value))} is not a {kind}", hint)
@@ -290,15 +290,15 @@ def _near_url(text: str) -> str:
 
 _NEAR: dict[type, Callable[[str], str]] = {
     Version: _near_version,
-    KernelName: near_kernel_name,
+    KernelName: suggest_kernel_name,
     GitUrl: _near_url,
 }
 """Suggestions for values of a type."""
 
-_SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
+_EXAMPLES: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
 
 
-_OF_COMPONENT = {
+_BACKEND_KEYS = {
     "cuda-capabilities": "cuda",
     "cuda-flags": "cuda",
     "cuda-minver": "cuda",
@@ -330,7 +330,7 @@ def _hints(wanted: type) -> dict[str, Any]:
     return get_type_hints(wanted, include_extras=True)
 
 
-def dotted(path: KeyPath) -> str:
+def path_text(path: KeyPath) -> str:
     """Format a key path: `kernel.norm.src[0]`."""
     text = ""
     for part in path:

@@ -81,10 +81,10 @@ def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
     except FindingsError:
         kernel = None
     if kernel is None or kernel.edition != target or _meaning(kernel.build) != _meaning(build):
-        raise _by_hand(shown_as)
+        raise _not_updatable(shown_as)
 
 
-def _by_hand(shown_as: str) -> FindingsError:
+def _not_updatable(shown_as: str) -> FindingsError:
     hint = "write the edition by hand, and report this file as a bug of kci"
     return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
 
@@ -112,7 +112,7 @@ class Edits:
         """Positions of key and value. Raises FindingsError (KCI114) without a syntax tree node."""
         found = self.document.spans(path)
         if found is None:
-            raise _by_hand(self.document.path)
+            raise _not_updatable(self.document.path)
         return found
 
     def offsets(self, span: Span) -> tuple[int, int]:
@@ -141,7 +141,7 @@ class Edits:
             return
         prefix, spelt, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
         new_key = spelt.replace("version", "edition") if "version" in spelt else "edition"
-        aligned = _aligned(equals, len(new_key) - len(spelt))
+        aligned = _align(equals, len(new_key) - len(spelt))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
         self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
@@ -159,7 +159,7 @@ class Edits:
         return (BOM if with_bom else b"") + text.encode("utf-8")
 
 
-def _aligned(equals: str, wider: int) -> str:
+def _align(equals: str, wider: int) -> str:
     found = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
     return " " * max(1, len(found[1]) - wider) + found[2] if found and len(found[1]) > 1 else equals
 

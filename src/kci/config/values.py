@@ -234,7 +234,7 @@ def python_name(kernel_name: str) -> str:
     return kernel_name.replace("-", "_")
 
 
-def near_kernel_name(text: str) -> str:
+def suggest_kernel_name(text: str) -> str:
     """Suggest a kernel name for a text; empty if nothing is close."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
     dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")

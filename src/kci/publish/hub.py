@@ -19,10 +19,10 @@ import msgspec
 from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import is_variant_name
-from kci.tree.identity import SIGNATURE, Digest, digest_of, validate
+from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
-from kci.tree.sigstore import signature_problem, signer_of
+from kci.tree.sigstore import signature_problem, signer_identity
 from kci.utils.bounded_json import read_bounded
 from kci.utils.suggest import first_of
 from kci.utils.walk import is_bytecode
@@ -219,7 +219,7 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     except (OSError, ValueError) as error:
         return msgspec.structs.replace(held, problem=f"its signature cannot be read: {error}")
     problem = signature_problem(bundle, signed)
-    return msgspec.structs.replace(held, problem=problem, signer=signer_of(bundle))
+    return msgspec.structs.replace(held, problem=problem, signer=signer_identity(bundle))
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant
         return ListedVariant(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
     problem, signer = "", None
     if SIGNATURE in files and (bundle := read(files[SIGNATURE])) is not None:
-        problem, signer = signature_problem(bundle, raw), signer_of(bundle)
+        problem, signer = signature_problem(bundle, raw), signer_identity(bundle)
     problem = problem or _digest_problem(metadata.digest, files, read)
     return ListedVariant(variant, metadata.name, metadata.version, problem, signer)
 
@@ -295,7 +295,7 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
-    actual = digest_of({path: _sha256(files[path], read) for path in covered})
+    actual = make_digest({path: _sha256(files[path], read) for path in covered})
     return first_of([str(item) for item in validate(digest, actual)], 3)
 
 

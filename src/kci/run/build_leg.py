@@ -73,7 +73,7 @@ def make_variant_dir(
                 archs=built.archs,
                 provenance=identity.provenance(kernel_dir),
                 variant=variant.name,
-                committed=identity.committed(kernel_dir),
+                committed=identity.commit_time(kernel_dir),
             )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
@@ -239,7 +239,7 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     )
 
 
-def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
+def artifact_path(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
     """The artifact path: the named file, or one of `names` in a named folder. Raises UsageError if it does not fit."""
     if given is None:
         return None

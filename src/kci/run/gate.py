@@ -25,7 +25,7 @@ PLAN_JOB, PUBLISH_JOB = "plan", "publish"
 """Job names in rendered workflows."""
 
 
-class JobEnding(enum.StrEnum):
+class JobResult(enum.StrEnum):
     """GitHub's result of a job."""
 
     SUCCESS = "success"
@@ -47,20 +47,20 @@ class GateRow(msgspec.Struct, frozen=True):
     """Command that reproduces the error; may be empty."""
 
 
-def read_results(text: str) -> dict[str, JobEnding]:
+def read_results(text: str) -> dict[str, JobResult]:
     """Parse `name=result` words; `name/need,need=result` is a job of the repository. Raises UsageError."""
-    found: dict[str, JobEnding] = {}
+    found: dict[str, JobResult] = {}
     for word in text.split():
         name, _, result = word.partition("=")
-        if not name.partition("/")[0] or name in found or result not in {*JobEnding}:
+        if not name.partition("/")[0] or name in found or result not in {*JobResult}:
             raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
-        found[name] = JobEnding(result)
+        found[name] = JobResult(result)
     if PLAN_JOB not in found:
         raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
     return found
 
 
-def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
+def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
     """Describe failed jobs besides complete records; `ready` is the number of publishable kernels."""
     ended = {name.partition("/")[0]: result for name, result in results.items()}
     bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
@@ -70,16 +70,16 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
         job, _, needs = name.partition("/")
         if (
             needs
-            and result is JobEnding.SKIPPED
-            and {ended.get(need) for need in needs.split(",")} == {JobEnding.SUCCESS}
+            and result is JobResult.SKIPPED
+            and {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}
         ):
             return f"the job {job} was skipped although what it needs succeeded: {needs}"
-    if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
+    if ready and results.get(PUBLISH_JOB) is JobResult.SKIPPED:
         return f"{ready} kernels can be published, and the job that publishes did not run"
     return ""
 
 
-def judge(run: RunUploads) -> list[GateRow]:
+def missing_results(run: RunUploads) -> list[GateRow]:
     """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
     found = [
@@ -98,14 +98,14 @@ def judge(run: RunUploads) -> list[GateRow]:
         if record is None:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
-            found += _of_kernel(plan.tier, record, legs)
+            found += _kernel_rows(plan.tier, record, legs)
     for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
         told = run.tests.get((kernel, name))
         found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
     return found
 
 
-def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
+def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
     present = set(record.present)
     failures = {failure.variant: failure for failure in record.failures}
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
@@ -120,7 +120,7 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
 
-def done_sentence(plan: Plan) -> str:
+def success_summary(plan: Plan) -> str:
     """Summary of a run without errors."""
     built, kernels = sum(len(leg.variants) for leg in plan.legs), len({leg.kernel for leg in plan.legs})
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
@@ -129,7 +129,7 @@ def done_sentence(plan: Plan) -> str:
     return f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
 
 
-class Releasable(msgspec.Struct, frozen=True):
+class PublishableKernel(msgspec.Struct, frozen=True):
     """A kernel whose tree can be published."""
 
     kernel: str
@@ -138,7 +138,7 @@ class Releasable(msgspec.Struct, frozen=True):
     """Id of the run with the artifacts."""
 
 
-def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
+def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]:
     """List the publishable kernels; an unchanged kernel has its tree in an earlier run."""
     plan = run.plan
     built = {leg.kernel for leg in plan.legs}
@@ -152,9 +152,9 @@ def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
             continue
         if kernel.name in built:
             if record is not None and record.attempt >= plan.attempt and record.complete:
-                found.append(Releasable(kernel.name, kernel.path, run_id))
+                found.append(PublishableKernel(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
                 continue  # the fetched tree is another one
-            found.append(Releasable(kernel.name, kernel.path, place.run))
+            found.append(PublishableKernel(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

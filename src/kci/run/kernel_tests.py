@@ -73,7 +73,7 @@ class TestReport(msgspec.Struct, frozen=True):
     """End of the output, for failures."""
 
 
-def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
+def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
     """List variants to test: `names`, or all for this system. Raises UsageError, FindingsError, MissingToolError."""
     if (tree / FILE_NAME).is_file():
         return [tree]
@@ -188,7 +188,7 @@ def run_kernel_tests(
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
 class Loader(NamedTuple):
@@ -276,7 +276,7 @@ def python_path(*folders: Path | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(found)} if found else {}
 
 
-def _tested(
+def _run_pytest(
     python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, own: Path | None, log: Log
 ) -> TestReport:
     report = folder / "report.xml"

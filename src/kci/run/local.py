@@ -22,7 +22,13 @@ from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
 from kci.build.toolchains.downloads import TransferLine
-from kci.config.discovery import SuppressedFinding, apply_to_tree, refuse_faulty, suppressed_in_trees, tree_place
+from kci.config.discovery import (
+    SuppressedFinding,
+    drop_suppressed_in_tree,
+    invalid_kernels_error,
+    tree_place,
+    tree_suppressions,
+)
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
@@ -122,9 +128,9 @@ def _digest(directory: Path) -> str:
         return ""
 
 
-_Told = TypeVar("_Told")
+_Event = TypeVar("_Event")
 
-Work = Callable[[Callable[[_Told], None]], None]
+Work = Callable[[Callable[[_Event], None]], None]
 """Work that sends events to a callback."""
 
 
@@ -181,7 +187,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     """List the chosen variants; those that cannot be built here are skipped, with the reason."""
     plan = plan_run(workspace, PlanRequest(choice=choice, container=False, sources=True)).plan
     if plan.faulty:
-        raise refuse_faulty(plan.faulty, len(workspace.kernels))
+        raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     left_out = plan.left_out
     # a local build needs no runner
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
@@ -234,7 +240,7 @@ def run_here(
             kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
             place = tree_place(workspace.settings, kernel.directory)
             part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
-            planned = Plan(1, "", (part,), suppressions=suppressed_in_trees(workspace.settings))
+            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
             merged[name] = merged_tree(built, trees[name], planned, log)
 
     def hear(news: _News) -> None:
@@ -265,16 +271,16 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def run_in_parallel(works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None]) -> None:
+def run_in_parallel(works: Sequence[Work[_Event]], width: int, hear: Callable[[_Event], None]) -> None:
     """Run works in `width` threads; `hear` gets their events in this thread. An exception ends started programs."""
     scope = ProgramScope()
-    told: queue.SimpleQueue[tuple[_Told] | Future[None]] = queue.SimpleQueue()
+    told: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
 
-    def tell(item: _Told) -> None:
+    def tell(item: _Event) -> None:
         scope.require_running()
         told.put((item,))
 
-    def do(work: Work[_Told]) -> None:
+    def do(work: Work[_Event]) -> None:
         with scope.entered():
             work(tell)
 
@@ -304,7 +310,9 @@ def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) ->
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
-    found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append)
+    found = drop_suppressed_in_tree(
+        verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append
+    )
     findings = (item for item in found if item.rule != "KCI721")
     return TreeResult(kernel.name, tree, manifest, (*said, *findings), tuple(suppressed))
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.discovery import SuppressedFinding, apply_to_tree
+from kci.config.discovery import SuppressedFinding, drop_suppressed_in_tree
 from kci.config.values import NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
@@ -204,11 +204,11 @@ def verify_merged(
     for place, manifest in trees.items():
         kernel = planned.kernel(manifest.kernel) if planned is not None else None
         if planned is not None and kernel is not None and kernel.tree:
-            found = apply_to_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
+            found = drop_suppressed_in_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
     return found
 
 
-def error_of(problem: KciError) -> str:
+def merge_error(problem: KciError) -> str:
     """The message of a merge error; empty for missing variants, which have failures of their own."""
     return "" if {item.rule for item in problem.diagnostics} == {"KCI606"} else first_error(problem)
 
@@ -218,7 +218,9 @@ def kernel_record(
 ) -> KernelRecord:
     """Make the record of a kernel. `into` is its tree and not one of `artifacts`; `error` explains a bad tree."""
     failures = read_failures(artifacts, kernel)
-    present = tuple(item.variant for item in manifest.present) if manifest else _there(kernel, artifacts, into)
+    present = (
+        tuple(item.variant for item in manifest.present) if manifest else _uploaded_variants(kernel, artifacts, into)
+    )
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
@@ -233,7 +235,7 @@ def kernel_record(
     )
 
 
-def _there(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
+def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
     try:
         found = [source.leg for source in find_sources(artifacts, skip=into)]
     except KciError:

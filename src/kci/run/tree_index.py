@@ -176,9 +176,9 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     for kernel, record in before.records.items():
         for leg in record.objects:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
-        if _lost(before.plan, record):
+        if _base_tree_lost(before.plan, record):
             trees.pop(kernel, None)  # the next run builds all of it
-        elif record.manifest is not None and record.complete and not _only_carried(before.plan, kernel):
+        elif record.manifest is not None and record.complete and not _is_unchanged(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
         place, told = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
@@ -198,12 +198,12 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     return TreeIndex(trees, day, objects=objects).still(day)
 
 
-def _only_carried(plan: Plan, kernel: str) -> bool:
+def _is_unchanged(plan: Plan, kernel: str) -> bool:
     # an earlier run's tree has all of it
     return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
 
 
-def _lost(plan: Plan, record: KernelRecord) -> bool:
+def _base_tree_lost(plan: Plan, record: KernelRecord) -> bool:
     # the legs succeeded: the tree to merge into is gone or changed
     built = {name for leg in plan.legs if leg.kernel == record.kernel for name in leg.variants}
     carried = any(item.kernel == record.kernel for item in plan.skipped)

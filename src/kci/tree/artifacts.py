@@ -111,7 +111,7 @@ class CiRun(msgspec.Struct, frozen=True):
 
 def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: CiRun) -> list[Diagnostic]:
     """Check sources against their names, the plan and the run; return warnings. Raises FindingsError on a mismatch."""
-    found = [item for source in sources for item in _bound_problems(source, planned, run)]
+    found = [item for source in sources for item in _mismatches(source, planned, run)]
     refused = [item for item in found if item.severity is Severity.ERROR]
     if refused:
         raise combined_error(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
@@ -124,7 +124,7 @@ def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
 
-def _bound_problems(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
+def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
     leg, path = source.leg, str(source.path)
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:

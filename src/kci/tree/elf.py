@@ -64,7 +64,7 @@ class Elf(msgspec.Struct, frozen=True):
     """True with a program interpreter, as executables have."""
 
 
-class _Counted:
+class _BoundedFile:
     # limits the number of reads, so that parsing a hostile file ends
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self._left = data, _MAX_READS
@@ -105,7 +105,7 @@ def _opened(path: Path) -> Iterator[ELFFile]:
             raise ElfError("it is empty") from None
         with data:
             try:
-                elf = ELFFile(cast("IO[bytes]", _Counted(data)))
+                elf = ELFFile(cast("IO[bytes]", _BoundedFile(data)))
                 if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
                     raise ElfError("it is not a 64-bit little-endian shared library")
                 yield elf

@@ -63,7 +63,7 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
+def make_digest(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
     """Make the metadata's digest from `file_hashes`."""
     covered = (
         name
@@ -102,7 +102,7 @@ def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] 
     """Compare a directory, or its `file_hashes`, with a digest."""
     if hashes is None or expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
-    return validate(expected, digest_of(hashes, expected.algorithm))
+    return validate(expected, make_digest(hashes, expected.algorithm))
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -146,7 +146,7 @@ def provenance(kernel_dir: Path) -> GitState | None:
     return GitState(commit, _dirty(kernel_dir, submodules="untracked")) if commit else None
 
 
-def committed(kernel_dir: Path) -> int | None:
+def commit_time(kernel_dir: Path) -> int | None:
     """Commit time in seconds since 1970; None outside git."""
     said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
     return int(said) if said.isdecimal() else None

@@ -212,7 +212,7 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
-def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
+def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
     """List the planned variants that are absent or stale."""
     fresh = {entry.variant for entry in present if not entry.stale}
     return tuple(sorted(set(planned or ()) - fresh))

@@ -34,13 +34,13 @@ from kci.tree.manifest import (
     Present,
     Replaced,
     SealedVariant,
-    missing_of,
+    missing_variants,
     read_manifest,
     read_sealed,
 )
 from kci.tree.metadata import KciRecord, refuse_partial
-from kci.tree.pack import packable, unpack
-from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
+from kci.tree.pack import files_to_pack, unpack
+from kci.tree.top_level import CARD, SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
@@ -62,17 +62,17 @@ def _put(source: Path, target: Path, put: _Put) -> None:
     try:
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(
-                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _once(put, *two)
+                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _put_once(put, *two)
             )
         elif source.is_symlink():
             target.symlink_to(source.readlink())
         else:
-            _once(put, str(source), str(target))
+            _put_once(put, str(source), str(target))
     except (OSError, shutil.Error) as error:
         raise FindingsError(f"cannot copy {source}: {error}") from error
 
 
-def _once(put: _Put, source: str, target: str) -> None:
+def _put_once(put: _Put, source: str, target: str) -> None:
     # `copytree` goes on after a failure
     try:
         put(source, target)
@@ -95,7 +95,7 @@ def _linked(source: str, target: str) -> None:
 _CARRIED_AT_TOP = (CARD, "benchmarks")
 
 
-class _Made(NamedTuple):
+class _MergedTree(NamedTuple):
     manifest: Manifest
     hashes: dict[str, dict[str, str]]
 
@@ -225,7 +225,7 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
     return next(iter(versions))
 
 
-def _build(job: _Job, tree: Path) -> _Made:
+def _build(job: _Job, tree: Path) -> _MergedTree:
     tree.mkdir()
     require_tree(job.target)
     present: dict[str, Present] = {}
@@ -260,15 +260,15 @@ def _build(job: _Job, tree: Path) -> _Made:
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
             link_or_copy(job.target / name, tree / name)
-    every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
+    every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
-    return _Made(manifest, hashes)
+    return _MergedTree(manifest, hashes)
 
 
 def _manifest(job: _Job, present: dict[str, Present]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
-    missing = missing_of(planned, entries)
+    missing = missing_variants(planned, entries)
     return Manifest(
         job.kernel,
         job.version,
@@ -287,7 +287,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
             raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
         return unpacked.sealed
     directory = tree / source.leg.variant
-    packable(source.path)
+    files_to_pack(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:

@@ -16,7 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, digest_of, file_hashes, kernel_id
+from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, file_hashes, kernel_id, make_digest
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type
@@ -264,7 +264,7 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
     (variant_dir / SIGNATURE).unlink(missing_ok=True)
-    sealed = msgspec.structs.replace(metadata, digest=digest_of(file_hashes(variant_dir)))
+    sealed = msgspec.structs.replace(metadata, digest=make_digest(file_hashes(variant_dir)))
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
     (variant_dir / FILE_NAME).chmod(0o644)  # independent of the umask
     return sealed

@@ -41,7 +41,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
-    files = packable(variant_dir)
+    files = files_to_pack(variant_dir)
     with replacing(out_file) as made:
         try:
             with written_archive(made.staging, zstd=out_file.name.endswith(".zst")) as archive:
@@ -53,12 +53,12 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     return out_file
 
 
-def packable(variant_dir: Path) -> list[Entry]:
+def files_to_pack(variant_dir: Path) -> list[Entry]:
     """List the files to pack. Raises UnsafeError or FindingsError for files that unpacking would refuse."""
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
     for item, _, reason in unpackable_entries(found):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-    if size := oversize(found):
+    if size := size_problem(found):
         raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
@@ -86,7 +86,7 @@ def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, s
             yield item, "KCI708", f"it differs from {other!r} in case only"
 
 
-def oversize(entries: Sequence[Entry]) -> str | None:
+def size_problem(entries: Sequence[Entry]) -> str | None:
     """The reason why the files exceed an artifact's limits, if they do."""
     size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
     if len(entries) > LIMITS.members or size > LIMITS.size:
@@ -109,7 +109,7 @@ def read_leg(artifact: Path) -> LegRecord:
         return _leg(archive, archive.members(), artifact)
 
 
-class Unpacked(NamedTuple):
+class UnpackedArtifact(NamedTuple):
     """A consistent artifact after unpacking."""
 
     leg: LegRecord
@@ -117,7 +117,7 @@ class Unpacked(NamedTuple):
     sealed: SealedVariant
 
 
-def unpack(artifact: Path, into_dir: Path) -> Unpacked:
+def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     """Unpack to `into_dir/<variant>`, whole or not at all. Raises UnsafeError, FindingsError or MissingToolError."""
     into_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
@@ -139,7 +139,7 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} already exists", hint="unpack into another directory")
         variant_dir.rename(target)
-    return Unpacked(leg, target, sealed)
+    return UnpackedArtifact(leg, target, sealed)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class SigningContext(msgspec.Struct, frozen=True):
         ]
 
 
-def claimed_statement(data: bytes) -> Statement:
+def unverified_statement(data: bytes) -> Statement:
     """Read a bundle's statement, unverified. Raises ValueError."""
     try:
         payload = base64.b64decode(decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True)
@@ -80,7 +80,7 @@ _GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 _GITHUB = "https://github.com/"
 
 
-def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
+def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
     """Verify offline that a repository's workflow signed a bundle. Raises ValueError. `trust` is a private Sigstore."""
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
@@ -132,14 +132,14 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         from sigstore.verify import Verifier
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
-    token = _asked(detect_credential)
+    token = _call_sigstore(detect_credential)
     if token is None:
         hint = "sign in a CI run; in GitHub Actions give the job `id-token: write`"
         raise MissingToolError("there is no identity to sign with here", hint=hint)
-    config = _trust_config(trust) if trust else _asked(ClientTrustConfig.production)
-    service = _asked(lambda: Service.from_trust_config(config))
+    config = _trust_config(trust) if trust else _call_sigstore(ClientTrustConfig.production)
+    service = _call_sigstore(lambda: Service.from_trust_config(config))
     with ExitStack() as stack:  # entering requests the certificate
-        signer = _asked(lambda: stack.enter_context(service.signer(IdentityToken(token))))
+        signer = _call_sigstore(lambda: stack.enter_context(service.signer(IdentityToken(token))))
         yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
 
 
@@ -175,11 +175,11 @@ class _OurOwn:
 
 
 def _json(sign: Callable[[], Any]) -> bytes:
-    text: str = _asked(sign).to_json()
+    text: str = _call_sigstore(sign).to_json()
     return text.encode()
 
 
-def _asked(ask: Callable[[], Any]) -> Any:
+def _call_sigstore(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:
@@ -247,7 +247,7 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
     return ""
 
 
-def signer_of(bundle: bytes) -> str | None:
+def signer_identity(bundle: bytes) -> str | None:
     """The certificate's identity: a workflow URL or an address."""
     try:
         return _identity(decode_json(bundle, _Bundle).certificate)

@@ -20,7 +20,7 @@ from kci.tree.identity import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.pack import unpackable_entries
-from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, open_bundle, run_signer
+from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, run_signer, verify_bundle
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import Entry, is_bytecode, walk
@@ -30,7 +30,7 @@ SUMS_NAME = "SHA256SUMS"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
+TOP_ENTRIES_WITH_SUMS = (FILE_NAME, "benchmarks")
 """Entries with checksums, besides variants."""
 
 
@@ -72,7 +72,7 @@ CARD = "CARD.md"
 
 BUNDLE_NAME = "kci-attestation.sigstore.json"
 
-KEPT_AT_TOP = (CARD, "benchmarks", FILE_NAME, SUMS_NAME, BUNDLE_NAME)
+TOP_ENTRIES = (CARD, "benchmarks", FILE_NAME, SUMS_NAME, BUNDLE_NAME)
 """Entries besides variants (docs/format.md#tree)."""
 
 
@@ -83,7 +83,7 @@ def require_tree(target: Path) -> None:
     if not target.is_dir():
         raise rule_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
     for entry in sorted(target.iterdir()):
-        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
+        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
             raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
     for item, _, reason in unpackable_entries(files_at_top(target)):
@@ -94,7 +94,7 @@ def require_tree(target: Path) -> None:
 def files_at_top(tree: Path) -> Iterator[Entry]:
     """Yield files outside of variants, without bytecode."""
     for entry in sorted(tree.iterdir()):
-        if entry.name not in KEPT_AT_TOP:
+        if entry.name not in TOP_ENTRIES:
             continue
         if entry.is_dir() and not entry.is_symlink():
             below = (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
@@ -153,7 +153,7 @@ def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) 
     where = str(artifact)
     path = artifact.with_name(f"{artifact.name}.sigstore.json")
     try:
-        statement = open_bundle(read_bounded(path), context, trust)
+        statement = verify_bundle(read_bounded(path), context, trust)
     except FileNotFoundError:
         hint = f"actions/attest makes one; put its bundle beside the artifact, as {path.name}"
         raise rule_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
@@ -161,7 +161,7 @@ def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) 
         raise rule_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
     except ValueError as error:
         raise rule_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
-    wrong = context.disagreements(_said(statement))
+    wrong = context.disagreements(_claims(statement))
     digests = {item.name: item.digest.get("sha256") for item in statement.subject}
     if digests.get(artifact.name) != file_hash(artifact):
         wrong.append("it is about other bytes, or another name")
@@ -169,7 +169,7 @@ def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) 
         raise rule_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
 
 
-def _said(statement: Statement) -> Mapping[str, Any]:
+def _claims(statement: Statement) -> Mapping[str, Any]:
     # kci's own form, or GitHub's provenance
     if not statement.predicate_type.startswith(_SLSA):
         return statement.predicate

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
 from kci.build.toolchains.downloads import (
     PipLines,
@@ -107,7 +107,7 @@ def test_an_index_that_is_turned_off_is_the_reason(tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Finished(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    said = ProgramResult(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
     monkeypatch.setattr(downloads, "run_pip", lambda *_: said)
     with pytest.raises(MissingToolError, match="cannot install torch: the disk is full") as info:
         install(["pip"], "torch", print, tmp_path)
@@ -125,7 +125,7 @@ def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_other_failures_of_pip_speak_for_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
 ) -> None:
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: Finished(1, said))
+    monkeypatch.setattr(downloads, "run_pip", lambda *_: ProgramResult(1, said))
     with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
         install(["pip"], "torch", print, tmp_path)
     assert info.value.hint == hint
@@ -134,15 +134,15 @@ def test_other_failures_of_pip_speak_for_themselves(
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, str]] = []
 
-    def run(_command: list[str], log: PipLines, *, env: dict[str, str]) -> Finished:
+    def run(_command: list[str], log: PipLines, *, env: dict[str, str]) -> ProgramResult:
         asked.append(env)
         log("  Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (184.3 MB)")
-        return Finished(0, "")
+        return ProgramResult(0, "")
 
     monkeypatch.setattr(downloads, "run_in_group", run)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
-        monkeypatch.setattr(downloads, "output_of", lambda *_, version=version: f"pip {version} from /x\n")
+        monkeypatch.setattr(downloads, "program_output", lambda *_, version=version: f"pip {version} from /x\n")
         run_pip(["python", "-m", "pip", "install"], "torch", said.append, {"A": "1"})
     assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
     assert said == []
@@ -164,12 +164,12 @@ def test_each_file_is_counted_by_itself(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def run(command: list[str]) -> Finished:
+    def run(command: list[str]) -> ProgramResult:
         commands.append(command)
-        return Finished(0 if "--version" in command else 1, f"pip {version} from /x\n")
+        return ProgramResult(0 if "--version" in command else 1, f"pip {version} from /x\n")
 
     monkeypatch.setattr(downloads, "run", run)
-    monkeypatch.setattr(downloads, "output_of", lambda *command: run([*command]).output)
+    monkeypatch.setattr(downloads, "program_output", lambda *command: run([*command]).output)
     newer_pip(Path("python"))  # that the index has none is no failure
     upgrades = [command for command in commands if "--upgrade" in command]
     assert len(upgrades) == asked

@@ -18,7 +18,7 @@ from kci.build.toolchains import environment
 from kci.build.toolchains.cuda import Toolkit, WheelFiles, find_library_headers, mentions_libraries, wheel_path
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import WheelFile, extract, find_wheel
-from kci.build.toolchains.environment import needed_to_compile, torch_of_pip
+from kci.build.toolchains.environment import needed_to_compile, pip_torch_version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 
@@ -139,13 +139,13 @@ def test_what_pips_torch_is_for_is_known_before_it_is_downloaded(monkeypatch: py
     monkeypatch.setattr(environment, "is_reachable", lambda _url: True)
     for index in serving(Index({name: wheel(version, 4_000_000)})):
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
-        found = torch_of_pip("2.13.0", "python")
+        found = pip_torch_version("2.13.0", "python")
         assert found is not None
         assert found.built_for == "CUDA 13.0"
         assert index.sent < 300_000, "of eight megabytes"
-        assert torch_of_pip("2.12.0", "python") is None, "the index does not have it"
+        assert pip_torch_version("2.12.0", "python") is None, "the index does not have it"
         one_index = False
-        assert torch_of_pip("2.13.0", "python") is None, "pip may take another"
+        assert pip_torch_version("2.13.0", "python") is None, "pip may take another"
 
 
 def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:

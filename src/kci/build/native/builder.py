@@ -10,24 +10,24 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, compiled_ops, refused, write_package
+from kci.build.kernel_files import VisibleFiles, compiled_ops, kernel_error, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
-from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
+from kci.build.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
 from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
 from kci.build.native.recipe import Recipe, checked_sources, make_recipe
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
-from kci.build.process.run import Finished, Log
-from kci.build.request import Built, Request
+from kci.build.process.run import Log, ProgramResult
+from kci.build.request import BuildResult, Request
 from kci.build.toolchains.compilers import (
-    compiler_of,
+    binutils_program,
     cpp_library,
-    find_cache,
+    find_compiler_cache,
     gcc_flags,
     glibc_is_newer,
     ninja_version,
-    program_of,
+    variant_compiler,
     version_line,
 )
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, find_toolkit, mentions_libraries, nvcc_name
@@ -35,8 +35,8 @@ from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import (
     Environment,
-    isolated,
-    own,
+    kci_environment,
+    python_environment,
     python_include,
     read_torch_version,
     same_version,
@@ -59,7 +59,7 @@ def plan(request: Request, log: Log) -> Recipe:
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
-    cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
+    cxx = find_icpx(compute) if variant.backend == "xpu" else variant_compiler(variant)
     cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
@@ -76,7 +76,7 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda_headers=find_library_headers(cuda, request.options.cache)
         if cuda is not None and wants_libraries
         else None,
-        ar=program_of(cxx, "ar"),
+        ar=binutils_program(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
@@ -85,12 +85,12 @@ def plan(request: Request, log: Log) -> Recipe:
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        launcher=find_cache(cxx),
+        launcher=find_compiler_cache(cxx),
     )
     return make_recipe(request, sources, chain)
 
 
-def build(request: Request, log: Log) -> Built:
+def build(request: Request, log: Log) -> BuildResult:
     """Build a variant into an empty directory. Raises BuildFailedError with the command, or KciError as `plan`."""
     ends_at = deadline(request.options.stop_after)
     recipe = plan(request, log)
@@ -111,19 +111,19 @@ def build(request: Request, log: Log) -> Built:
             wanted = others if request.part else [recipe.target.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *wanted, pools=recipe.pools)})
         except OSError as error:
-            raise unwritable(work, error) from error
+            raise unwritable_error(work, error) from error
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packed(objects, log):
-            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else Finished(0, "")
+            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else ProgramResult(0, "")
             if done.code != 0:
-                raise failed_build(recipe, request, done, log)
+                raise build_error(recipe, request, done, log)
             if request.part is None:
                 visible.require_unchanged()
             if (use := objects.use()).found:
                 log(str(use))
-        made = Built(builder="native", archs=None, objects=use)
+        made = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
             return made
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
@@ -151,7 +151,7 @@ def _packed(objects: Objects, log: Log) -> Iterator[None]:
 
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
-) -> Finished:
+) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -161,12 +161,12 @@ def _compile(
     except KeyboardInterrupt:
         done = None
     if done is None:
-        raise out_of_time(request, objects)
+        raise timeout_error(request, objects)
     return done
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    # failures are left to `failed_build`; estimates start with the first kernel source: ninja has no times before
+    # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
     units = {step.what for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
@@ -179,7 +179,7 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if progress is not None and not timed:
             timed = progress.what in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
-        log(as_written(line, kernel_dir))
+        log(show_kernel_paths(line, kernel_dir))
 
     return tell
 
@@ -188,7 +188,7 @@ def _require_buildable(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        raise refused("KCI507", message, kind=BuildFailedError)
+        raise kernel_error("KCI507", message, kind=BuildFailedError)
     facts = BACKENDS[variant.backend]
     compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
     if not compiled or not variant.system.endswith("-linux"):
@@ -207,12 +207,12 @@ def _environment(request: Request) -> Environment:
     if variant.kind is Kind.TVM_FFI:
         return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
     if not request.options.isolation:
-        return own()
+        return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
+    return kci_environment(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

@@ -17,7 +17,7 @@ from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
 from kci.build.native.units import Language, Unit
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import is_cache
+from kci.build.toolchains.compilers import is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers
 from kci.build.toolchains.data import toolchains
@@ -304,7 +304,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def host_compiler(cxx: tuple[str, ...]) -> str:
     """The compiler without cache and flags, as nvcc requires."""
-    programs = [word for word in cxx if not word.startswith("-") and not is_cache(word)]
+    programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
     return programs[0] if programs else cxx[0]
 
 

@@ -16,7 +16,7 @@ from kci.build.native.hipify import FOLDER
 from kci.build.native.ninja import failed_commands, was_killed
 from kci.build.native.objects import Objects
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Finished, Log, silent
+from kci.build.process.run import Log, ProgramResult, silent
 from kci.build.request import Request
 from kci.diagnostics import Span, finding
 from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
@@ -45,7 +45,7 @@ _THROUGH = (
 """Lines about instantiations and includes that lead to an error."""
 # kernel files in the work directory
 _OWN = rf"(?:{KERNEL}|{FOLDER})/"
-_WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
+_KERNEL_PATH = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
 # libraries that CUDA from pip lacks
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
@@ -77,15 +77,15 @@ class ErrorSpot(msgspec.Struct, frozen=True):
     """Index of the output line."""
 
 
-def named_error(said: Sequence[str]) -> ErrorSpot | None:
+def find_error(said: Sequence[str]) -> ErrorSpot | None:
     """The first error in a compiler's output. For an error in a library header, the kernel's line that leads to it."""
     for number, line in enumerate(said):
         for pattern in _PLACED:
             if found := pattern.fullmatch(line):
-                if place := _own(found["path"]):
+                if place := _kernel_path(found["path"]):
                     return ErrorSpot(found["text"], place, int(found["line"]), _column(found), number)
                 text = f"{found['text']} ({found['path']}:{found['line']})"
-                through = _through(said[max(0, number - _BEFORE) : number + _BEHIND])
+                through = _instantiation_site(said[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, at=number)
     for number, line in enumerate(said):
         if found := _UNPLACED.fullmatch(line):
@@ -93,7 +93,7 @@ def named_error(said: Sequence[str]) -> ErrorSpot | None:
     return None
 
 
-def excerpt(said: Sequence[str], at: int) -> list[str]:
+def error_excerpt(said: Sequence[str], at: int) -> list[str]:
     """Output around the first error, with counts of omitted lines."""
     start = max(0, at - _BEFORE)
     shown = list(said[start : start + _SHOWN])
@@ -102,24 +102,24 @@ def excerpt(said: Sequence[str], at: int) -> list[str]:
     return [*before, *shown, *([f"... ({left} lines behind it)"] if left else [])]
 
 
-def as_written(line: str, kernel_dir: Path) -> str:
+def show_kernel_paths(line: str, kernel_dir: Path) -> str:
     """Show kernel files by their real paths, so that they can be clicked."""
     folder = kernel_dir.as_posix()
     prefix = "" if folder == "." else f"{folder.rstrip('/')}/"
-    return _WRITTEN.sub(lambda found: f"{found['before']}{prefix}", line)
+    return _KERNEL_PATH.sub(lambda found: f"{found['before']}{prefix}", line)
 
 
-def _through(said: Sequence[str]) -> tuple[str, int, int]:
+def _instantiation_site(said: Sequence[str]) -> tuple[str, int, int]:
     # an instantiation says more than an include
     for pattern in _THROUGH:
         for line in said:
             found = pattern.fullmatch(line)
-            if found and (place := _own(found["path"])):
+            if found and (place := _kernel_path(found["path"])):
                 return place, int(found["line"]), _column(found)
     return "", 0, 0
 
 
-def _own(path: str) -> str:
+def _kernel_path(path: str) -> str:
     # relative to the kernel's directory; empty for other files
     if not re.match(_OWN, path):
         return ""
@@ -130,13 +130,13 @@ def _column(found: re.Match[str]) -> int:
     return int(found.groupdict().get("column") or 0)
 
 
-def unwritable(work: Path, error: OSError) -> BuildFailedError:
+def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
     """The error for an unwritable work directory, such as a full disk."""
     hint = full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place"
     return BuildFailedError(f"cannot write {failed_path(error, work)}: {error.strerror or error}", hint=hint)
 
 
-def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = silent) -> BuildFailedError:
+def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
     """Make the error (KCI513) for a failed ninja command; `log` gets output that its message omits."""
     name, work = request.variant.name, recipe.work
     found = failed_commands(done.output)
@@ -146,14 +146,14 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
         )
     failed, more = found[0], len(found) - 1
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
-    spot = named_error(failed.said) or ErrorSpot(f"{what} failed")
+    spot = find_error(failed.said) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in found if len(failed.said) > _SHOWN else found[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
-            log(as_written(line, request.kernel_dir))
+            log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
-    message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]
+    message += [show_kernel_paths(line, request.kernel_dir) for line in error_excerpt(failed.said, spot.at)]
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
@@ -191,7 +191,7 @@ def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
     return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
 
 
-def failure_hint(done: Finished, work: Path, system: str) -> str:
+def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
     """A hint for failures that are typical of a bare machine."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
@@ -213,7 +213,7 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
     return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
 
 
-def out_of_time(request: Request, objects: Objects) -> KciError:
+def timeout_error(request: Request, objects: Objects) -> KciError:
     """The error for a build that reached its time limit."""
     done = objects.done()
     hint = "" if objects.use().made else "nothing was done in this time; give it more"

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.build.kernel_files import refused
+from kci.build.kernel_files import kernel_error
 from kci.build.native.units import Language, Unit
 from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.environment import Environment
@@ -32,7 +32,7 @@ TORCH_FOLDER = "torch-hip"
 _SCRIPT = Path(__file__).with_name("hipify_script.py")
 _ASKED, _TOLD = "hipify.json", "hipify-result.json"
 _RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
-_MEANT = {
+_ERROR_HINTS = {
     "UnicodeDecodeError": "the sources are read as UTF-8",
     "no kernel end found": "every kernel launch needs its <<<...>>> on both sides",
 }
@@ -56,7 +56,7 @@ class Translation(msgspec.Struct, frozen=True):
         return [str(self.environment.python), "-I", "-B", str(_SCRIPT), str(self.work / _ASKED)]
 
 
-def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
+def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
     """Replace `.cu` sources by translations, and return both. Raises FindingsError if two translations collide."""
     made: list[Unit] = []
     names: dict[str, str] = {}
@@ -67,7 +67,7 @@ def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]
         name = hip_path(relative) if translate else relative
         if sources.setdefault(name, relative) != relative:
             both = " and ".join(sorted((repr(relative), repr(sources[name]))))
-            raise refused("KCI509", f"for ROCm, {both} are both {name!r}")
+            raise kernel_error("KCI509", f"for ROCm, {both} are both {name!r}")
         if not translate:
             made.append(unit)
             continue
@@ -111,19 +111,19 @@ def translate(plan: Translation, log: Log) -> None:
     (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    told = _told(plan.work / _TOLD)
+    told = _unsupported_calls(plan.work / _TOLD)
     if done.code != 0 or told is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
+        hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
     if told:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         raise BuildFailedError(f"hipify reports calls that HIP does not have: {', '.join(sorted(told))}", hint=hint)
     for made in (project, headers):
-        _take_over(made, made.with_suffix(""))
+        _replace_changed(made, made.with_suffix(""))
 
 
-def _told(path: Path) -> list[str] | None:
+def _unsupported_calls(path: Path) -> list[str] | None:
     # None if the script failed before
     try:
         return read_json(path, list[str])
@@ -140,7 +140,7 @@ def _copy(kernel: Path, into: Path) -> None:
             (target / name).chmod(0o644)
 
 
-def _take_over(made: Path, folder: Path) -> None:
+def _replace_changed(made: Path, folder: Path) -> None:
     # only changed files are written
     folder.mkdir(exist_ok=True)
     new = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kci.build.process.machine import memory, read_progress
-from kci.build.process.run import Finished, Log, run_in_group, shell_line
+from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
 from kci.errors import BuildFailedError
 
 
@@ -114,7 +114,7 @@ def deadline(minutes: float | None) -> float | None:
     return None if minutes is None else time.monotonic() + 60 * minutes
 
 
-def run_ninja(run: NinjaRun, log: Log) -> Finished | None:
+def run_ninja(run: NinjaRun, log: Log) -> ProgramResult | None:
     """Run ninja; None if the deadline ended it. Raises BuildFailedError for an object that needs more memory."""
     tried, queue = set[str](), list[str]()
     while True:

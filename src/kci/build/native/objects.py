@@ -19,9 +19,9 @@ import msgspec
 
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Log, output_of
-from kci.build.request import PartOf, Request
-from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_cache
+from kci.build.process.run import Log, program_output
+from kci.build.request import BuildPart, Request
+from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_compiler_cache
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import objects_name, this_system
 from kci.utils.archive import (
@@ -51,7 +51,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
 
     kernel: str
     variant: str
-    part: PartOf | None = None
+    part: BuildPart | None = None
     """None for the whole variant."""
     objects: int
     wanted: int
@@ -65,7 +65,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
         require_schema(self.schema, SCHEMA)
 
 
-def pack_name(kernel: str, variant: str, part: PartOf | None) -> str:
+def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
     """File name of a pack in a folder."""
     return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
 
@@ -97,7 +97,7 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     whole = {head.part for head in given if head.objects == head.wanted}
     found = []
     for of in sorted({head.part.of for head in given if head.part}):
-        for part in (PartOf(number, of) for number in range(1, of + 1)):
+        for part in (BuildPart(number, of) for number in range(1, of + 1)):
             short = max((head for head in given if head.part == part), key=lambda head: head.objects, default=None)
             if short is None:
                 found.append(f"part {part} was not given")
@@ -172,7 +172,7 @@ def _content(archive: TarStream) -> bytes:
     return b"".join(iter(lambda: archive.read(_CHUNK), b""))
 
 
-OWN = "ccache"
+CCACHE_FOLDER = "ccache"
 """Folder of ccache, in the cache or in the work directory of a build with packs."""
 
 _PARTS_OF_CXX = ("cc1plus", "as")
@@ -207,8 +207,8 @@ class Objects:
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
         self._carried = bool(options.objects_from or options.objects_to)
-        own = Path(os.environ.get("CCACHE_DIR") or options.cache / OWN)
-        self._folder = recipe.work / OWN if self._carried else own
+        own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
+        self._folder = recipe.work / CCACHE_FOLDER if self._carried else own
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
@@ -272,7 +272,7 @@ class Objects:
         self._cleared()
 
     def _cleared(self) -> None:
-        shutil.rmtree(self._work / OWN, ignore_errors=True)
+        shutil.rmtree(self._work / CCACHE_FOLDER, ignore_errors=True)
 
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
@@ -288,8 +288,8 @@ class Objects:
 
 def _programs(chain: Toolchain) -> Iterator[Path]:
     # ccache looks at the compiler driver only
-    asked = (output_of(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
-    for name in (*(word for word in chain.cxx if not is_cache(word)), *asked):
+    asked = (program_output(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *asked):
         if found := shutil.which(name):
             yield Path(os.path.realpath(found))
     tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))

@@ -30,7 +30,7 @@ from kci.build.native.ninja import Step
 from kci.build.native.units import Language, Sources, Unit, collect
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.process.run import Log, shell_line
-from kci.build.request import PartOf, Request
+from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
 from kci.matrix.variants import Kind, Variant
@@ -38,7 +38,7 @@ from kci.utils.cache import work_dir
 from kci.utils.suggest import count
 
 
-def share_of(units: tuple[Unit, ...], part: PartOf) -> frozenset[str]:
+def share_of(units: tuple[Unit, ...], part: BuildPart) -> frozenset[str]:
     """Objects of a part: the sources by name, dealt out in turn."""
     ordered = sorted(units, key=lambda unit: unit.shown)
     return frozenset(unit.object for unit in ordered[part.number - 1 :: part.of])
@@ -57,7 +57,7 @@ def stand_ins() -> dict[str, str]:
     return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def older_files(chain: Toolchain, target: Target) -> dict[str, str]:
+def compat_files(chain: Toolchain, target: Target) -> dict[str, str]:
     """Files for older systems by path in the work directory; empty on a machine that is old enough."""
     if not chain.glibc_compat:
         return {}
@@ -65,8 +65,8 @@ def older_files(chain: Toolchain, target: Target) -> dict[str, str]:
     return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
 
 
-def older_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
-    """Compile the sources of `older_files`."""
+def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+    """Compile the sources of `compat_files`."""
     if not chain.glibc_compat:
         return
 
@@ -204,7 +204,7 @@ def _steps(
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    older = tuple(older_steps(chain, target, generated))
+    older = tuple(compat_steps(chain, target, generated))
     yield from older
     libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
@@ -234,7 +234,7 @@ def _translation(
     # a kernel of HIP only still needs torch's stable headers
     if chain.rocm is None:
         return None, sources.units
-    units, names = hipify.translated(sources.units)
+    units, names = hipify.translate_units(sources.units)
     include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
@@ -248,5 +248,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: EXPORTS_MAP,
-        **older_files(chain, target),
+        **compat_files(chain, target),
     }

@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.build.kernel_files import inside, is_plain, refused, source_file
+from kci.build.kernel_files import is_plain, kernel_error, resolve_inside, source_file
 from kci.build.process.run import Log
 from kci.build.request import Request
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import compiler_id, compiler_of
+from kci.build.toolchains.compilers import compiler_id, variant_compiler
 from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
 from kci.config.values import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS, Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
@@ -27,7 +27,7 @@ _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
 
 
-class Facts(msgspec.Struct, frozen=True):
+class FlagContext(msgspec.Struct, frozen=True):
     """Values for generator expressions."""
 
     language: str
@@ -37,12 +37,12 @@ class Facts(msgspec.Struct, frozen=True):
     configuration: str = "Release"
 
 
-def expand_flag(flag: str, facts: Facts) -> tuple[str, ...]:
+def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
     """Evaluate CMake generator expressions in a flag. Raises ValueError for an unknown or open one."""
     return tuple(part for part in _text(flag, facts).split(";") if part) if "$<" in flag else (flag,)
 
 
-def _text(text: str, facts: Facts) -> str:
+def _text(text: str, facts: FlagContext) -> str:
     made, place = "", 0
     while (start := text.find("$<", place)) >= 0:
         end = _closing(text, start)
@@ -64,13 +64,13 @@ def _closing(text: str, start: int) -> int:
     raise ValueError(f"the generator expression {text[start:]} is not closed")
 
 
-def _value(inside: str, facts: Facts) -> str:
+def _value(inside: str, facts: FlagContext) -> str:
     first, *rest = _split(inside, ":", 1)
     name, given = _text(first, facts), rest[0] if rest else None
     if given is None:
-        if name not in _LITERALS and name not in _known(facts):
+        if name not in _LITERALS and name not in _expression_values(facts):
             raise ValueError(f"kci does not know the generator expression $<{inside}>")
-        return _LITERALS.get(name) or _known(facts)[name]
+        return _LITERALS.get(name) or _expression_values(facts)[name]
     match name:
         case "0":
             return ""
@@ -83,7 +83,7 @@ def _value(inside: str, facts: Facts) -> str:
     return "1" if _holds(name, arguments, facts, inside) else "0"
 
 
-def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
+def _holds(name: str, arguments: list[str], facts: FlagContext, inside: str) -> bool:
     match name:
         case "NOT":
             return arguments[0] != "1"
@@ -101,12 +101,12 @@ def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
             return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
         case "CONFIG":
             return facts.configuration.upper() in (argument.upper() for argument in arguments)
-    if name not in _known(facts):
+    if name not in _expression_values(facts):
         raise ValueError(f"kci does not know the generator expression $<{inside}>")
-    return _known(facts)[name] in arguments
+    return _expression_values(facts)[name] in arguments
 
 
-def _known(facts: Facts) -> dict[str, str]:
+def _expression_values(facts: FlagContext) -> dict[str, str]:
     found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
     return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
 
@@ -219,9 +219,9 @@ def collect(request: Request, log: Log) -> Sources:
             known = units.get(unit.source)
             place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
             units[unit.source] = (
-                msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
+                msgspec.structs.replace(unit, object=place) if known is None else _merge_units(known, unit)
             )
-    named = with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
         units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
@@ -229,7 +229,7 @@ def collect(request: Request, log: Log) -> Sources:
     )
 
 
-def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
+def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
     """The sources that may use the extension's name, by their own text; all of them if a shared file uses it."""
     tree = inputs.tree
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
@@ -271,14 +271,14 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
-    archs = _chosen(request, listed) if request.options.archs else listed
+    archs = _requested_archs(request, listed) if request.options.archs else listed
     if not listed:
         wanted = ", ".join(asked or ()) or "no archs"
-        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
+        raise kernel_error("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
-                raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
+                raise kernel_error("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     if not archs:
         log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
     # its functions must exist even so
@@ -287,7 +287,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     )
 
 
-def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
+def _requested_archs(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     if request.variant.backend == Backend.ROCM:
         return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")
@@ -301,10 +301,12 @@ def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
 def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
+            raise kernel_error(
+                "KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file"
+            )
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
     flags: dict[Language, tuple[str, ...]] = {}
-    folders = (inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    folders = (resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
     include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
@@ -330,16 +332,16 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
     if not any("$<" in flag for flag in given):
         yield from given
         return
-    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant))
-    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
+    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(variant_compiler(variant))
+    facts = FlagContext(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
     for flag in given:
         try:
             yield from expand_flag(flag, facts)
         except ValueError as error:
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
+            raise kernel_error("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
-def _together(first: Unit, later: Unit) -> Unit:
+def _merge_units(first: Unit, later: Unit) -> Unit:
     # compiled once, as by the reference's CMake target; the later component's `include` wins
     return msgspec.structs.replace(
         first,
@@ -361,7 +363,7 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         if ending in endings:
             return language
     where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
-    raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+    raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 
 def _plain_name(entry: str) -> str:

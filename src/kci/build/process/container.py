@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Finished, Log, output_of, run_in_group
+from kci.build.process.run import Log, ProgramResult, program_output, run_in_group
 from kci.config.discovery import find_root
 from kci.errors import (
     UNFINISHED,
@@ -91,7 +91,7 @@ def _hash(content: bytes) -> str:
 ENGINES = ("docker", "podman")
 """Supported engines, in order of preference."""
 
-CHOICE = "KCI_CONTAINER_ENGINE"
+ENGINE_VARIABLE = "KCI_CONTAINER_ENGINE"
 """Variable with the engine, to override the order."""
 
 _VERSION = {"docker": "{{.Server.Version}}", "podman": "{{.Client.Version}}"}
@@ -99,7 +99,7 @@ _REMOVE = {"docker": ("rm", "--force"), "podman": ("rm", "--force", "--time=0")}
 _INIT_OF_PODMAN = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
 # Passed by name, so that values such as passwords stay out of command lines and logs.
-PASSED_ON = (
+FORWARDED_VARIABLES = (
     "GITHUB_RUN_ATTEMPT",
     "GITHUB_RUN_ID",
     "HTTPS_PROXY",
@@ -118,7 +118,7 @@ PASSED_ON = (
     "no_proxy",
 )
 
-PLACES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
+PATH_VARIABLES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
 """Variables with paths, which are mounted."""
 
 # An image name, not an option of docker; then one with a digest.
@@ -195,9 +195,11 @@ class ContainerBuild(msgspec.Struct, frozen=True):
 
 def engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
-    choice = os.environ.get(CHOICE)
+    choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(f"{CHOICE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}"
+        )
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
@@ -240,7 +242,8 @@ def build_command(build: ContainerBuild) -> list[str]:
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
+    mounts += [Mount(path) for name in PATH_VARIABLES for path in _variable_paths(name)]
+    variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
     # an environment fits one image and one kci
     kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
     # without a home, pip and git would use the root directory
@@ -249,12 +252,12 @@ def build_command(build: ContainerBuild) -> list[str]:
         mounts,
         ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
         workdir=build.kernel_dir.resolve(),
-        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ] + _of_launchers(),
+        environment=[*variables, *_cache_variables()],
         settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
     )
 
 
-def run_in_container(build: ContainerBuild, log: Log) -> Finished:
+def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     """Run a build in an image. Raises MissingToolError without docker or image, and kci's own errors by exit code."""
     require_engine()
     # docker would create missing directories as root
@@ -288,7 +291,7 @@ def _tell_digest(image: str, log: Log) -> None:
     if "@" in image:
         return
     name = (
-        output_of(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+        program_output(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
         .strip()
         .rpartition("\n")[2]
     )
@@ -351,16 +354,16 @@ def _sources(kernel_dir: Path) -> list[Mount]:
     return [Mount(place)]
 
 
-def _of_launchers() -> list[str]:
+def _cache_variables() -> list[str]:
     # compiler caches read them; those with paths of this machine are left out
     prefixes = ["CCACHE_", "SCCACHE_"]
     if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
         prefixes.append("AWS_")  # S3 credentials
-    named = (item for item in os.environ.items() if item[0].startswith(tuple(prefixes)) and item[0] not in PLACES)
-    return [name for name, value in named if not value.startswith(("/", "~"))]
+    names = [name for name in os.environ if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES]
+    return [name for name in names if not os.environ[name].startswith(("/", "~"))]
 
 
-def _named_places(variable: str) -> list[Path]:
+def _variable_paths(variable: str) -> list[Path]:
     return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
 
 

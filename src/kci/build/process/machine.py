@@ -130,11 +130,11 @@ def _positive(name: str) -> int | None:
     return int(text)
 
 
-_TELLS_TIME = (1, 13)
+_ESTIMATES_SINCE = (1, 13)
 """First ninja that estimates remaining time."""
 
 # `[3/17 00:42] c++ csrc/relu.cpp`; hours are optional, and `?` comes first
-_TOLD = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
+_STATUS_LINE = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -151,12 +151,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 def ninja_status(version: Sequence[int]) -> str:
     """`NINJA_STATUS` for a ninja version, in the format of `read_progress`."""
-    return "[%f/%t %W] " if tuple(version) >= _TELLS_TIME else "[%f/%t] "
+    return "[%f/%t %W] " if tuple(version) >= _ESTIMATES_SINCE else "[%f/%t] "
 
 
 def read_progress(line: str) -> Progress | None:
     """Parse a status line of ninja; None for other lines."""
-    found = _TOLD.fullmatch(line)
+    found = _STATUS_LINE.fullmatch(line)
     if found is None:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.group(3, 4, 5))

@@ -77,7 +77,7 @@ _CURRENT: ContextVar[ProgramScope] = ContextVar("kci_program_scope")
 _NEVER_STOPPED = ProgramScope()
 
 
-class Finished(msgspec.Struct, frozen=True):
+class ProgramResult(msgspec.Struct, frozen=True):
     """A finished program."""
 
     code: int
@@ -95,7 +95,7 @@ def silent(_line: str) -> None:
     """Discard a line."""
 
 
-def output_of(*command: str) -> str:
+def program_output(*command: str) -> str:
     """A program's output; empty if it fails or does not exist."""
     try:
         done = run(command)
@@ -106,7 +106,7 @@ def output_of(*command: str) -> str:
 
 def run(
     command: Sequence[str], log: Log = silent, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> Finished:
+) -> ProgramResult:
     """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError."""
     return _finish(command, log, cwd, env)
 
@@ -120,7 +120,7 @@ def run_in_group(
     lock: int | None = None,
     undo: Sequence[str] = (),
     started: Callable[[int], None] = lambda _session: None,
-) -> Finished:
+) -> ProgramResult:
     """Like `run`, but all descendants end with this process.
 
     `lock` is an open lock file that they inherit, `undo` a command that cleans up after a stop, and `started` receives
@@ -146,7 +146,7 @@ def _finish(
     env: Mapping[str, str] | None,
     inherited: tuple[int, ...] = (),
     started: Callable[[int], None] = lambda _session: None,
-) -> Finished:
+) -> ProgramResult:
     lines: list[str] = []
 
     def start() -> _Process:
@@ -179,7 +179,7 @@ def _finish(
             process.terminate()
             process.wait()
             raise
-    return Finished(process.returncode, "".join(lines))
+    return ProgramResult(process.returncode, "".join(lines))
 
 
 def shell_line(command: Sequence[str]) -> str:

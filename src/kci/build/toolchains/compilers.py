@@ -15,17 +15,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.build.process.run import output_of, run, silent
+from kci.build.process.run import program_output, run, silent
 from kci.build.toolchains.cuda import find_toolkit, nvcc_name
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.environment import own, read_torch_version
+from kci.build.toolchains.environment import python_environment, read_torch_version
 from kci.build.toolchains.rocm import find_rocm
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import count
 
-CHOICE = "KCI_COMPILER_CACHE"
+CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
 
 _CACHES = ("ccache", "sccache")
@@ -50,21 +50,21 @@ class ObjectUse(msgspec.Struct, frozen=True):
         return ObjectUse(self.found + other.found, self.made + other.made, runs)
 
 
-def find_cache(cxx: Sequence[str] = ()) -> Path | None:
+def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     """The compiler cache; None if off or `CXX` has one. Raises MissingToolError for an unknown or missing program."""
-    choice = os.environ.get(CHOICE, "")
-    if choice == "off" or (cxx and is_cache(cxx[0])):
+    choice = os.environ.get(CACHE_VARIABLE, "")
+    if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
         return None
     own = Path(sysconfig.get_path("scripts")) / "ccache"
     wanted = choice or "ccache"
     found = str(own) if wanted == "ccache" and own.is_file() else shutil.which(wanted)
-    if choice and not (found and is_cache(choice)):
-        hint = f"set {CHOICE} to sccache, the path of ccache or sccache, or off"
-        raise MissingToolError(f"{CHOICE}={choice} names no compiler cache that is here", hint=hint)
+    if choice and not (found and is_compiler_cache(choice)):
+        hint = f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off"
+        raise MissingToolError(f"{CACHE_VARIABLE}={choice} names no compiler cache that is here", hint=hint)
     return Path(found).absolute() if found else None
 
 
-def is_cache(program: str) -> bool:
+def is_compiler_cache(program: str) -> bool:
     """True for a compiler cache."""
     return Path(program).stem in _CACHES
 
@@ -92,37 +92,37 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     """
     for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
         if named := os.environ.get(variable) if variable else None:
-            words = _of_ccbin(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
+            words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
                 wrong = f"unset {variable}, or name a compiler that is here"
                 raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
             return _for_nvcc(words, (), cuda)
     for name in _CXX_NAMES:
         if found := shutil.which(name):
-            return _for_nvcc((_placed(found),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
+            return _for_nvcc((_absolute(found),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
     hint = "install one, for example: apt-get install g++"
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
 
-def compiler_of(variant: Variant) -> tuple[str, ...]:
+def variant_compiler(variant: Variant) -> tuple[str, ...]:
     """The host compiler of a variant."""
     return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
 
 
 def _words(named: str) -> tuple[str, ...] | None:
     try:
-        words = [_placed(word) for word in shlex.split(named)]
+        words = [_absolute(word) for word in shlex.split(named)]
     except ValueError:  # unbalanced quote
         return None
     return tuple(words) if words and shutil.which(words[0]) else None
 
 
-def _of_ccbin(named: Path) -> tuple[str, ...] | None:
+def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
     # a directory or a program, perhaps the C compiler
     program = named / "g++" if named.is_dir() else named
     for name in (program.name.replace("gcc", "g++"), program.name):
-        if found := shutil.which(_placed(str(program.with_name(name)))):
-            return (_placed(found),)
+        if found := shutil.which(_absolute(str(program.with_name(name)))):
+            return (_absolute(found),)
     return None
 
 
@@ -131,17 +131,17 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
     if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
-    major = re.match(r"\d+", output_of(*cxx, "-dumpfullversion"))  # clang rejects the option
+    major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
     if major is None or int(major[0]) <= newest:
         return cxx
     for other in others:
         if int(other.rpartition("-")[2]) <= newest and (found := shutil.which(other)):
-            return (_placed(found),)
+            return (_absolute(found),)
     hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
     raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
 
 
-def _placed(word: str) -> str:
+def _absolute(word: str) -> str:
     # absolute, because compilers run in another directory
     return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
 
@@ -155,12 +155,12 @@ def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
 
 def cpp_library(cxx: tuple[str, ...]) -> str:
     """The linker argument for the shared C++ library, even if a static one lies beside the compiler."""
-    return "-lstdc++" if "/" in output_of(*cxx, "-print-file-name=libstdc++.so") else "-l:libstdc++.so.6"
+    return "-lstdc++" if "/" in program_output(*cxx, "-print-file-name=libstdc++.so") else "-l:libstdc++.so.6"
 
 
 def version_line(cxx: tuple[str, ...]) -> str:
     """The first line of a compiler's `--version`."""
-    return next(iter(output_of(*cxx, "--version").splitlines()), cxx[0])
+    return next(iter(program_output(*cxx, "--version").splitlines()), cxx[0])
 
 
 def ninja_version(ninja: Path) -> tuple[int, ...]:
@@ -174,13 +174,13 @@ def compiler_id(cxx: tuple[str, ...]) -> str:
     return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
 
 
-def program_of(cxx: tuple[str, ...], name: str) -> str:
+def binutils_program(cxx: tuple[str, ...], name: str) -> str:
     """A binutils program of a compiler, such as `ar`."""
-    found = output_of(*cxx, f"-print-prog-name={name}").strip()
+    found = program_output(*cxx, f"-print-prog-name={name}").strip()
     return found if shutil.which(found) else name
 
 
-def glibc_of(cxx: tuple[str, ...]) -> Version | None:
+def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
     """Version of the glibc that a compiler links; None for another libc. Raises MissingToolError without headers."""
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
@@ -195,7 +195,7 @@ def glibc_of(cxx: tuple[str, ...]) -> Version | None:
 
 def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
     """True if kernels linked here would need a newer glibc than allowed."""
-    version = glibc_of(cxx)
+    version = linked_glibc(cxx)
     return version is not None and version > MANYLINUX_GLIBC
 
 
@@ -205,12 +205,12 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         return f"nix\n{_first_line('nix', '--version')}"
     if variant.kind is Kind.NOARCH:
         return ""
-    cxx = compiler_of(variant)
-    libc = glibc_of(cxx)
+    cxx = variant_compiler(variant)
+    libc = linked_glibc(cxx)
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
         *_compiler(cxx),
-        _first_line(program_of(cxx, "ld"), "--version"),
+        _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
     if variant.backend == "cuda" and variant.compute:
@@ -236,11 +236,11 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
-        found = read_torch_version(own().torch)
+        found = read_torch_version(python_environment().torch)
         return f"torch {found.release} of this Python, for {found.built_for}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
 
 
 @remembered
 def _first_line(*command: str) -> str:
-    return next(iter(output_of(*command).splitlines()), "")
+    return next(iter(program_output(*command).splitlines()), "")

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from kci.build.process.run import Log, output_of, run
+from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import FetchedTool, install, pip_install
 from kci.build.toolchains.environment import same_version
@@ -87,7 +87,7 @@ def nvcc_name(toolkit: Toolkit) -> str:
 
 
 def _release(nvcc: Path) -> re.Match[str] | None:
-    return _RELEASE.search(output_of(str(nvcc), "--version"))
+    return _RELEASE.search(program_output(str(nvcc), "--version"))
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:

@@ -132,7 +132,7 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
         raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
     variable, project = (SYCL_SOURCE_DIR, "sycl-tla") if sycl else (SOURCE_DIR, "cutlass")
     if folder := os.environ.get(variable):
-        return _given(depend, variable, Path(folder).absolute(), release, log)
+        return _checkout_headers(depend, variable, Path(folder).absolute(), release, log)
     if not release.commit:
         hint = f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}"
         raise MissingToolError(f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it", hint=hint)
@@ -143,7 +143,7 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     return Headers(depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release)
 
 
-def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
+def _checkout_headers(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         hint = "name the top directory of a checkout of CUTLASS, or unset it"

@@ -23,7 +23,7 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Finished, Log, output_of, run, run_in_group, shell_line, silent
+from kci.build.process.run import Log, ProgramResult, program_output, run, run_in_group, shell_line, silent
 from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint, write_atomic
@@ -85,19 +85,25 @@ def pip_install(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
 
 
-def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] | None = None) -> Finished:
+def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
     """Run a pip command, whose downloads `log` reports for `what`. Raises MissingToolError without that Python."""
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
     done = run_in_group(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
     kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
-    return Finished(done.code, "".join(kept))
+    return ProgramResult(done.code, "".join(kept))
 
 
 OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
 _PROBE_SECONDS = 5
-_NO_WAY = ("Name or service not known", "name resolution", "nodename nor servname", "Connection refused", "unreachable")
+_UNREACHABLE = (
+    "Name or service not known",
+    "name resolution",
+    "nodename nor servname",
+    "Connection refused",
+    "unreachable",
+)
 """Errors of an address without a server. Time-outs are left out: the network may be slow."""
 _OTHER_PLACES = re.compile(r"^(?!:env:).*\.index-url=|\.(?:extra-index-url|find-links|no-index|proxy)=", re.M)
 
@@ -126,12 +132,12 @@ def is_reachable(url: str) -> bool:
 def require_index(python: str) -> None:
     """Raise MissingToolError if pip has a single index and it is unreachable."""
     index = pip_index()
-    fault = _said(_fault(index))
-    if any(word in fault for word in _NO_WAY) and asks_one_index(python):
+    fault = _fault_text(_fault(index))
+    if any(word in fault for word in _UNREACHABLE) and asks_one_index(python):
         raise MissingToolError(f"there is no way to the package index {index}: {fault}", hint=OTHER_INDEX)
 
 
-def _said(fault: Exception | None) -> str:
+def _fault_text(fault: Exception | None) -> str:
     return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
 
 
@@ -142,7 +148,7 @@ def pip_index() -> str:
 
 def asks_one_index(python: str) -> bool:
     """True if pip uses no other source than `pip_index`."""
-    settings = output_of(python, "-m", "pip", "config", "list", "-v")
+    settings = program_output(python, "-m", "pip", "config", "list", "-v")
     return bool(settings) and not _OTHER_PLACES.search(settings)
 
 
@@ -156,7 +162,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
-            away = f"there is no way to the package index {pip_index()}: {_said(fault)}"
+            away = f"there is no way to the package index {pip_index()}: {_fault_text(fault)}"
         none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
@@ -189,7 +195,7 @@ class PipLines:
 
 def _version(python: str) -> tuple[int, int]:
     # (0, 0) without pip, which the command itself reports better
-    found = _VERSION.match(output_of(python, "-m", "pip", "--version"))
+    found = _VERSION.match(program_output(python, "-m", "pip", "--version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Finished, Log, run
+from kci.build.process.run import Log, ProgramResult, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
@@ -76,13 +76,13 @@ TO_TEST = (
 )
 
 
-def warn(found: TorchVersion | None, log: Log) -> None:
+def warn_untestable(found: TorchVersion | None, log: Log) -> None:
     """Log that a torch cannot test CPU kernels."""
     if found is not None and found.cuda:
         log(f"warning: {found.no_tests}. To test, {TO_TEST}")
 
 
-def torch_of_pip(release: str, python: str) -> TorchVersion | None:
+def pip_torch_version(release: str, python: str) -> TorchVersion | None:
     """Version of the torch that pip would install, from a part of the wheel; None if unknown."""
     from kci.build.toolchains.downloads import extract, find_wheel
 
@@ -205,8 +205,8 @@ class Environment(FetchedTool, frozen=True):
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
-        foreseen = torch_of_pip(str(self.release), base_python()) if for_cpu and not reachable else None
-        warn(foreseen, log)
+        foreseen = pip_torch_version(str(self.release), base_python()) if for_cpu and not reachable else None
+        warn_untestable(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
         make_venv(venv, place)
         newer_pip(self.python)
@@ -217,19 +217,19 @@ class Environment(FetchedTool, frozen=True):
             log(f"installing {what} into {place}")
             install(command, what, log, place)
         if for_cpu and foreseen is None:
-            warn(read_torch_version(self.torch), log)
+            warn_untestable(read_torch_version(self.torch), log)
         _check_flavour(self)
         install(ninja, "ninja", log, place)
 
 
-def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
+def kci_environment(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
     """An environment of kci for a torch minor version and flavour (`cpu`, `cu130`), perhaps not made yet."""
     release = toolchains().torch_release(torch)
     name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
-    return _kept(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
+    return _cached_environment(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
 
 
-def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
+def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> Environment:
     # it points at the Python that made it, and containers share the cache
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
@@ -245,7 +245,7 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
-    return _kept(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
+    return _cached_environment(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
 
 
 def base_python() -> str:
@@ -264,14 +264,14 @@ def make_venv(command: list[str], place: Path) -> None:
     python = Path(command[-1]) / "bin" / "python"
     if "ensurepip" in made.output and python.exists():
         # venv hides the output of its own pip
-        made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
+        made = ProgramResult(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
     hint = full_disk_program_hint(made.output, place, CACHE_VARIABLE)
     if not hint and any(said in made.output for said in _NO_VENV):
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
     raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
 
 
-def own() -> Environment:
+def python_environment() -> Environment:
     """This Python's torch and ninja, for `--no-isolation`. Raises MissingToolError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -288,11 +288,11 @@ def own() -> Environment:
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
-    environment = isolated(cache, torch, "cpu")
+    environment = kci_environment(cache, torch, "cpu")
     root = environment.root
-    assert root is not None  # noqa: S101  - `isolated` always sets it
+    assert root is not None  # noqa: S101  - `kci_environment` always sets it
     from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
-    found = torch_of_pip(str(environment.release), base_python()) if from_pip else None
+    found = pip_torch_version(str(environment.release), base_python()) if from_pip else None
     if found is None or not found.cuda:
         environment.ensure(environment.python, log)
         found = read_torch_version(environment.torch)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import output_of
-from kci.build.toolchains.compilers import program_of
+from kci.build.process.run import program_output
+from kci.build.toolchains.compilers import binutils_program
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
 from kci.utils.shipped import Dated, shipped
@@ -119,7 +119,9 @@ class NewerParts(msgspec.Struct, frozen=True):
 
 def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
     """The parts in a compiler's static C++ library; None without one, or if it is not GNU's."""
-    library = output_of(*cxx, "-print-file-name=libstdc++.a").strip()
-    there = output_of(program_of(cxx, "ar"), "t", library).split() if library and Path(library).is_file() else []
-    members = tuple(member for member in glibc_data().cxx_library.members if member in there)
+    library = program_output(*cxx, "-print-file-name=libstdc++.a").strip()
+    if not library or not Path(library).is_file():
+        return None
+    contents = program_output(binutils_program(cxx, "ar"), "t", library).split()
+    members = tuple(member for member in glibc_data().cxx_library.members if member in contents)
     return NewerParts(library, members) if members else None

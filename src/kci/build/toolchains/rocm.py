@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Log, output_of
+from kci.build.process.run import Log, program_output
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -90,15 +90,15 @@ def _places(version: str) -> Iterator[Path]:
         yield Path(hipcc).resolve().parent.parent
         # hipcc on PATH may be a script; hipconfig knows the directory
         if hipconfig := shutil.which("hipconfig"):
-            yield from _told([hipconfig, "--rocmpath"])
+            yield from _root_from_sdk([hipconfig, "--rocmpath"])
     yield from sorted(OPT.glob(f"rocm-{version}*"))
     yield OPT / "rocm"
     if sdk := shutil.which("rocm-sdk"):
-        yield from _told([sdk, "path", "--root"])
+        yield from _root_from_sdk([sdk, "path", "--root"])
 
 
-def _told(command: list[str]) -> Iterator[Path]:
-    lines = output_of(*command).strip().splitlines()
+def _root_from_sdk(command: list[str]) -> Iterator[Path]:
+    lines = program_output(*command).strip().splitlines()
     if lines:
         yield Path(lines[-1].strip())
 
@@ -108,6 +108,6 @@ def _release(root: Path) -> str | None:
     try:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = output_of(str(root / "bin" / "hipconfig"), "--version")
+        text = program_output(str(root / "bin" / "hipconfig"), "--version")
     found = _VERSION.search(text)
     return found[1] if found else None

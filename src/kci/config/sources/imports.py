@@ -155,10 +155,10 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield ImportSite(alias.name, (), 0, reach, guarded, span_of(node))
+                    yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
-                yield ImportSite(module or "", imported, level, reach, guarded, span_of(node))
+                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
             case _:
                 for inner, holds, caught in _blocks(node):
                     if holds is not False:
@@ -177,13 +177,13 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(then, holds, False), (other, None if holds is None else not holds, False)]
         case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=final):
             kinds = (handler.type for handler in handlers)
-            caught = any(_of_imports(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
+            caught = any(_catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
             certain = None if caught else True
             later: list[_Block] = [(handler.body, None, False) for handler in handlers]
             return [(tried, certain, caught), *later, (other, certain, False), (final, True, False)]
         case ast.With(items=items, body=inner):
             calls = (item.context_expr for item in items if isinstance(item.context_expr, ast.Call))
-            caught = any(last_name(call.func) == "suppress" and _of_imports(call.args) for call in calls)
+            caught = any(last_name(call.func) == "suppress" and _catches_import(call.args) for call in calls)
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
@@ -220,7 +220,7 @@ _IMPORT_FAILURES = frozenset(
 )
 
 
-def _of_imports(kinds: Iterable[ast.expr | None]) -> bool:
+def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
 
 
@@ -283,7 +283,7 @@ def last_name(node: ast.expr) -> str:
             return ""
 
 
-def span_of(node: ast.expr | ast.stmt) -> Span:
+def node_span(node: ast.expr | ast.stmt) -> Span:
     """Position of a node, on its first line only."""
     end_line = node.end_lineno or node.lineno
     end_column = (node.end_col_offset or 0) + 1 if end_line == node.lineno else node.col_offset + 2

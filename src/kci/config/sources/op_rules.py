@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.sources.imports import last_name, span_of
+from kci.config.sources.imports import last_name, node_span
 from kci.diagnostics import Diagnostic, Span, finding
 
 PREFIX = "add_op_namespace_prefix"
@@ -47,7 +47,7 @@ class FileNames(msgspec.Struct, frozen=True):
         return ".".join([self.dotted.get(node.id, node.id), *reversed(parts)])
 
 
-def names_of(nodes: Iterable[ast.AST]) -> FileNames:
+def resolve_names(nodes: Iterable[ast.AST]) -> FileNames:
     """Collect imports and assignments of dotted names."""
     dotted: dict[str, str] = {}
     defined = set()
@@ -88,13 +88,13 @@ _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
     """Yield the findings about ops of a Python file, without paths."""
-    names = names_of(nodes)
+    names = resolve_names(nodes)
     for call, _, what in fixed_names(tree, nodes, names):
         yield _unprefixed(call, what)
     for inner in nodes:
         if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
             message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
-            yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
+            yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
 
 
 def fixed_names(
@@ -142,7 +142,7 @@ def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
     name = last_name(node.func)
     message = f"{what} takes its op name without {PREFIX}"
     hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
-    return finding("KCI772", message, hint=hint, span=span_of(node))
+    return finding("KCI772", message, hint=hint, span=node_span(node))
 
 
 def _prefixed(argument: ast.expr, names: FileNames) -> bool:

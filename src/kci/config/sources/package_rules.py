@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from kci.config.discovery import FoundSettings, apply_settings
+from kci.config.discovery import RepositorySettings, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
@@ -78,7 +78,7 @@ class Package(msgspec.Struct, frozen=True):
         return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
 
-def package_of(
+def make_package(
     name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
 ) -> Package:
     """Describe the package of a kernel; `depends` has `python-depends` names with their backends."""
@@ -118,7 +118,7 @@ def check_package(
             except OSError as error:
                 yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
                 continue
-            module, found = _judged(item.name, text, package)
+            module, found = _check_file(item.name, text, package)
             yield from (msgspec.structs.replace(one, path=where) for one in found)
             modules += [(where, module)] if module is not None else []
     graph = ImportGraph((module for _, module in modules), others)
@@ -128,7 +128,7 @@ def check_package(
     yield from _absent(graph, modules, package)
 
 
-def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
+def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
@@ -228,7 +228,7 @@ def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], pa
 
 
 @cache
-def _judge() -> str:
+def _checker_version() -> str:
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
     for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
@@ -240,9 +240,9 @@ def _judge() -> str:
 FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
 
 
-def source_findings(kernel: Kernel, settings: FoundSettings, seen: StatCache | None = None) -> list[Diagnostic]:
+def source_findings(kernel: Kernel, settings: RepositorySettings, seen: StatCache | None = None) -> list[Diagnostic]:
     """Check a kernel's sources and drop suppressed findings; `seen` as for `check_sources`."""
-    return apply_settings(list(check_sources(kernel, seen)), settings)
+    return drop_suppressed(list(check_sources(kernel, seen)), settings)
 
 
 def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
@@ -259,13 +259,13 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return
     if os.path.lexists(root / name):
         yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
-    package = package_of(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
+    package = make_package(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
     try:
         files = walk(root)
     except FindingsError as error:
         yield finding("KCI700", error.message, path=where)
         return
-    listed = list(_listed(kernel_dir, shown, build))
+    listed = list(_source_paths(kernel_dir, shown, build))
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
@@ -283,7 +283,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def given() -> object:
-                return _judge(), package, [(path, seen.digest(file)) for path, file in every]
+                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
 
             yield from seen.answer(where, given, list[Diagnostic], found)
             return
@@ -296,7 +296,7 @@ def listed_sources(build: Build) -> set[str]:
     return listed | {name for component in build.kernel.values() for name in component.src}
 
 
-def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
+def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
     root, inside = os.path.realpath(kernel_dir), dict[str, str]()
     for name in sorted(listed_sources(build)):
         path = f"{root}/{name}"

@@ -97,7 +97,7 @@ def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
 
 
-def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
+def symbol_provided(name: str, groups: tuple[str, ...]) -> bool:
     """True if a library of the groups provides an unversioned symbol."""
     table = native_table()
     namespace = cpp_namespace(name)
@@ -132,7 +132,7 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
     return tuple(parts)
 
 
-def old_string(name: str) -> bool:
+def uses_old_string(name: str) -> bool:
     """True if a mangled name uses the `std::string` from before C++11."""
     kept = []
     rest = name

@@ -18,13 +18,13 @@ from kci.tree.verify.abi import (
     is_torch_name,
     is_tvm_ffi_name,
     library_allowed,
-    old_string,
     python_symbols,
-    symbol_explained,
+    symbol_provided,
     torch_exports,
     torch_shims,
     tvm_ffi_exports,
     tvm_ffi_table,
+    uses_old_string,
     version_numbers,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
@@ -107,7 +107,7 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
-    old = [symbol for symbol in asked if is_torch_name(symbol) and old_string(symbol)]
+    old = [symbol for symbol in asked if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
         message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
         yield finding("KCI752", message, path=where)
@@ -155,7 +155,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
     yield from _cuda(elf, name, where)
     yield from _tvm_ffi(elf, name, where)
-    yield from _by_first_letters(elf, name, where)
+    yield from _prefix_fallback(elf, name, where)
     versions = _torch_versions(elf, name)
     unexplained = [
         symbol.name
@@ -163,7 +163,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         # a program may leave weak symbols open
         if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
         and symbol.name not in python_symbols()
-        and not symbol_explained(symbol.name, groups)
+        and not symbol_provided(symbol.name, groups)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
         and not (versions and torch_exports().gives(symbol.name, versions))
     ]
@@ -204,11 +204,11 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
 
 
-def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     # for backends without a list and unrecorded CUDA versions
     if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
         return
-    asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
+    asked = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
     if asked:
         of = f"{name.backend} {name.compute_version or ''}".strip()
         yield finding("KCI750", f"that {of} exports {_listed(asked)} is not checked: kci has no list", path=where)

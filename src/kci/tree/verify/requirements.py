@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import SuppressedFinding, apply_settings, find_settings
+from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings
 from kci.config.facts import BACKENDS
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
@@ -18,7 +18,7 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import is_variant_name, parse_variant_name
 from kci.tree.manifest import read_manifest
 from kci.tree.verify import fatbin, native_rules, variant_rules
-from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
+from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
 from kci.tree.verify.tree_rules import check_attestations, check_tree
 from kci.utils.suggest import count
 
@@ -41,7 +41,7 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
-    kept = apply_settings(found, settings, suppressed.append)
+    kept = drop_suppressed(found, settings, suppressed.append)
     return Verification(tuple(kept), tuple(suppressed))
 
 
@@ -76,7 +76,7 @@ def verify_with_suppressions(
         if not name or not any(rule.startswith(name) for rule in rules()):
             hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
             raise UsageError(f"there is no rule {name!r}", hint=hint)
-    places = places_of(str(path))
+    places = find_places(str(path))
     parts = [apply_suppressions(list(_check(place)), place) for place in places]
     found = [
         item
@@ -184,7 +184,7 @@ def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
     """Group unsuppressed findings by variant."""
     states: list[VariantState] = []
     claimed = 0
-    places = [place for shown in paths for place in places_of(shown)]
+    places = [place for shown in paths for place in find_places(shown)]
     for where, planned in (pair for place in places for pair in _variants(place)):
         mine = [item for item in found if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
         errors = sum(item.severity is Severity.ERROR for item in mine)

@@ -175,31 +175,31 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
         return Path(self.path)
 
     def below(self, name: str) -> str:
-        return joined(self.path, name)
+        return join_shown(self.path, name)
 
     def variant_paths(self) -> list[str]:
         return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
 
 
-def joined(shown: str, name: str) -> str:
+def join_shown(shown: str, name: str) -> str:
     """Append a name to a path that the user wrote."""
     return name if shown == "." else f"{shown.rstrip('/')}/{name}"
 
 
-def places_of(shown: str) -> list[VerifiedPlace]:
+def find_places(shown: str) -> list[VerifiedPlace]:
     """List the places at or below a path. Raises UsageError without any."""
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
-        return [VerifiedPlace(PlaceKind.SOURCES, shown), *_of_kernel(root, shown)]
+        return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     found = _built(root, shown)
     below = root / "build"
     if not found and holds_variants(below):
         # the variants of `build/build/` are one directory too deep
         found = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        found += _built(below, joined(shown, "build"))
+        found += _built(below, join_shown(shown, "build"))
     if not found:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
@@ -228,9 +228,9 @@ def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
     return f"{shown}: {', '.join(parts)}"
 
 
-def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
+def _kernel_places(root: Path, shown: str) -> Iterator[VerifiedPlace]:
     for name in BINARIES:
-        where = joined(shown, name)
+        where = join_shown(shown, name)
         _require_not_aside(root / name, where)
         if (root / name).is_dir():
             yield from _built(root / name, where) or [VerifiedPlace(PlaceKind.OTHER, where)]
@@ -249,7 +249,7 @@ def _built(root: Path, shown: str) -> list[VerifiedPlace]:
         return [_tree(root, shown)]
     if root.resolve().name == "build" and not any((item / MANIFEST_NAME).exists() for item in root.iterdir()):
         return []
-    return [_tree(item, joined(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
+    return [_tree(item, join_shown(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
 
 
 def _is_tree(path: Path) -> bool:

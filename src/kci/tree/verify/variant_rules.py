@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from kci.config.facts import BACKENDS, depends_table
 from kci.config.sources.imports import module_name
-from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
+from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind
 from kci.tree.identity import SIGNATURE, kernel_id, validate_dir
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
-from kci.tree.pack import oversize, unpackable_entries
+from kci.tree.pack import size_problem, unpackable_entries
 from kci.tree.sigstore import signature_problem
 from kci.tree.verify.abi import version_numbers
 from kci.tree.verify.subject import VariantDir
@@ -38,7 +38,7 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
     for item, rule, reason in unpackable_entries(packed):
         yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
     try:
-        size = oversize(packed)
+        size = size_problem(packed)
     except OSError as error:
         yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
         return
@@ -137,7 +137,7 @@ def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
     backend = metadata.backend.type.value
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
-    package = package_of(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
+    package = make_package(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
     yield from check_package(variant.files, variant.shown, package, ())
     yield from _ops_module(variant, metadata)
 
