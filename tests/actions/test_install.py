@@ -102,8 +102,8 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     python = tmp_path / "kci" / "bin" / "python"
     code = (
         "import kci; from importlib.metadata import version; from kci.build.process.container import running_wheel;"
-        "from kci.build.toolchains.compilers import find_cache; wheel = running_wheel();"
-        "print(kci.__file__, version('click'), version('kci'), wheel is not None, find_cache())"
+        "from kci.build.toolchains.compilers import find_compiler_cache; wheel = running_wheel();"
+        "print(kci.__file__, version('click'), version('kci'), wheel is not None, find_compiler_cache())"
     )
     env = os.environ | {"KCI_COMPILER_CACHE": ""}
     done = subprocess.run([python, "-I", "-c", code], env=env, capture_output=True, text=True, check=True)

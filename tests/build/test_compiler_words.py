@@ -8,10 +8,10 @@ import pytest
 
 from buildkit import CPU, copy_kernel, quiet, request
 from kci.build.native import builder
-from kci.build.native.failures import as_written, excerpt, failed_build, named_error
+from kci.build.native.failures import build_error, error_excerpt, find_error, show_kernel_paths
 from kci.build.native.ninja import NINJA_LOG, failed_commands
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.build.request import Request
 from kci.errors import first_error
 
@@ -63,13 +63,13 @@ cutlass_4_0/include/a.hpp(44): error: static assertion failed with "no tile"
     ],
 )  # fmt: skip
 def test_the_first_error_and_its_place_in_the_kernel(said: str, place: tuple[str, int, int], text: str) -> None:
-    spot = named_error(said.splitlines())
+    spot = find_error(said.splitlines())
     assert spot is not None
     assert ((spot.path, spot.line, spot.column), spot.text) == (place, text)
 
 
 def test_words_that_name_no_error() -> None:
-    assert named_error(["Segmentation fault"]) is None
+    assert find_error(["Segmentation fault"]) is None
     assert failed_commands("ninja: error: loading 'build.ninja': No such file or directory") == []
 
 
@@ -84,9 +84,9 @@ def test_the_output_of_the_first_command_alone() -> None:
 
 def test_an_error_between_thousands_of_lines_is_shown() -> None:
     said = [*(f"note {number}" for number in range(5000)), "a.cu(1): error: this", *(f"more {n}" for n in range(5000))]
-    spot = named_error(said)
+    spot = find_error(said)
     assert spot is not None
-    shown = excerpt(said, spot.at)
+    shown = error_excerpt(said, spot.at)
     assert "a.cu(1): error: this" in shown
     assert shown[0] == "... (4988 lines before it)"
     assert shown[-1] == "... (4983 lines behind it)"
@@ -94,13 +94,13 @@ def test_an_error_between_thousands_of_lines_is_shown() -> None:
 
 
 def test_files_are_named_as_the_user_names_them() -> None:
-    assert as_written("kernel/csrc/a.cu(2): error: no", Path("relu")) == "relu/csrc/a.cu(2): error: no"
-    assert as_written("hip/csrc/a.cu:2:1: error: no", Path("relu")) == "relu/csrc/a.cu:2:1: error: no"
-    assert as_written("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
+    assert show_kernel_paths("kernel/csrc/a.cu(2): error: no", Path("relu")) == "relu/csrc/a.cu(2): error: no"
+    assert show_kernel_paths("hip/csrc/a.cu:2:1: error: no", Path("relu")) == "relu/csrc/a.cu:2:1: error: no"
+    assert show_kernel_paths("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
     included = "In file included from kernel/csrc/a.cpp:2:"
-    assert as_written(included, Path("/src/relu")) == "In file included from /src/relu/csrc/a.cpp:2:"
+    assert show_kernel_paths(included, Path("/src/relu")) == "In file included from /src/relu/csrc/a.cpp:2:"
     command = "/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/a.cpp"
-    assert as_written(command, Path("relu")) == command
+    assert show_kernel_paths(command, Path("relu")) == command
 
 
 @pytest.fixture
@@ -134,21 +134,21 @@ def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Re
     steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]
     assert steps == ["nvcc csrc/b.cu", "c++ torch-ext/torch_binding.cpp"]
     logged: list[str] = []
-    failed_build(recipe, what, Finished(1, NINJA.format(said=GCC)), logged.append)
+    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)), logged.append)
     assert logged == [
         "FAILED: obj/002/other.cpp.o",
         "/usr/bin/g++ -c kernel/csrc/other.cpp",
         f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one",
     ]
     logged.clear()
-    failed_build(recipe, what, Finished(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append)
+    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append)
     assert logged.count("note") == 40, "the message has 30 lines of it"
 
 
 @pytest.mark.rule("KCI513", triggers=True)
 def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
-    error = failed_build(recipe, what, Finished(1, NINJA.format(said=GCC)))
+    error = build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)))
     (found,) = error.diagnostics
     assert (found.rule, found.place, found.message) == (
         "KCI513",
@@ -168,13 +168,13 @@ def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
 
 def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
     said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
-    error = failed_build(*planned, Finished(1, NINJA.format(said=said)))
+    error = build_error(*planned, ProgramResult(1, NINJA.format(said=said)))
     assert "needs C++20: leave `-std` out" in error.hint
 
 
 @pytest.mark.rule("KCI513", triggers=False)
 def test_a_ninja_that_could_not_begin_is_no_compile_error(planned: tuple[Recipe, Request]) -> None:
-    error = failed_build(*planned, Finished(1, "ninja: error: build.ninja:3: bad\n"))
+    error = build_error(*planned, ProgramResult(1, "ninja: error: build.ninja:3: bad\n"))
     assert error.diagnostics == ()
     assert "ninja: error: build.ninja:3: bad" in error.message
 
@@ -205,4 +205,4 @@ def test_a_header_that_lies_elsewhere_in_the_kernel(planned: tuple[Recipe, Reque
     for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
         (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (what.kernel_dir / name).touch()
-    assert failed_build(recipe, what, Finished(1, NINJA.format(said=said))).hint == hint
+    assert build_error(recipe, what, ProgramResult(1, NINJA.format(said=said))).hint == hint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, request, write_tree
-from kci.build.native.units import with_name
+from kci.build.native.units import sources_with_name
 from kci.config.reader import read_kernel
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTree
@@ -47,7 +47,7 @@ def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None
         (kernel / link[0]).unlink(missing_ok=True)
         (kernel / link[0]).symlink_to(link[1])
     inputs = KernelInputs(read_kernel(kernel).build, kernel, SourceTree(common), ["common"])
-    return with_name(inputs, request(kernel, CPU, root).variant, SOURCES)
+    return sources_with_name(inputs, request(kernel, CPU, root).variant, SOURCES)
 
 
 def test_only_what_mentions_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from buildkit import CPU, copy_kernel, quiet, request
 from kci.build.native import builder
 from kci.build.native.failures import failure_hint
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.errors import BuildFailedError
 
 
@@ -40,16 +40,19 @@ def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch
     ],
 )
 def test_a_flag_of_another_processor_gets_a_hint(said: str, flag: str) -> None:
-    hint = failure_hint(Finished(1, f"{said}\n"), Path("work"), "aarch64-linux")
+    hint = failure_hint(ProgramResult(1, f"{said}\n"), Path("work"), "aarch64-linux")
     assert hint.startswith(f"{flag} is no flag of a compiler for aarch64-linux")
     assert (
-        failure_hint(Finished(1, "error: unrecognized command-line option ‘-fno’\n"), Path("w"), "x86_64-linux") == ""
+        failure_hint(ProgramResult(1, "error: unrecognized command-line option ‘-fno’\n"), Path("w"), "x86_64-linux")
+        == ""
     )
 
 
 def test_a_compiler_that_has_no_space_gets_a_hint() -> None:
     hint = failure_hint(
-        Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"), Path("work"), "aarch64-linux"
+        ProgramResult(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"),
+        Path("work"),
+        "aarch64-linux",
     )
     assert "free space" in hint
-    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"), Path("work"), "aarch64-linux")
+    assert "free space" not in failure_hint(ProgramResult(1, "error: expected ';'\n"), Path("work"), "aarch64-linux")

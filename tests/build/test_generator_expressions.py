@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet, request, write_tree
-from kci.build.native.units import Facts, collect, expand_flag
+from kci.build.native.units import FlagContext, collect, expand_flag
 from kci.errors import FindingsError
 
-FACTS = Facts("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
+FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ from buildkit import (
     with_changes,
     write_tree,
 )
-from kci.build import Built, build_variant
+from kci.build import BuildResult, build_variant
 from kci.build.request import Request
 from kci.build.toolchains.cuda import find_toolkit
-from kci.build.toolchains.environment import isolated
+from kci.build.toolchains.environment import kci_environment
 from kci.errors import BuildFailedError
 from kci.utils.cache import default_cache
 
@@ -45,7 +45,7 @@ def asked(name: str, kernel: Path, tmp_path: Path) -> Request:
     return request(kernel, name, tmp_path, cache=warm_cache(tmp_path))
 
 
-def built(what: Request, said: list[str] | None = None) -> Built:
+def built(what: Request, said: list[str] | None = None) -> BuildResult:
     log = said.append if said is not None else quiet
     return build_variant(what, log)
 
@@ -280,7 +280,7 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path, name: str
 def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The torch of kci's own environment stands for one that this Python can import."""
     runtime()
-    environment = isolated(default_cache(), "2.13", "cpu")
+    environment = kci_environment(default_cache(), "2.13", "cpu")
     monkeypatch.syspath_prepend(str(environment.torch.parent))
     monkeypatch.setenv("PATH", f"{environment.ninja.parent}:{os.environ['PATH']}")
     what = request(copy_kernel("bare", tmp_path), STABLE_CPU, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from buildkit import quiet
 from kci.build.native.objects import HEAD, PackHead, missing_parts, pack_name, pack_objects, read_head, unpack_objects
-from kci.build.request import PartOf
+from kci.build.request import BuildPart
 from kci.errors import FindingsError, UnsafeError, UsageError
 
 RESULT, MANIFEST = "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175", "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM"
@@ -99,11 +99,11 @@ def test_what_is_no_pack(tmp_path: Path) -> None:
 
 def test_what_is_missing_of_the_parts_is_said() -> None:
     def head(number: int, objects: int, wanted: int = 4, variant: str = "v") -> PackHead:
-        return PackHead(kernel="k", variant=variant, part=PartOf(number, 3), objects=objects, wanted=wanted)
+        return PackHead(kernel="k", variant=variant, part=BuildPart(number, 3), objects=objects, wanted=wanted)
 
     whole = PackHead(kernel="k", variant="v", objects=9, wanted=9)
     assert missing_parts([head(1, 4), head(2, 4), head(3, 4), head(1, 2), whole], "v") == []
     found = missing_parts([head(1, 4), head(2, 3), head(3, 4, variant="w")], "v")
     assert found == ["part 2/3 has 3 of 4 objects", "part 3/3 was not given"]
     assert missing_parts([whole], "v") == []
-    assert pack_name("k", "v", PartOf(2, 16)) == "objects.k.v.part2of16.tar.zst"
+    assert pack_name("k", "v", BuildPart(2, 16)) == "objects.k.v.part2of16.tar.zst"

@@ -14,7 +14,7 @@ import pytest
 from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
 from kci.build import build_variant
 from kci.build.native.objects import read_head
-from kci.build.toolchains.compilers import ObjectUse, find_cache
+from kci.build.toolchains.compilers import ObjectUse, find_compiler_cache
 
 pytestmark = [pytest.mark.torch, pytest.mark.programs]
 NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
@@ -115,7 +115,7 @@ def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Debian's hipcc is a script: the compiler behind it is in the namespace."""
     monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
-    hipcc, cache = shutil.which("hipcc"), find_cache()
+    hipcc, cache = shutil.which("hipcc"), find_compiler_cache()
     if hipcc is None or cache is None:
         pytest.skip("there is no hipcc, or no ccache")
     environment = {**os.environ, "HIP_PLATFORM": "amd", "CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_NOHASHDIR": "1"}
@@ -171,7 +171,7 @@ def test_a_damaged_object_is_compiled_again(build: Build, tmp_path: Path) -> Non
 def test_sccache_goes_by_its_own_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = program(tmp_path, "sccache", "true")
     monkeypatch.setenv("KCI_COMPILER_CACHE", str(own))
-    assert find_cache(("g++",)) == own
-    assert find_cache(("sccache", "g++")) is None
+    assert find_compiler_cache(("g++",)) == own
+    assert find_compiler_cache(("sccache", "g++")) is None
     monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
-    assert find_cache(("g++",)) is None
+    assert find_compiler_cache(("g++",)) is None

@@ -16,8 +16,8 @@ from buildkit import variant
 from kci.build.kernel_files import EXPORTS_MAP
 from kci.build.native.command_lines import COMPAT, EXPORTS, Target, Toolchain, link_command
 from kci.build.native.ninja import Step
-from kci.build.native.recipe import older_files, older_steps, stand_ins
-from kci.build.toolchains.compilers import cxx_compiler, program_of
+from kci.build.native.recipe import compat_files, compat_steps, stand_ins
+from kci.build.toolchains.compilers import binutils_program, cxx_compiler
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.matrix.variants import this_system
@@ -132,16 +132,16 @@ def linked(tmp_path: Path, source: str, *flags: str) -> Path:
     python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
     cxx = cxx_compiler()
     parts = find_newer_parts(cxx)
-    ar = program_of(cxx, "ar")
+    ar = binutils_program(cxx, "ar")
     chain = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
     target = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
     for folder in ("obj", "stub"):
         (tmp_path / folder).mkdir()
-    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **older_files(chain, target)}
+    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **compat_files(chain, target)}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    steps = list(older_steps(chain, target, ()))
+    steps = list(compat_steps(chain, target, ()))
     compiled = [*cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
     steps.append(Step("uses.o", (), tuple(compiled), ""))
     for step in steps:

@@ -12,12 +12,12 @@ from buildkit import copy_kernel, only_these, program, quiet, request, variant, 
 from kci.build import plan_commands
 from kci.build.native import builder
 from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, links, stub_command
-from kci.build.native.hipify import Translation, translate, translated
+from kci.build.native.hipify import Translation, translate, translate_units
 from kci.build.native.units import Language, Unit
 from kci.build.request import Request
 from kci.build.toolchains import rocm
 from kci.build.toolchains.compilers import GCC_FLAGS
-from kci.build.toolchains.environment import Environment, isolated
+from kci.build.toolchains.environment import Environment, kci_environment
 from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from wheels import make_wheel, only_wheels, pip_of_the_tests
@@ -160,7 +160,7 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0", "7.2.26015-fc0010cf6a")
-    environment = isolated(tmp_path, "2.13", "rocm7.2")
+    environment = kci_environment(tmp_path, "2.13", "rocm7.2")
     install_torch = environment.setup()[1]
     assert install_torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/rocm7.2", "torch==2.13.0+rocm7.2"]
     with pytest.raises(MissingToolError, match=r"whl/rocm7\.2 cannot be reached, and no other index"):
@@ -177,7 +177,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", hip)
     monkeypatch.setattr("kci.build.toolchains.environment.is_reachable", lambda _url: True)
-    environment = isolated(tmp_path, "2.13", "rocm7.2")
+    environment = kci_environment(tmp_path, "2.13", "rocm7.2")
     with pytest.raises(MissingToolError, match=says.replace(".", r"\.")):
         environment.ensure(environment.python, quiet)
     assert environment.root is not None
@@ -220,7 +220,7 @@ def unit(entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[st
 
 
 def test_a_translated_source(chain: Toolchain) -> None:
-    (made,), names = translated([unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))])
+    (made,), names = translate_units([unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))])
     assert names == {"csrc/a.cu": "csrc/a.hip"}
     assert chain.rocm is not None
     assert compile_command(chain, target(FULL), made) == [
@@ -244,7 +244,7 @@ def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None
 
 
 def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) -> None:
-    (made,), names = translated([unit("csrc/cuda/a.hip", "gfx942")])
+    (made,), names = translate_units([unit("csrc/cuda/a.hip", "gfx942")])
     assert names == {}
     command = compile_command(chain, target(FULL), made)
     assert command[-3] == "kernel/csrc/cuda/a.hip"
@@ -253,7 +253,7 @@ def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) 
 
 
 def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
-    (made,), _ = translated([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
+    (made,), _ = translate_units([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
     assert compile_command(chain, target(FULL), made) == [
         "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
         "-frandom-seed=obj/bind.cpp.o",
@@ -297,7 +297,7 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
 
 
 def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> None:
-    (moved, stayed), _ = translated([unit("csrc/cuda/a.cu", "gfx90a"), unit("csrc/a.cu", "gfx90a")])
+    (moved, stayed), _ = translate_units([unit("csrc/cuda/a.cu", "gfx90a"), unit("csrc/a.cu", "gfx90a")])
     assert moved.include == (PurePosixPath("inc"), PurePosixPath("csrc/cuda"))
     assert stayed.include == (PurePosixPath("inc"),)
 
@@ -308,13 +308,13 @@ def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> N
 def test_two_sources_with_one_translation_are_refused(other: str, first: bool) -> None:
     units = [unit("csrc/cuda/a.cu", "gfx90a"), unit(other, "gfx90a")]
     with pytest.raises(FindingsError, match=r"are both 'csrc/hip/a\.hip'") as caught:
-        translated(units if first else units[::-1])
+        translate_units(units if first else units[::-1])
     assert caught.value.diagnostics[0].rule == "KCI509"
 
 
 @pytest.mark.rule("KCI509", triggers=False)
 def test_one_source_in_two_components_is_translated_once() -> None:
-    units, names = translated([unit("a.cu", "gfx90a"), unit("a.cu", "gfx942")])
+    units, names = translate_units([unit("a.cu", "gfx90a"), unit("a.cu", "gfx942")])
     assert names == {"a.cu": "a.hip"}
     assert [made.archs for made in units] == [("gfx90a",), ("gfx942",)]
 

@@ -16,13 +16,13 @@ from elftools.elf.sections import SymbolTableSection
 
 from buildkit import built_once, copy_kernel, quiet, request, warm_cache, with_changes, write_tree
 from conftest import ROOT
-from kci.build import Built, build_variant
+from kci.build import BuildResult, build_variant
 from kci.build.kernel_files import VisibleFiles
 from kci.build.native import builder, hipify
 from kci.build.native.hipify import hip_path
 from kci.build.native.recipe import Recipe
 from kci.build.request import Request
-from kci.build.toolchains.environment import isolated
+from kci.build.toolchains.environment import kci_environment
 from kci.errors import MissingToolError
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.verify import verify
@@ -63,7 +63,7 @@ def halve(shared_by_workers: Path) -> Request:
         return built_once(shared_by_workers, "halve", NAME)
 
 
-def built(what: Request, said: list[str] | None = None) -> Built:
+def built(what: Request, said: list[str] | None = None) -> BuildResult:
     log = said.append if said is not None else quiet
     return build_variant(what, log)
 
@@ -166,7 +166,7 @@ def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
     full = request(
         asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache, isolation=False
     )
-    cpu = msgspec.structs.replace(isolated(asked.options.cache, "2.13", "cpu"), root=None)
+    cpu = msgspec.structs.replace(kci_environment(asked.options.cache, "2.13", "cpu"), root=None)
     monkeypatch.setattr(builder, "own", lambda: cpu)
     with pytest.raises(MissingToolError, match=r"needs a torch for ROCm 7\.1, and .* is for the CPU"):
         build_variant(with_changes(full, isolation=False), quiet)
@@ -175,7 +175,7 @@ def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
 def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a torch that has all that is looked at: the hipify of the real one, its version, and libraries to link."""
     monkeypatch.setenv("ROCM_PATH", str(rocm()))
-    environment = isolated(warm_cache(tmp_path), "2.13", "cpu")
+    environment = kci_environment(warm_cache(tmp_path), "2.13", "cpu")
     version = "__version__ = '2.13.0+rocm7.1'\ncuda = None\nhip = '7.1.25424-4179531dcd'\n"
     stand_in = write_tree(tmp_path / "site/torch", {"__init__.py": "", "version.py": version})
     for part in ("utils", "include"):
@@ -228,7 +228,7 @@ def test_the_name_of_a_translation_is_the_one_that_hipify_gives(asked: Request) 
         "print(*(hipify.get_hip_file_path(name, True) for name in sys.argv[3:]), sep='\\n')\n"
         "assert 'torch' not in sys.modules"
     )
-    environment = isolated(asked.options.cache, "2.13", "cpu")
+    environment = kci_environment(asked.options.cache, "2.13", "cpu")
     names = ["a.cu", "csrc/cuda/a.cu", "cuda/deep/CUDA_a_cuda.cu", "a.b.cu", "THC/THC.cu", "torch/x.cu", "x/gpu/y.cu"]
     done = subprocess.run(
         [environment.python, "-c", program, hipify._SCRIPT, environment.torch / "utils/hipify", *names],
@@ -242,7 +242,7 @@ def translated_only(what: Request) -> Recipe:
     recipe = builder.plan(what, quiet)
     assert recipe.translation is not None
     recipe.work.mkdir(parents=True)
-    plan = msgspec.structs.replace(recipe.translation, environment=isolated(what.options.cache, "2.13", "cpu"))
+    plan = msgspec.structs.replace(recipe.translation, environment=kci_environment(what.options.cache, "2.13", "cpu"))
     VisibleFiles(what).link(recipe.work)
     hipify.translate(plan, quiet)
     return recipe

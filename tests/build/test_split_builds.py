@@ -20,7 +20,7 @@ from buildkit import (
 )
 from cli.runner import kci
 from conftest import ROOT
-from kci.build import Built, build_variant
+from kci.build import BuildResult, build_variant
 from kci.build.request import Request
 
 pytestmark = [
@@ -66,7 +66,7 @@ class Machines:
     def __init__(self, kernel: Path, name: str, tmp_path: Path) -> None:
         self.kernel, self.name, self.tmp_path, self.number = kernel, name, tmp_path, 0
 
-    def build(self, **options: object) -> tuple[Built, bytes]:
+    def build(self, **options: object) -> tuple[BuildResult, bytes]:
         """Build on one; what it made, and the bytes of the module."""
         self.number += 1
         place = self.tmp_path / "/".join(["deep"] * self.number) / f"machine-{self.number}"

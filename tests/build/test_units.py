@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet, request, write_tree
-from kci.build.kernel_files import inside, source_file
+from kci.build.kernel_files import resolve_inside, source_file
 from kci.build.native.units import Language, collect
 from kci.build.request import BuildOptions, Request
 from kci.config.reader import parse_kernel
@@ -41,7 +41,7 @@ def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: s
     write_tree(tmp_path, {"outside.cpp": "", "elsewhere/x.cpp": ""})
     (root / "out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnsafeError) as caught:
-        inside(root, entry, "torch.src")
+        resolve_inside(root, entry, "torch.src")
     assert caught.value.exit_code == 5
     assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == ("KCI503", "build.toml")
 
@@ -60,7 +60,7 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
 )
 def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
     with pytest.raises(FindingsError) as caught:
-        inside(tmp_path, entry, "torch.src")
+        resolve_inside(tmp_path, entry, "torch.src")
     assert caught.value.diagnostics[0].rule == "KCI506"
 
 

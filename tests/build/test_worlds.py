@@ -17,7 +17,7 @@ import pytest
 
 from buildkit import STABLE_CPU, STABLE_CUDA, program, quiet, request, warm_cache, with_changes, write_tree
 from kci.build.native import builder
-from kci.build.request import Built
+from kci.build.request import BuildResult
 
 CLANG = next((found for name in ("clang++", "clang++-19", "clang++-14") if (found := shutil.which(name))), None)
 
@@ -132,7 +132,7 @@ class World:
         made.replace(self.root / "compiler")
         self.monkeypatch.setenv("CXX", str(self.root / "compiler"))
 
-    def build(self, *, fresh: bool) -> tuple[bytes, Built]:
+    def build(self, *, fresh: bool) -> tuple[bytes, BuildResult]:
         cache = self.caches[fresh]
         for name in ("ccache", "work") if fresh else ():
             shutil.rmtree(cache / name, ignore_errors=True)

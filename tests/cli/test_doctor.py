@@ -13,12 +13,12 @@ from cli.runner import kci, kci_process
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
-from kci.run.machine_report import Examined, examine_machine
+from kci.run.machine_report import ToolReport, examine_machine
 from kci.utils.atomic import in_use, locked
 from kci.utils.cache import KeptFolder, kept_folders, remove_kept
 
 
-def examined(cache: Path) -> dict[str, Examined]:
+def examined(cache: Path) -> dict[str, ToolReport]:
     return {item.what: item for item in examine_machine(cache, load_catalog())}
 
 
@@ -67,7 +67,7 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     program(folder, "g++", "echo 16.2.0")
 
-    def cuda() -> Examined:
+    def cuda() -> ToolReport:
         return examined(tmp_path / "cache")["cuda 13.0"]
 
     assert cuda().health == "missing"

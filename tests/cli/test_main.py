@@ -152,7 +152,7 @@ def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, mo
     """What reading found was said once for each variant."""
     (kernel_dir / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
     report = TestReport("some-kernel", "torch-cpu", TestState.PASSED, 1, 0, 0, "")
-    monkeypatch.setattr(cli_test, "variants_of", lambda *_, **__: [Path("torch-cpu")] * 3)
+    monkeypatch.setattr(cli_test, "select_variants", lambda *_, **__: [Path("torch-cpu")] * 3)
     monkeypatch.setattr(cli_test, "run_kernel_tests", lambda *_, **__: report)
     result = kci("test", kernel_dir)
     assert (result.code, result.stderr.count("KCI107")) == (0, 1)

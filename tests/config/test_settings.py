@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
-from kci.config.discovery import FoundSettings, find_root, find_settings, settings_for, settings_schema
+from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_for, settings_schema
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
@@ -134,7 +134,7 @@ def test_the_documented_example_is_valid_and_has_every_key() -> None:
     assert EXAMPLE is not None
     document = parse_document(EXAMPLE[1].encode(), "kci.toml")
     settings = read_as(document, Settings)
-    assert lint_settings(FoundSettings(settings, Path(), document), {"flash-attn"}) == []
+    assert lint_settings(RepositorySettings(settings, Path(), document), {"flash-attn"}) == []
     for struct in (Settings, *_structs(Settings)):
         for key in struct.__struct_encode_fields__:
             if key not in {*map(str, Backend), *map(str, System), "any", "noarch"}:
@@ -228,7 +228,7 @@ def test_kernels_of_one_command_share_their_settings(tmp_path: Path) -> None:
 
 def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:
     def catalog(text: str) -> str | None:
-        return FoundSettings(parse_settings(text.encode()), Path("/root-of-it")).catalog
+        return RepositorySettings(parse_settings(text.encode()), Path("/root-of-it")).catalog
 
     assert catalog("") is None
     assert catalog('catalog = "2026-08-20"') == "2026-08-20"
@@ -259,4 +259,4 @@ def test_whatever_is_refused_is_explained_and_whatever_is_taken_can_be_linted(da
         if any("does not have the shape" in item.message for item in error.diagnostics):
             pytest.fail(f"refused without a reason: {text}")
         return
-    lint_settings(FoundSettings(settings, Path(), document), set())
+    lint_settings(RepositorySettings(settings, Path(), document), set())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many, torch_kernel
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
@@ -38,9 +38,9 @@ pairwise = true
 """
 
 
-def found(text: str = KCI_TOML) -> FoundSettings:
+def found(text: str = KCI_TOML) -> RepositorySettings:
     document = parse_document(text.encode(), "kci.toml")
-    return FoundSettings(read_as(document, Settings), Path(), document)
+    return RepositorySettings(read_as(document, Settings), Path(), document)
 
 
 def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
@@ -55,7 +55,7 @@ def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
         tier_of("nihgtly", found())
     assert caught.value.hint == "did you mean `nightly`?"
     with pytest.raises(UsageError):
-        tier_of("nightly", FoundSettings())
+        tier_of("nightly", RepositorySettings())
 
 
 @pytest.mark.rule("KCI128", triggers=True)

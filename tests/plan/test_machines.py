@@ -9,7 +9,7 @@ import pytest
 
 from cli.runner import kci
 from conftest import add_package, torch_kernel
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
@@ -147,7 +147,7 @@ def lint(text: str, kernels: set[str] | None = None) -> list[Diagnostic]:
         settings = read_as(document, Settings)
     except FindingsError as error:
         return list(error.diagnostics)
-    return lint_settings(FoundSettings(settings, Path(), document), kernels)
+    return lint_settings(RepositorySettings(settings, Path(), document), kernels)
 
 
 def _cases(field: str, triggers: bool) -> list:

@@ -9,7 +9,7 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import Result, kci
-from kci.tree.identity import committed, provenance
+from kci.tree.identity import commit_time, provenance
 from kci.tree.manifest import Manifest
 from kci.utils.bounded_json import read_json
 from publish.fake_hub import FakeHub
@@ -205,7 +205,7 @@ def test_a_tree_knows_when_its_commits_were_made(tmp_path: Path, no_git_environm
     (entry,) = read_json(kernel / "build" / "kci-manifest.json", Manifest).present
     state = provenance(kernel)
     assert state is not None
-    assert (entry.origin.commit, entry.origin.committed) == (state.commit, committed(kernel))
+    assert (entry.origin.commit, entry.origin.committed) == (state.commit, commit_time(kernel))
     assert abs((entry.origin.committed or 0) - time.time()) < 600
 
 

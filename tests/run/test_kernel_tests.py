@@ -16,7 +16,7 @@ from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
-from kci.run.kernel_tests import TestState, first_failure, repositories, run_kernel_tests, variants_of
+from kci.run.kernel_tests import TestState, first_failure, repositories, run_kernel_tests, select_variants
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -183,17 +183,17 @@ def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
 def test_which_variants_are_tested(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     with pytest.raises(FindingsError, match="there is no variant in") as caught:
-        variants_of(tmp_path)
+        select_variants(tmp_path)
     assert caught.value.hint.startswith("build one: ")
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
-    assert variants_of(made[0]) == [made[0]]
-    assert variants_of(tree) == made
-    assert variants_of(tree, isolation=True) == [made[0]]
-    assert variants_of(tree, [CUDA], isolation=True) == [made[1]]
+    assert select_variants(made[0]) == [made[0]]
+    assert select_variants(tree) == made
+    assert select_variants(tree, isolation=True) == [made[0]]
+    assert select_variants(tree, [CUDA], isolation=True) == [made[1]]
     with pytest.raises(UsageError, match="has no variant"):
-        variants_of(tree, ["torch-cpo"])
+        select_variants(tree, ["torch-cpo"])
     with pytest.raises(UsageError) as named:
-        variants_of(tree, ["cu130"])
+        select_variants(tree, ["cu130"])
     assert named.value.hint == f"did you mean `{CUDA}`?"
 
 

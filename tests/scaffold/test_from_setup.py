@@ -321,5 +321,7 @@ def test_a_torch_that_can_be_imported_is_taken(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_torch_that_is_there_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run_setup, "ensure_runtime", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(run_setup, "isolated", lambda _, version, __: SimpleNamespace(complete=version == "2.14"))
+    monkeypatch.setattr(
+        run_setup, "kci_environment", lambda _, version, __: SimpleNamespace(complete=version == "2.14")
+    )
     assert run_setup._torch(tmp_path, lambda _: None) == (tmp_path, "2.14")

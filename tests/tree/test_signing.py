@@ -150,7 +150,7 @@ SUBJECT = "9bb1add04b1b4e182be6b0b80931593f7a291eb49d69b4fd728a5d4cbcdc4bd3"
 
 @pytest.mark.parametrize("workflow", ["", WORKFLOW])
 def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None:
-    statement = sigstore_bundles.open_bundle(REAL.read_bytes(), SigningContext(REPOSITORY, workflow=workflow))
+    statement = sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(REPOSITORY, workflow=workflow))
     assert [subject.digest["sha256"] for subject in statement.subject] == [SUBJECT]
     assert statement.predicate_type == "https://slsa.dev/provenance/v1"
 
@@ -165,7 +165,7 @@ def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None
 )
 def test_it_counts_for_its_repository_and_workflow_alone(repository: str, workflow: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        sigstore_bundles.open_bundle(REAL.read_bytes(), SigningContext(repository, workflow=workflow))
+        sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(repository, workflow=workflow))
 
 
 def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> bytes:
@@ -199,4 +199,4 @@ ENTRY = ("verificationMaterial", "tlogEntries", 0)
 )
 def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        sigstore_bundles.open_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))
+        sigstore_bundles.verify_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import outside_tools
 from kci.errors import FindingsError
-from kci.tree.identity import Digest, digest_of, file_hashes, validate, validate_dir
+from kci.tree.identity import Digest, file_hashes, make_digest, validate, validate_dir
 from variants import variant_digest
 
 
@@ -48,7 +48,7 @@ def variant(tmp_path: Path) -> Path:
 
 
 def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
-    files = digest_of(file_hashes(variant)).files
+    files = make_digest(file_hashes(variant)).files
     assert list(files) == [".hidden", "__init__.py", "a.b", "a/b.py", "link.py", "sub/metadata.json", "x.pyo"]
     assert files["__init__.py"] == "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8=" == files["link.py"]
 
@@ -58,11 +58,11 @@ def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
 def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -> None:
     reference = outside_tools.reference()
     theirs = reference.Digest.hash_variant(getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant))
-    assert list(theirs.files.items()) == list(digest_of(file_hashes(variant, algorithm), algorithm).files.items())  # type: ignore[arg-type]
+    assert list(theirs.files.items()) == list(make_digest(file_hashes(variant, algorithm), algorithm).files.items())  # type: ignore[arg-type]
 
 
 def test_sha512_is_read(variant: Path) -> None:
-    expected = digest_of(file_hashes(variant, "sha512"), "sha512")
+    expected = make_digest(file_hashes(variant, "sha512"), "sha512")
     assert expected.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
     assert validate_dir(variant, expected) == []
 

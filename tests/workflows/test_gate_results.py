@@ -17,7 +17,7 @@ import pytest
 from conftest import read_yaml
 from github_library import results_of_runs
 from kci.plan.plan import Plan
-from kci.run.gate import judge, judge_jobs, read_results
+from kci.run.gate import job_problem, missing_results, read_results
 from kci.run.records import KernelRecord
 from kci.run.tree_index import RunUploads
 from kci.tree.manifest import Manifest
@@ -86,8 +86,8 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
         for job in merging
         if results[job] != "skipped"
     }
-    rows = judge(RunUploads(Plan(1, "release", (), legs), records))
-    return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
+    rows = missing_results(RunUploads(Plan(1, "release", (), legs), records))
+    return not rows and not job_problem(read, int(ready["has-releases"] == "true"))
 
 
 APART = ("again",)

@@ -18,7 +18,15 @@ from kci.actions.common import (
 )
 from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
-from kci.run.gate import PLAN_JOB, GateRow, done_sentence, judge, judge_jobs, read_results, releasable
+from kci.run.gate import (
+    PLAN_JOB,
+    GateRow,
+    job_problem,
+    missing_results,
+    publishable_kernels,
+    read_results,
+    success_summary,
+)
 from kci.run.records import ci_run
 from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 
@@ -33,7 +41,7 @@ def main() -> None:
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
-    rows, releases = judge(run), releasable(run, ci_run().id)
+    rows, releases = missing_results(run), publishable_kernels(run, ci_run().id)
     set_output("releases", compact_json({"include": releases}))
     set_output("has-releases", "true" if releases else "false")
     kernels = {leg.kernel for leg in plan.legs}
@@ -47,9 +55,9 @@ def main() -> None:
         add_tables([told])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
-    if wrong := judge_jobs(results, len(releases)):
+    if wrong := job_problem(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
-    print(done_sentence(plan), flush=True)
+    print(success_summary(plan), flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
         (name, len(run.records[name].present) if name in kernels else "as before", tested[name])

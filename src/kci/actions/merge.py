@@ -24,7 +24,7 @@ from kci.actions.common import (
 from kci.cli._answers import counted, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.config.discovery import SuppressedFinding
-from kci.run.records import RECORD_FILE, ci_run, error_of, kernel_record, verify_merged, write_record
+from kci.run.records import RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
 
@@ -88,7 +88,7 @@ def main() -> None:
             merged = merge.run()
     except kci.KciError as error:
         print_error(error, annotate=False)  # the gate says it once, with the reason that the leg gave
-        merge.record(None, error_of(error))
+        merge.record(None, merge_error(error))
         set_output("complete", "false")
         code = error.exit_code
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")

@@ -26,7 +26,14 @@ from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.matrix.variants import this_system
 from kci.plan.hardware_tests import tree_under_test
-from kci.run.kernel_tests import TestReport, TestState, first_failure, loadable_variants, run_kernel_tests, variants_of
+from kci.run.kernel_tests import (
+    TestReport,
+    TestState,
+    first_failure,
+    loadable_variants,
+    run_kernel_tests,
+    select_variants,
+)
 from kci.run.records import TEST_FILE, ci_run, record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
@@ -101,7 +108,7 @@ def fetched(place: Path) -> Path:
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
     there = [name for name in names if (tree / name).is_dir()]
-    variants = variants_of(tree, there, isolation=python is None)
+    variants = select_variants(tree, there, isolation=python is None)
     if python is not None:
         variants = loadable_variants(variants, python)
     reports = []

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kci.build.builders import BUILDERS, build_variant, plan_commands
-from kci.build.request import Built, Request
+from kci.build.request import BuildResult, Request
 
-__all__ = ["BUILDERS", "Built", "Request", "build_variant", "plan_commands"]
+__all__ = ["BUILDERS", "BuildResult", "Request", "build_variant", "plan_commands"]

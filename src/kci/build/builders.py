@@ -1,4 +1,4 @@
-"""The entry points: build a variant, or say what building it would run."""
+"""Builds a variant with the builder that fits, or lists the commands."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, noarch_ops, package_files, refused, write_package
+from kci.build.kernel_files import VisibleFiles, kernel_error, noarch_ops, package_files, write_package
 from kci.build.native import builder as native
 from kci.build.native.recipe import commands
 from kci.build.process.run import Log, run, shell_line, silent
-from kci.build.request import Built, Request
+from kci.build.request import BuildResult, Request
 from kci.config.values import python_name
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import Kind, Variant
@@ -22,42 +22,31 @@ from kci.plan.inputs.kernel_inputs import package_path
 from kci.utils.suggest import count
 
 
-def build_noarch(request: Request, log: Log) -> Built:
-    """Copy the package and generate its `_ops.py` (docs/format.md#noarch-build).
-
-    Raises:
-        UsageError: the variant is not a noarch one.
-        BuildFailedError: the kernel is one of compiled code, and this backend merely has no component.
-        FindingsError: the package is missing or wrong.
-        UnsafeError: a link in it leads out of the kernel's directory.
-    """
+def build_noarch(request: Request, log: Log) -> BuildResult:
+    """Copy the package and generate `_ops.py` (docs/format.md#noarch-build). Raises KciError as `build_variant`."""
     files = _files(request)
     visible = VisibleFiles(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
     visible.require_unchanged()
-    return Built(builder="noarch", archs=request.variant.archs)
+    return BuildResult(builder="noarch", archs=request.variant.archs)
 
 
 def _files(request: Request) -> dict[str, Path]:
-    """What is copied; refused for a variant that has compiled code, or whose framework says so alone."""
+    # a framework table without components makes a variant noarch; one with compiled code is refused
     variant = request.variant
     if variant.kind is not Kind.NOARCH:
         raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
         message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
-        raise refused("KCI507", message, kind=BuildFailedError)
+        raise kernel_error("KCI507", message, kind=BuildFailedError)
     return package_files(request.kernel_dir, request.build, compiled=False)
 
 
 def noarch_commands(request: Request) -> list[str]:
-    """What a build does, for `--dry-run`: nothing is run.
-
-    Raises:
-        KciError: as `build_noarch`.
-    """
+    """List the steps of `build_noarch` as comments. Raises KciError."""
     package = request.kernel_dir / package_path(request.build)
     return [
         f"# kci copies {count(len(_files(request)), 'file')} of {package} to {request.output}",
@@ -66,19 +55,14 @@ def noarch_commands(request: Request) -> list[str]:
 
 
 def nix_command(request: Request) -> list[str]:
-    """The command that builds the variant; it prints the path of the result."""
+    """The command that builds the variant and prints the result's path."""
     flake = f".#redistributable.{request.variant.name}"
     cores = ["--cores", str(request.options.jobs)] if request.options.jobs else []
     return ["nix", "build", flake, "-L", "--no-link", "--print-out-paths", *cores]
 
 
-def build_with_nix(request: Request, log: Log) -> Built:
-    """Run nix and copy what it made. The result already has its metadata.json, with the flake's own id.
-
-    Raises:
-        MissingToolError: nix is not here, or the kernel has no flake.
-        BuildFailedError: nix failed, or made something else than this variant.
-    """
+def build_with_nix(request: Request, log: Log) -> BuildResult:
+    """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
     if shutil.which("nix") is None:
         hint = "install nix, or use --builder native"
         raise MissingToolError("nix is not installed on this machine", hint=hint)
@@ -88,16 +72,16 @@ def build_with_nix(request: Request, log: Log) -> Built:
     if done.code != 0:
         raise BuildFailedError(f"{shell_line(nix_command(request))} failed\n{done.tail()}")
     result = _result(done.output, request.variant.name)
-    # Files of the nix store are read-only and may be links into it; the copy is neither.
+    # the nix store is read-only and has links
     shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     archs = request.variant.archs
-    return Built(builder="nix", archs=archs, sealed=True)
+    return BuildResult(builder="nix", archs=archs, sealed=True)
 
 
 def _result(output: str, variant: str) -> Path:
-    """The variant directory in nix's result; the result is either that directory or holds it."""
+    # the result is the variant directory or holds it
     lines = [line for line in output.splitlines() if line.startswith("/")]
     top = Path(lines[-1]) if lines else Path()
     for place in (top / variant, top):
@@ -109,17 +93,11 @@ def _result(output: str, variant: str) -> Path:
 BUILDERS = ("auto", "noarch", "native", "nix")
 
 
-def build_variant(request: Request, log: Log) -> Built:
-    """Build one variant into an empty directory, without its metadata.json; of a part, its objects alone.
+def build_variant(request: Request, log: Log) -> BuildResult:
+    """Build one variant, unsealed, into an empty directory; a part makes only objects.
 
-    The caller makes the directory appear in its place only when everything has gone well; see `kci.utils.atomic`.
-
-    Raises:
-        UsageError: no such builder, or one that cannot make this kind of variant.
-        FindingsError: the kernel's files are not as build.toml says.
-        UnsafeError: a path leads out of the kernel's directory.
-        MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
-        BuildFailedError: a compiler failed, or the variant cannot be built at all.
+    Raises UsageError: no such builder, or none for this variant. FindingsError or UnsafeError: faulty files.
+    MissingToolError: a tool is missing. BuildFailedError: a compiler failed, or the variant cannot be built.
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":
@@ -138,10 +116,7 @@ def build_variant(request: Request, log: Log) -> Built:
 
 
 def plan_commands(request: Request, log: Log = silent) -> list[str]:
-    """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
-
-    Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
-    """
+    """List the shell lines of `build_variant`; `#` lines are kci's own steps. Raises KciError as `build_variant`."""
     match choose_builder(request.options.builder, request.variant):
         case "noarch":
             return noarch_commands(request)
@@ -162,7 +137,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
 
 @contextmanager
 def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
-    """Name the files of errors as the user would: what refuses a file of the kernel knows it by its place in there."""
+    """Make the paths in errors relative to the working directory, as the user writes them."""
     try:
         yield
     except KciError as error:
@@ -176,11 +151,7 @@ def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
 
 
 def choose_builder(builder: str, variant: Variant) -> str:
-    """The builder for a variant.
-
-    Raises:
-        UsageError: there is no builder of that name.
-    """
+    """The builder of a variant. Raises UsageError for an unknown one."""
     if builder not in BUILDERS:
         raise UsageError(f"there is no builder {builder!r}", hint=f"use one of {', '.join(BUILDERS)}")
     if builder != "auto":

@@ -1,9 +1,6 @@
-"""The files of a build: the kernel's own, which are checked before they are opened, and those that kci generates.
+"""The files that a build sees: a folder of links to what build.toml lists (docs/format.md#visible-files).
 
-A build sees a folder of links to the files that build.toml lists, and no others. The reference builds in a sandbox of
-the same files (docs/format.md#visible-files). Compilers look for an include beside the path that they were given, not
-beside the file that a link leads to: so what is not listed is not found. Kernels use the names that the generated
-`_ops.py` and `registration.h` provide, so the format fixes them (docs/format.md#ops).
+Compilers search includes beside the link, not beside its target, so an unlisted file is not found.
 """
 
 from __future__ import annotations
@@ -26,32 +23,19 @@ from kci.utils.walk import is_bytecode
 BUILD_TOML = "build.toml"
 
 KERNEL = "kernel"
-"""The link in the work directory to the kernel's files."""
+"""Link to the kernel's files in the work directory."""
 
-# ninja ends a path at `|` and knows no way around it. nvcc hands paths to a shell inside double quotes, in which the
-# others still have a meaning.
+# ninja cannot escape `|`, and nvcc's shell expands the others inside double quotes
 _UNQUOTABLE = '|"$`\\'
 
 
-def inside(kernel_dir: Path, entry: str, what: str) -> Path:
-    """The real path of something that build.toml names, which lies inside the kernel's directory.
-
-    Links are followed first, so a link that leads out is refused as well. The path need not exist.
-
-    Args:
-        kernel_dir: the directory of build.toml.
-        entry: the path as it is written, relative to that directory.
-        what: what the path is, for the message, such as ``torch.src``.
-
-    Raises:
-        UnsafeError: the path is absolute or leads out of the directory.
-        FindingsError: the path holds a character that a build file cannot carry.
-    """
+def resolve_inside(kernel_dir: Path, entry: str, what: str) -> Path:
+    """Resolve a path of build.toml, which need not exist; `what` names its key. Raises UnsafeError or FindingsError."""
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise _escape(f"{what} names the absolute path {entry!r}")
     if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
-        raise refused("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
+        raise kernel_error("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):
@@ -60,64 +44,50 @@ def inside(kernel_dir: Path, entry: str, what: str) -> Path:
 
 
 def source_file(kernel_dir: Path, entry: str, what: str) -> Path:
-    """Like `inside`, for a file that must exist.
-
-    Raises:
-        UnsafeError: as `inside`.
-        FindingsError: as `inside`, or the file is missing or no regular file.
-    """
-    real = inside(kernel_dir, entry, what)
+    """Like `resolve_inside`, for an existing regular file."""
+    real = resolve_inside(kernel_dir, entry, what)
     if not real.is_file():
         reason = "is not a regular file" if real.exists() else "does not exist"
-        raise refused("KCI501", f"{what} names {entry!r}, which {reason}")
+        raise kernel_error("KCI501", f"{what} names {entry!r}, which {reason}")
     return real
 
 
 def is_plain(text: str) -> bool:
-    """True if a text has no control characters (line breaks, NUL) and so fits on one line of a build file."""
+    """True without control characters, which would break lines of a build file."""
     return not any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 
-def refused(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
-    """The error for something in the kernel's directory that cannot be built, with its finding and the rule's hint."""
+def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
+    """Make the error of a rule about the kernel's files."""
     diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
     return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
 
 
 def _escape(message: str, path: str = BUILD_TOML) -> KciError:
-    return refused("KCI503", message, path, UnsafeError)
+    return kernel_error("KCI503", message, path, UnsafeError)
 
 
 def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
-    """What a variant carries of the Python package: what `pyext` says if it is compiled, else all but bytecode.
-
-    Returns:
-        The path inside the package (with `/`) to the real file, sorted.
-
-    Raises:
-        FindingsError: the package is missing, or has no `__init__.py`, or an entry of its name (docs/format.md#tree).
-        UnsafeError: a link leads out of the kernel's directory, or to a directory, or an entry is no regular file.
-    """
+    """Map package files to real files: `pyext` if compiled, else all. Raises FindingsError or UnsafeError."""
     relative, root = package_path(build), kernel_dir.resolve()
     name = python_name(build.name)
     package = kernel_dir / relative
     if not package.is_dir():
-        raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
+        raise kernel_error("KCI504", f"the Python package {relative}/ does not exist", relative)
     if not package.resolve().is_relative_to(root):
         raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
     if not (package / "__init__.py").is_file():
-        raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
+        raise kernel_error("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
     if os.path.lexists(package / name):
-        raise refused("KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}")
+        raise kernel_error(
+            "KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}"
+        )
     found = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
     return {inside: real for inside, real in found.items() if is_installed(inside, build, compiled=compiled)}
 
 
 def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:
-    """Copy files into a directory and write the generated ones over them.
-
-    Modes and times are not copied, so that a variant does not depend on the checkout it was built from.
-    """
+    """Copy files without modes and times, which depend on the checkout, then write the generated ones."""
     into.mkdir(parents=True, exist_ok=True)
     for name, real in files.items():
         target = into / name
@@ -145,11 +115,11 @@ def _walk(directory: Path, package: Path, root: Path) -> Iterator[tuple[Path, Pa
 
 
 def _linked_file(path: Path, root: Path, shown: str) -> Path:
-    """The file behind a link. Links to directories are refused: they can be endless, and the loader sees no links."""
+    # links to directories can be endless, and the loader has none
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise refused("KCI501", f"{shown} is a link to nothing", shown) from error
+        raise kernel_error("KCI501", f"{shown} is a link to nothing", shown) from error
     if not real.is_relative_to(root):
         raise _escape(f"{shown} is a link that leads out of the kernel's directory", shown)
     if not real.is_file():
@@ -158,33 +128,25 @@ def _linked_file(path: Path, root: Path, shown: str) -> Path:
 
 
 _TREE = "tree"
-"""The links in a work directory, as their files lie in the repository: `..` leads to declared inputs."""
+"""Folder of links in the repository's layout: `..` reaches declared inputs."""
 
 
 class VisibleFiles:
-    """The files of one build."""
+    """The files that one build may read."""
 
     def __init__(self, request: Request) -> None:
-        """Look at the files before anything reads them.
-
-        Raises:
-            FindingsError: a file cannot be read.
-        """
+        """Hash the files. Raises FindingsError if one is unreadable."""
         self.inputs = request.files()
         self.variant = request.variant
         self._before = {real: self.inputs.tree.digest(real) for _, real in self.inputs.of(self.variant) if real}
 
     def before(self, real: str) -> str | None:
-        """The SHA-256 that one of the files had, by its absolute path; None for any other."""
+        """SHA-256 of a file by absolute path, at the start of the build."""
         root = f"{self.inputs.tree.root}/"
         return self._before.get(real.removeprefix(root)) if real.startswith(root) else None
 
     def link(self, work: Path) -> None:
-        """Make the folder of links in a work directory; what was there goes.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Replace the folder of links in a work directory. Raises OSError."""
         tree, root = work / _TREE, Path(self.inputs.tree.root)
         shutil.rmtree(tree, ignore_errors=True)
         (tree / self.inputs.kernel).mkdir(parents=True)
@@ -198,12 +160,12 @@ class VisibleFiles:
         kernel.symlink_to(Path(_TREE, self.inputs.kernel))
 
     def require_unchanged(self) -> None:
-        """The build has read them: refuse it if one is another now; BuildFailedError (KCI511)."""
+        """Raise BuildFailedError (KCI511) if a file has changed since the start."""
         now = SourceTree(Path(self.inputs.tree.root))
         for real, digest in sorted(self._before.items()):
             if now.file(real) is None or now.digest(real) != digest:
                 message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-                raise refused("KCI511", message, self.inputs.shown(real), BuildFailedError)
+                raise kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
 
 
 REGISTRATION_H = """\
@@ -342,16 +304,12 @@ def add_op_namespace_prefix(op_name: str) -> str:
 
 
 def compiled_ops(kernel_id: str, *, tvm_ffi: bool = False) -> str:
-    """`_ops.py` of a compiled variant."""
+    """Generate `_ops.py` for a compiled variant."""
     return (_TVM_FFI_OPS if tvm_ffi else _COMPILED_OPS).format(id=checked_id(kernel_id))
 
 
 def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
-    """`_ops.py` of a noarch variant. It is the same for every backend: the backend is detected at import time.
-
-    Raises:
-        BuildFailedError: the id is not of the form `_<python name>_<backend>_<unique id>`.
-    """
+    """Generate `_ops.py` for a noarch variant, which detects the backend on import. Raises BuildFailedError."""
     prefix = f"_{python_name(kernel_name)}_{backend}_"
     unique = checked_id(kernel_id).removeprefix(prefix)
     if not unique or unique == kernel_id:
@@ -360,11 +318,7 @@ def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
 
 
 def checked_id(kernel_id: str) -> str:
-    """Return the id if it can name a Python module, a file and a C macro; it goes into generated code.
-
-    Raises:
-        BuildFailedError: it cannot.
-    """
+    """Return an id that is safe in generated code. Raises BuildFailedError for any other."""
     if not (kernel_id.isascii() and kernel_id.isidentifier()):
         hint = "an id has ASCII letters, digits and underscores only"
         raise BuildFailedError(f"{kernel_id!r} is not a kernel id", hint=hint)

@@ -1,4 +1,4 @@
-"""What goes into a build and what comes out of it."""
+"""The input and output of a builder."""
 
 from __future__ import annotations
 
@@ -16,68 +16,61 @@ from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
 
 
-class PartOf(msgspec.Struct, frozen=True):
-    """One share of several."""
+class BuildPart(msgspec.Struct, frozen=True):
+    """One of several parts of a build."""
 
     number: int
-    """From 1 on."""
+    """Counted from 1."""
     of: int
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
 
-def read_part(text: str) -> PartOf:
-    """What `--part` names.
-
-    Raises:
-        UsageError: it is no share, such as 3/16.
-    """
+def read_part(text: str) -> BuildPart:
+    """Parse `3/16` of `--part`. Raises UsageError."""
     found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
-    return PartOf(int(found[1]), int(found[2]))
+    return BuildPart(int(found[1]), int(found[2]))
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
-    """How to build, whatever the variant. A field is an option of `kci build` of the same name; see `words`."""
+    """Options of `kci build` with the same names; see `words`."""
 
     cache: Path = field(default_factory=default_cache)
-    """Where environments, toolkits and objects are kept."""
+    """Cache directory."""
     builder: str = "auto"
-    """One of `BUILDERS`; auto is noarch for a noarch variant and native for every other."""
+    """One of `BUILDERS`; auto is noarch or native."""
     container: str = "none"
-    """An image, `auto` (the image of the variant's leg), or `none`."""
+    """An image, `auto` for the leg's image, or `none`."""
     tier: str | None = None
-    """The tier that the variant was looked up in."""
+    """Tier in which the variant was found."""
     jobs: int | None = None
-    """How many compilers to run at once; by default as many as cores and memory allow."""
+    """Parallel compilers; by default as many as cores and memory allow."""
     stop_after: float | None = None
-    """Minutes after which a native build ends itself; what is done by then is kept."""
+    """Minutes until a native build stops itself; finished objects are kept."""
     isolation: bool = True
-    """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
+    """True for kci's own torch, False for this Python's."""
     unique_id: str | None = None
-    """In place of the one derived from the sources."""
+    """Replaces the id derived from the sources."""
     archs: tuple[str, ...] = ()
-    """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
+    """Build only these archs; the result is partial, and merges refuse it."""
     part: str | None = None
-    """Compile only this share of the objects, such as `3/16`, and make no variant."""
+    """Compile only this part of the objects, such as `3/16`."""
     link: bool = False
-    """Make the variant of the parts in `objects_from`, and say which are missing."""
+    """Link the variant from the parts in `objects_from`."""
     objects_from: tuple[Path, ...] = ()
-    """Packs of objects, and folders of them, to look in instead of the cache."""
+    """Packs of objects, or folders of packs, in place of the cache."""
     objects_to: Path | None = None
-    """Write a pack of all objects that were found or made, however the build ends."""
+    """Pack for all objects, even of a failed build."""
     attempt: int = 1
-    """Which attempt of a CI run this is; the newest wins in a merge."""
+    """Attempt of the CI run; a merge takes the newest."""
     run: str = ""
-    """The CI run, empty outside of one."""
+    """CI run; empty outside CI."""
 
     def words(self) -> list[str]:
-        """The options that tell another `kci build` the same. What it knows by its environment or kci.toml is left out.
-
-        `unique_id` is `--unique-id`, one of `archs` is `--arch`, and a flag is said if it is not as by default.
-        """
+        """Options for another `kci build` with the same effect; those of environment and kci.toml are left out."""
         made: list[str] = []
         for item in msgspec.structs.fields(self):
             value, option = getattr(self, item.name), f"--{item.name.replace('_', '-')}"
@@ -102,38 +95,33 @@ class Request(msgspec.Struct, frozen=True):
     build: Build
     variant: Variant
     kernel_id: str
-    """Name of the native module and of the operator namespace, for example `_relu_cpu_1a2b3c4`."""
+    """Name of the native module and of the op namespace, such as `_relu_cpu_1a2b3c4`."""
     output: Path
-    """The variant directory to make."""
     options: BuildOptions
-    """How; the cache as an absolute path."""
+    """With an absolute cache path."""
     builds: int = 1
-    """How many builds share this machine."""
+    """Number of builds that share this machine."""
     inputs: KernelInputs | None = None
-    """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
+    """As in the plan's fingerprint; see `files`."""
 
     @property
-    def part(self) -> PartOf | None:
-        """The share of the objects to compile, if nothing is to be made of them."""
+    def part(self) -> BuildPart | None:
+        """The part to compile; None when linking."""
         return read_part(self.options.part) if self.options.part is not None else None
 
     def files(self) -> KernelInputs:
-        """Its inputs; those that are on the disk now if they were not given.
-
-        Raises:
-            FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
-        """
+        """The inputs, read from disk if needed. Raises FindingsError, such as KCI333."""
         return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
-class Built(msgspec.Struct, frozen=True):
-    """A variant that was built."""
+class BuildResult(msgspec.Struct, frozen=True):
+    """The result of a builder."""
 
     builder: str
     archs: tuple[str, ...] | None
-    """What it really holds code for, in the order of metadata.json; None for backends without archs."""
+    """Archs of the code in metadata order; None for backends without archs."""
     seconds: float = 0.0
     objects: ObjectUse | None = None
-    """How many objects the native builder found; None for another builder."""
+    """None except for the native builder."""
     sealed: bool = False
-    """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
+    """True if the builder wrote metadata.json, as nix does."""

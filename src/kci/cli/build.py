@@ -18,7 +18,7 @@ from kci.cli._workspace import ISOLATION, JOBS, opened
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
-from kci.run.build_leg import LegRequest, artifact_place, build_leg, build_part, leg_commands
+from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
 from kci.run.records import VariantFailure, ci_run, write_failure
 
 
@@ -136,9 +136,9 @@ def command(
             variant=variant,
             output=output or Path(read.directory) / "build",
             options=msgspec.structs.replace(
-                how, stop_after=left, objects_to=artifact_place(objects_to, packs, variant.name)
+                how, stop_after=left, objects_to=artifact_path(objects_to, packs, variant.name)
             ),
-            artifact=artifact_place(None if part else artifact, artifacts, variant.name),
+            artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))

@@ -15,7 +15,7 @@ from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, table
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
-from kci.run.gate import GateRow, done_sentence, judge, releasable
+from kci.run.gate import GateRow, missing_results, publishable_kernels, success_summary
 from kci.run.records import ci_run, write_record
 from kci.run.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
 from kci.utils.atomic import write_atomic
@@ -50,8 +50,8 @@ def command(records: Path, kernel: str | None, trees: Path | None, junit: Path |
         raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
     if trees is not None:
         run = msgspec.structs.replace(run, index=read_index(trees, partial(click.echo, err=True)))
-    rows = [row for row in judge(run) if kernel is None or row.kernel == kernel]
-    if kernel is not None and not rows and all(item.kernel != kernel for item in releasable(run, run_id)):
+    rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
+    if kernel is not None and not rows and all(item.kernel != kernel for item in publishable_kernels(run, run_id)):
         rows = [GateRow(kernel, "", f"{kernel} / merge", "its tree cannot be published: see its other jobs", "")]
     if trees is not None and run_id and kernel is None:
         now = today()
@@ -73,7 +73,7 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
             click.echo(f"on your machine: {printable_lines(command)}")
         click.echo(f"{count(len(rows), 'thing')} of what was planned did not happen", err=True)
         return
-    click.echo(done_sentence(run.plan))
+    click.echo(success_summary(run.plan))
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:

@@ -13,7 +13,7 @@ from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import Plan, read_plan
-from kci.run.records import ci_run, error_of, kernel_record, verify_merged, write_record
+from kci.run.records import ci_run, kernel_record, merge_error, verify_merged, write_record
 from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -71,7 +71,7 @@ def command(
         )
     except KciError as error:
         if record is not None and kernel is not None:
-            write_record(record, kernel_record(kernel, artifacts, into, None, error_of(error)))
+            write_record(record, kernel_record(kernel, artifacts, into, None, merge_error(error)))
         raise
     print_diagnostics(warnings)
     if durations is not None:

@@ -27,7 +27,7 @@ from kci.run.kernel_tests import (
     first_failure,
     nothing_tested_error,
     run_kernel_tests,
-    variants_of,
+    select_variants,
     why_not_testable,
 )
 from kci.run.loader_environment import probe
@@ -100,7 +100,7 @@ def command(
     names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
     try:
-        found = variants_of(tree, names)
+        found = select_variants(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
         reasons = {path: why_not_testable(path.name, environment) for path in found}
         variants = [path for path in found if not reasons[path]]

@@ -11,7 +11,7 @@ from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes
-from kci.config.reader import BUILD_TOML, shown_file
+from kci.config.reader import BUILD_TOML, build_toml_path
 from kci.config.update import plan_update, write_update
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
@@ -31,7 +31,7 @@ def command(kernels: tuple[str, ...], check: bool, diff: bool) -> int:
     failed: list[Diagnostic] = []
     changed = False
     for directory in find_kernels(kernels):
-        path, shown = Path(directory) / BUILD_TOML, shown_file(directory)
+        path, shown = Path(directory) / BUILD_TOML, build_toml_path(directory)
         try:
             update = plan_update(read_bytes(path, shown), directory, shown)
             changed = changed or bool(update.changes)

@@ -12,7 +12,7 @@ from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions
-from kci.tree.verify.subject import PlaceKind, describe_places, places_of
+from kci.tree.verify.subject import PlaceKind, describe_places, find_places
 from kci.tree.verify.tree_rules import check_signatures
 
 
@@ -58,7 +58,7 @@ def command(
     extra: list[Diagnostic] = []
     for path in paths if signatures else ():
         trust, context = policy(Path(path), repository)
-        trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]
+        trees = [place.path for place in find_places(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, trust, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]

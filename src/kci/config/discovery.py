@@ -1,7 +1,4 @@
-"""Which kernels a command is about, the kci.toml that holds for them, and the findings that it suppresses.
-
-Errors that make a file unreadable cannot be suppressed: they end the check before entries are applied.
-"""
+"""Finds kernels below paths, the kci.toml that applies to them, and the findings that it suppresses."""
 
 from __future__ import annotations
 
@@ -22,25 +19,17 @@ from kci.errors import FindingsError, MissingToolError, UsageError
 
 
 class FaultyKernel(msgspec.Struct, frozen=True):
-    """A kernel that nothing can be planned for, and why."""
+    """A kernel directory without a usable build.toml."""
 
     path: str
-    """Its directory."""
     kernel: str
-    """Its name; empty if its build.toml cannot be read."""
+    """Empty if build.toml cannot be read."""
     message: str
     diagnostics: tuple[Diagnostic, ...]
 
 
 def find_kernels(arguments: Sequence[str]) -> list[str]:
-    """The kernel directories that the arguments stand for, sorted, each once.
-
-    A directory with a build.toml is a kernel; one without is searched for kernels below it, skipping hidden and
-    git-ignored directories and whatever lies inside a kernel.
-
-    Raises:
-        UsageError: an argument is not a directory, or nothing was found.
-    """
+    """Find kernels at or below the arguments, sorted; hidden and ignored directories are skipped. Raises UsageError."""
     found: dict[str, None] = {}
     for argument in arguments or (".",):
         directory = argument.rstrip("/") or argument[:1]
@@ -54,9 +43,9 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         if (path / BUILD_TOML).is_file():
             found[os.path.normpath(directory)] = None
             continue
-        listed = _git_listed(path)
-        files = _walked(path) if listed is None else listed
-        below = [os.path.normpath(path / place) for place in outermost(files)]
+        listed = _git_files(path)
+        files = _walk(path) if listed is None else listed
+        below = [os.path.normpath(path / place) for place in outermost_kernels(files)]
         if not below:
             hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
             raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
@@ -64,12 +53,8 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
-    """Read every kernel that the arguments stand for, and set those aside whose build.toml is invalid.
-
-    Raises:
-        UsageError: see `find_kernels`.
-    """
+def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
+    """Read every kernel of `find_kernels`; invalid ones come second."""
     kernels, faulty = [], []
     for directory in find_kernels(arguments):
         try:
@@ -79,23 +64,22 @@ def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel
     return kernels, faulty
 
 
-def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
-    """The error about kernels whose build.toml is invalid, among `count` kernels."""
+def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
+    """Make the error about invalid kernels; `count` includes the valid ones."""
     if len(faulty) == 1:
         return FindingsError(faulty[0].message, diagnostics=faulty[0].diagnostics)
     every = [diagnostic for item in faulty for diagnostic in item.diagnostics]
     return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
 
 
-def outermost(files: Iterable[str]) -> list[str]:
-    """The directories of some build.toml that are not hidden and lie in no other such directory, sorted."""
+def outermost_kernels(files: Iterable[str]) -> list[str]:
+    """List the directories with a build.toml that are neither hidden nor inside another one, sorted."""
     places = {Path(file).parent for file in files}
     found = {place for place in places if not any(part.startswith(".") for part in place.parts)}
     return sorted(place.as_posix() for place in found if found.isdisjoint(place.parents))
 
 
-def _git_listed(top: Path) -> list[str] | None:
-    """The build.toml files below a directory that git does not ignore; None outside of a repository."""
+def _git_files(top: Path) -> list[str] | None:
     from kci.utils.git import GitRefusedError, run_git
 
     arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
@@ -109,7 +93,7 @@ def _git_listed(top: Path) -> list[str] | None:
     return [name for name in names if (top / name).is_file()]
 
 
-def _walked(top: Path) -> Iterator[str]:
+def _walk(top: Path) -> Iterator[str]:
     for directory, below, files in os.walk(top):
         below[:] = sorted(name for name in below if not name.startswith("."))
         if BUILD_TOML in files:
@@ -117,18 +101,18 @@ def _walked(top: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
 
 
-class FoundSettings(msgspec.Struct, frozen=True):
-    """The settings that hold for a kernel, and where they come from."""
+class RepositorySettings(msgspec.Struct, frozen=True):
+    """The settings of a kernel, and the file that they come from."""
 
     settings: Settings = Settings()
     root: Path = Path()
-    """The directory that paths in kci.toml are relative to."""
+    """Paths in kci.toml are relative to it."""
     document: Document | None = None
-    """The file; None where the defaults hold."""
+    """None if the defaults apply."""
 
     @property
     def catalog(self) -> str | None:
-        """What to load the catalog from: an edition's name, or the path of a file relative to kci.toml."""
+        """An edition's name, or the path of a catalog file; None for the default."""
         chosen = self.settings.catalog
         if chosen is None or not ("/" in chosen or chosen.endswith(".toml")):
             return chosen
@@ -136,7 +120,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def publishes(self) -> bool:
-        """True if the kernels are published: asked for by a `[publish]`, even an empty one."""
+        """True with a `[publish]` table, even an empty one."""
         return self.document is not None and "publish" in self.document.data
 
     @property
@@ -146,37 +130,28 @@ class FoundSettings(msgspec.Struct, frozen=True):
         return self.root / name if name else None
 
 
-def find_settings(directory: str | Path) -> FoundSettings:
-    """The settings for a kernel directory: those of its kci.toml (see the module's text), or the defaults.
-
-    Raises:
-        FindingsError: the file is not valid; it carries every diagnostic.
-    """
+def find_settings(directory: str | Path) -> RepositorySettings:
+    """Read the kci.toml of a kernel's repository, or take the defaults. Raises FindingsError if it is invalid."""
     root, path = find_root(Path(directory))
     if path is None:
-        return FoundSettings(root=root)
-    document = read_document(path, _shown(path))
-    return FoundSettings(read_as(document, Settings), root, document)
+        return RepositorySettings(root=root)
+    document = read_document(path, _display_path(path))
+    return RepositorySettings(read_as(document, Settings), root, document)
 
 
-def settings_for(directories: Sequence[str]) -> FoundSettings:
-    """The settings that several kernels share.
-
-    Raises:
-        UsageError: they lie in different repositories with a kci.toml.
-        FindingsError: see `find_settings`.
-    """
+def settings_for(directories: Sequence[str]) -> RepositorySettings:
+    """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
     places = {find_root(Path(directory)): directory for directory in directories or (".",)}
     files = {path for _, path in places if path is not None}
     if len(files) > 1:
-        shown = " and ".join(sorted(_shown(path) for path in files))
+        shown = " and ".join(sorted(_display_path(path) for path in files))
         raise UsageError(f"the kernels have different settings: {shown}", hint="name the kernels of one repository")
     with_file = [directory for (_, path), directory in places.items() if path is not None]
     return find_settings(with_file[0] if with_file else next(iter(places.values())))
 
 
 def find_root(directory: Path) -> tuple[Path, Path | None]:
-    """The root for a directory, and the kci.toml there if there is one."""
+    """Find the repository root of a directory, and the kci.toml there."""
     start = directory.resolve()
     above = (start, *start.parents)
     for place in above:
@@ -188,19 +163,19 @@ def find_root(directory: Path) -> tuple[Path, Path | None]:
         if device is not None and place.stat().st_dev != device:
             break
         file = place / KCI_TOML
-        # of no use on Windows, where the owner is unknown
+        # Windows does not know the owner
         if sys.platform != "win32" and file.is_file() and file.stat().st_uid in (0, os.getuid()):
             return place, file
     return start, None
 
 
-def _shown(path: Path) -> str:
+def _display_path(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 
 
 def settings_schema() -> dict[str, Any]:
-    """The JSON Schema of kci.toml, for editors; made from the types that read it."""
+    """The JSON Schema of kci.toml."""
     from kci.config.schema import document_schema, value_definition
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
@@ -213,7 +188,7 @@ def settings_schema() -> dict[str, Any]:
 
 
 class SuppressedFinding(msgspec.Struct, frozen=True):
-    """A finding that somebody suppressed, and why."""
+    """A finding that kci.toml suppresses."""
 
     diagnostic: Diagnostic
     reason: str
@@ -221,28 +196,22 @@ class SuppressedFinding(msgspec.Struct, frozen=True):
 
 Note = Callable[[SuppressedFinding], None]
 
-_OF_VERIFICATION = "KCI7"
-"""What `kci verify` finds."""
+_VERIFY_RULES = "KCI7"
+"""Prefix of the rules of `kci verify`."""
 
 
-def apply_settings(
-    found: Sequence[Diagnostic], settings: FoundSettings, note: Note = lambda _suppressed: None
+def drop_suppressed(
+    found: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
 ) -> list[Diagnostic]:
-    """The diagnostics without those that an entry of kci.toml suppresses.
-
-    Args:
-        found: what was found, in any file.
-        settings: kci.toml and where it lies; its entries name files relative to its directory, and may be patterns.
-        note: is told of every finding that is suppressed.
-    """
+    """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
     if not entries:
         return list(found)
     places = {path: _relative(path, settings.root) for path in {item.path for item in found}}
-    return _kept(found, entries, lambda item: places[item.path], note)
+    return _unsuppressed(found, entries, lambda item: places[item.path], note)
 
 
-def _kept(
+def _unsuppressed(
     found: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[Diagnostic], str | None], note: Note
 ) -> list[Diagnostic]:
     kept = []
@@ -256,34 +225,26 @@ def _kept(
     return kept
 
 
-def suppressed_in_trees(settings: FoundSettings) -> tuple[Ignore, ...]:
-    """The entries that are about what `kci verify` finds."""
-    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith(_OF_VERIFICATION))
+def tree_suppressions(settings: RepositorySettings) -> tuple[Ignore, ...]:
+    """The suppressions of `kci verify` findings."""
+    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith(_VERIFY_RULES))
 
 
-def tree_place(settings: FoundSettings, kernel_dir: str) -> str:
-    """How kci.toml calls the tree of a kernel, wherever the tree is made: `build` in the kernel's directory."""
+def tree_place(settings: RepositorySettings, kernel_dir: str) -> str:
+    """The path by which kci.toml names a kernel's tree: `build` in its directory, wherever the tree is."""
     return _relative(f"{kernel_dir}/build", settings.root)
 
 
-def apply_to_tree(
+def drop_suppressed_in_tree(
     found: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
 ) -> list[Diagnostic]:
-    """The diagnostics without those about a tree that its repository suppresses.
-
-    Args:
-        found: what was found; what is not about the tree stays.
-        entries: of the kci.toml of the repository; see `suppressed_in_trees`.
-        shown: the tree's path in the diagnostics.
-        place: what kci.toml calls the tree; see `tree_place`.
-        note: is told of every finding that is suppressed.
-    """
+    """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from `tree_place`."""
 
     def named(item: Diagnostic) -> str | None:
         about = item.path == shown or item.path.startswith(f"{shown}/")
         return place + item.path.removeprefix(shown) if about else None
 
-    return _kept(found, entries, named, note)
+    return _unsuppressed(found, entries, named, note)
 
 
 def _is_about(entry: Ignore, rule: str, path: str) -> bool:

@@ -1,8 +1,4 @@
-"""A TOML file as text, as data, and as places: which line and column holds `general.cuda.minver`.
-
-`tomli` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar, which is imported and
-asked only when there is something to point at, so that reading an ordinary file stays fast.
-"""
+"""TOML files with positions: `tomli` parses, and tree-sitter, imported only for messages, finds the places."""
 
 from __future__ import annotations
 
@@ -22,22 +18,21 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Tree
 
 KeyPath = tuple[str | int, ...]
-"""Where a value is: keys, and indexes into arrays, from the top of the file."""
+"""Keys and array indexes from the top of the file to a value."""
 
 BOM = b"\xef\xbb\xbf"
-"""What some editors on Windows put first. The reference skips one, and so does kci; `text` is without it."""
+"""The reference skips a byte order mark, and so does `text`."""
 
 MAX_BYTES = 1024 * 1024
-"""A larger file is refused unread. The largest real build.toml known has 550 KB."""
+"""The largest known build.toml has 550 KB."""
 
 MAX_KEY_PARTS = 32
 MAX_DOTTED = 20_000
-"""How many parts one key may have, and all dotted keys and headers of a file together. A build.toml needs 4 in one; the
-time and memory that `tomli` takes grow with their square."""
+"""Limits for one key and for all keys of a file: `tomli` takes quadratic time and memory."""
 
 
 class Document:
-    """One TOML file that was read and parsed."""
+    """A parsed TOML file."""
 
     def __init__(self, path: str, text: str, data: dict[str, Any]) -> None:
         self.path = path
@@ -46,19 +41,17 @@ class Document:
         self._places: Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
-        """The position of the last key of a path, or of its nearest parent that is in the file."""
+        """Position of the path's last key, or of the nearest parent in the file."""
         return self._nearest(key_path, 0)
 
     def value_span(self, key_path: KeyPath) -> Span | None:
-        """The position of the value at a path, or of its nearest parent's key."""
+        """Position of the value, or of the nearest parent's key."""
         return self._nearest(key_path, 1)
 
     def at_key(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        """A finding about a key or table."""
         return finding(rule, message, hint=hint, path=self.path, span=self.key_span(key_path))
 
     def at_value(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        """A finding about the value at a key path."""
         return finding(rule, message, hint=hint, path=self.path, span=self.value_span(key_path))
 
     def place(self, key_path: KeyPath) -> tuple[str, int]:
@@ -67,13 +60,13 @@ class Document:
         return self.path, span.line if span else 0
 
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
-        """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
+        """Positions of key and value; None if the syntax tree has no such path."""
         if self._places is None:
             self._places = Places(self.text)
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
-        """A value as the file spells it; empty where the syntax tree does not know."""
+        """The value as written in the file; empty if it is unknown or has several lines."""
         found = self.spans(key_path)
         if found is None or found[1].line != found[1].end_line:
             return ""
@@ -92,23 +85,14 @@ class Document:
 
 
 def read_document(path: Path, shown_as: str) -> Document:
-    """Read and parse a TOML file.
-
-    Args:
-        path: the file.
-        shown_as: how diagnostics name it.
-
-    Raises:
-        FindingsError: there is no such file (KCI001), it cannot be read or is too large (KCI002), it is not UTF-8
-            (KCI003) or not TOML (KCI004).
-    """
+    """Read a TOML file; `shown_as` is its path in messages. Raises FindingsError (KCI001, KCI002, KCI003, KCI004)."""
     return parse_document(read_bytes(path, shown_as), shown_as)
 
 
 def read_bytes(path: Path, shown_as: str) -> bytes:
-    """Read a file as it is, or somewhat more than `MAX_BYTES` of it; see `read_document`."""
+    """Read at most `MAX_BYTES + 1` bytes; errors as `read_document`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
             raise refuse(finding("KCI002", "not a regular file", path=shown_as, hint=_NO_FILE))
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -123,7 +107,7 @@ _NO_FILE = "name a directory that holds a build.toml, or one with kernels below 
 
 
 def parse_document(raw: bytes, shown_as: str) -> Document:
-    """Parse the bytes of a TOML file; see `read_document`."""
+    """Parse the bytes of a TOML file; errors as `read_document`."""
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
         raise refuse(
@@ -154,11 +138,6 @@ _DOTTED = rf"[ \t]*+\[{{0,2}}[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++"
 
 
 def _refuse_long_keys(text: str, shown_as: str) -> None:
-    """Refuse keys that no build.toml has and that the parser would take minutes for.
-
-    Raises:
-        FindingsError: a key, or text that looks like one, is longer than that (KCI004).
-    """
     total = 0
     crowded = text.count(".") > MAX_DOTTED
     for number, line in enumerate(text.split("\n"), start=1):
@@ -177,18 +156,18 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
 
 
 def refuse(*diagnostics: Diagnostic) -> FindingsError:
-    """The error for a file that cannot be used, with all that is wrong with it."""
+    """Make the error for an unusable file."""
     first = diagnostics[0]
     more = f" (and {len(diagnostics) - 1} more)" if len(diagnostics) > 1 else ""
     return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
 
 
 MAX_PLACES = 20_000
-"""How many keys and elements of a file get a place; what comes after them is placed at its table, or nowhere."""
+"""Keys and elements beyond this number have no position of their own."""
 
 
 def syntax_tree(raw: bytes) -> Tree:
-    """The syntax tree of a TOML text in UTF-8."""
+    """Parse a TOML text in UTF-8 to a syntax tree."""
     import tree_sitter
     import tree_sitter_toml
 
@@ -196,19 +175,15 @@ def syntax_tree(raw: bytes) -> Tree:
 
 
 class Places:
-    """For every key path of a valid TOML text, the positions of its key and its value.
-
-    A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
-    header have the place where they are first written. Elements of an array are looked for when one is asked for.
-    """
+    """Positions in a TOML text. The value of a table is its header; elements of arrays are read on demand."""
 
     def __init__(self, text: str) -> None:
         raw = text.encode("utf-8")
         self.lines = raw.split(b"\n")
-        self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
+        self.columns: dict[int, array[int] | None] = {}  # byte to column, per line; None for ASCII
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
-        self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
-        self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
+        self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
+        self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements have no position yet
         for node in syntax_tree(raw).root_node.named_children:
             if len(self.found) >= MAX_PLACES:
                 return
@@ -218,7 +193,6 @@ class Places:
                 self._table(node)
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
-        """The positions of the key and the value of a path."""
         for length in range(1, len(path)):
             if path[:length] in self.arrays:
                 self._expand(path[:length])
@@ -275,7 +249,7 @@ class Places:
         if node.type != "dotted_key":
             return [(self._key_text(node), node)]
         found: list[tuple[str, Node]] = []
-        while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop, for hostile depths
+        while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
             parts = [child for child in node.named_children if child.type != "comment"]
             found.extend((self._key_text(part), part) for part in reversed(parts[1:]))
             node = parts[0]

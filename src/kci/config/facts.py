@@ -1,4 +1,4 @@
-"""What is known of each backend, of the oldest versions that kernels are made for, and of `python-depends`."""
+"""Static facts about backends, oldest supported versions, and `python-depends` names."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kci.utils.shipped import Dated, shipped
 
 
 class BackendFacts(msgspec.Struct, frozen=True):
-    """The facts about one backend."""
+    """Facts about one backend."""
 
     title: str
-    """Its name for people."""
+    """Name for messages."""
     device: str = ""
-    """The device that its variants need, in words; empty for none."""
+    """Device that variants need; empty for none."""
     compute_prefix: str = ""
-    """What comes before the version in the compute part of a variant's name; empty where that part has none."""
+    """Prefix of the version in variant names; empty if names have no version."""
     components: bool = True
-    """True if a component can be for it (docs/format.md#components)."""
+    """True if build.toml can have components for it (docs/format.md#components)."""
     archs: bool = False
-    """True if a component lists the architectures that it is compiled for."""
+    """True if a component lists its GPU architectures."""
     compiled: bool = False
-    """True if kci's native builder compiles for it."""
+    """True if the native builder supports it."""
     tvm_ffi: bool = False
-    """True if the native builder compiles tvm-ffi kernels for it."""
+    """True if the native builder supports it with tvm-ffi."""
     torch_library: str = ""
-    """Torch's library for it, besides those of the CPU."""
+    """Torch's library for the backend."""
     defines: tuple[str, ...] = ()
-    """With which macros sources can ask for it."""
+    """Macros for sources."""
 
 
 BACKENDS: Mapping[str, BackendFacts] = MappingProxyType(
@@ -57,7 +57,7 @@ BACKENDS: Mapping[str, BackendFacts] = MappingProxyType(
             archs=True,
             compiled=True,
             torch_library="torch_hip",
-            # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
+            # torch's `cpp_extension` passes the last two to C++ sources too
             defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
         ),
         Backend.TPU: BackendFacts("TPU", components=False),
@@ -71,52 +71,49 @@ BACKENDS: Mapping[str, BackendFacts] = MappingProxyType(
         ),
     }
 )
-"""By name, sorted."""
 
 
 class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Releases of the `kernels` library, as metadata.json writes them: three numbers."""
+    """Releases of the `kernels` library, as `major.minor.patch`."""
 
     any: str
-    """Loads any variant that asks for nothing special."""
+    """For variants without special needs."""
     kernel_depends: str
-    """The first that loads a variant which depends on other kernels."""
+    """For variants that depend on other kernels."""
     several_upstreams: str
-    """The first that reads a list of upstreams."""
+    """For metadata with a list of upstreams."""
 
 
 class Floors(Dated, frozen=True):
-    """`floors.toml`."""
+    """`floors.toml`: the oldest supported versions."""
 
     python: Version
     torch: Version
     cuda: Version
     cxx_standard: dict[str, int]
-    """The oldest C++ standard that torch's headers accept, by the version of torch from which on it holds."""
+    """Oldest C++ standard of torch's headers, by the first torch version that needs it."""
     kernels: LoaderFloors
 
 
 floors = shipped("matrix/catalog/data/floors.toml", Floors)
-"""The data that kci ships."""
 
 
 class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a curated name stands for: the package to install and the modules to import."""
+    """The package and modules of a `python-depends` name."""
 
     package: str
     imports: tuple[str, ...]
 
 
 class DependsTable(Dated, frozen=True):
-    """The curated names, general and by backend."""
+    """`python-depends.toml`: the reference's curated names."""
 
     general: dict[str, PythonPackage]
     backends: dict[str, dict[str, PythonPackage]]
 
     def lookup(self, name: str, backend: str) -> PythonPackage | None:
-        """What the loader finds for a name: the general table first, then the backend's own."""
+        """Resolve a name in the general table, then in the backend's."""
         return self.general.get(name) or self.backends.get(backend, {}).get(name)
 
 
 depends_table = shipped("config/data/python-depends.toml", DependsTable)
-"""The curated names that the reference's loader knows."""

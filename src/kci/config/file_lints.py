@@ -1,8 +1,4 @@
-"""Lints that need nothing but the text of a build.toml: what is valid and still wrong, or not what the author thinks.
-
-One function per rule, each a generator of diagnostics; `FILE_LINTS` is the registry. Lints of the files that a
-build.toml names are in `source_lints`, those that need the catalog in `kci.matrix.lints`.
-"""
+"""Lints on the text of a build.toml, one generator per rule; `FILE_LINTS` lists them."""
 
 from __future__ import annotations
 
@@ -26,18 +22,17 @@ _NATIVE = re.compile(
 
 
 class Flag(NamedTuple):
-    """One flag of a build.toml."""
+    """A compiler flag in build.toml."""
 
     backend: str
-    """Empty for the bindings, which every backend has."""
+    """Empty for the bindings."""
     place: KeyPath
     text: str
     src: tuple[str, ...]
-    """The sources of its table, headers included."""
 
 
-def flags_of(kernel: Kernel) -> Iterator[Flag]:
-    """Every flag of a build.toml, with its place."""
+def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
+    """Yield every compiler flag."""
     build = kernel.build
     lists: list[tuple[str, KeyPath, tuple[str, ...] | None, tuple[str, ...]]] = []
     for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
@@ -59,9 +54,9 @@ def flags_of(kernel: Kernel) -> Iterator[Flag]:
 
 
 def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
-    """The flags that take the processor, or the GPU, of the machine that builds, each with the part that does."""
+    """Yield flags such as `-march=native`, with the part that selects the build machine's CPU or GPU."""
     before = ""
-    for flag in flags_of(kernel):
+    for flag in compiler_flags(kernel):
         if found := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
             yield flag, found[0]
         before = flag.text
@@ -71,13 +66,13 @@ Lint = Callable[[Kernel], Iterator[Diagnostic]]
 
 
 def lint_file(kernel: Kernel) -> list[Diagnostic]:
-    """What every lint of `FILE_LINTS` finds in a kernel's build.toml, in file order."""
+    """Run `FILE_LINTS`, and return the findings in file order."""
     found = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
     return sorted(found, key=in_file_order)
 
 
 def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI130: a backend is declared under `[torch]` and has nothing to build (docs/format.md#noarch-build)."""
+    """KCI130: a backend of `[torch]` has no component (docs/format.md#noarch-build)."""
     if kernel.build.torch is None:
         return
     declared = kernel.build.general.backends
@@ -92,7 +87,7 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI131: a component is for a backend that `general.backends` does not name, so it is never built."""
+    """KCI131: `general.backends` lacks the backend of a component."""
     declared = kernel.build.general.backends
     for label, component in kernel.build.kernel.items():
         if component.backend not in declared:
@@ -102,7 +97,7 @@ def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI133: a lower bound above its upper bound."""
+    """KCI133: a lower bound is above its upper bound."""
     for table, least, most in _bounds(kernel):
         if least is not None and most is not None and least > most:
             name = ".".join(table)
@@ -111,13 +106,9 @@ def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI135: a version without exactly two parts.
-
-    The released reader refuses it, and older builders compare bounds part by part, with a missing part the lowest
-    (docs/format.md#version-bounds).
-    """
+    """KCI135: a version without exactly two parts (docs/format.md#version-bounds)."""
     for path, version in versions(kernel):
-        bad_abi = path[1] == "stable-abi" and len(version) < 2  # KCI144 says so
+        bad_abi = path[1] == "stable-abi" and len(version) < 2  # that is KCI144
         if version.text.count(".") != 1 and not bad_abi:
             message = (
                 f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it has not two parts"
@@ -127,7 +118,7 @@ def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
-    """Every version of torch, its stable ABI or CUDA in a build.toml, with its place."""
+    """Yield every version of torch, stable ABI and CUDA."""
     for table, least, most in _bounds(kernel):
         for key, version in (("minver", least), ("maxver", most)):
             if version is not None:
@@ -139,7 +130,7 @@ def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
 
 
 def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI139: nothing says where the kernel is published."""
+    """KCI139: no repository to publish to."""
     hub = kernel.build.general.hub
     if hub is None or hub.repo_id is None:
         path: KeyPath = ("general", "hub") if hub else ("general",)
@@ -152,7 +143,7 @@ _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCI
 
 
 def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI140: a repository id that the Hub does not accept."""
+    """KCI140: a repository id that the Hub rejects."""
     general = kernel.build.general
     ids: list[tuple[KeyPath, str]] = []
     if general.hub is not None and general.hub.repo_id is not None:
@@ -177,7 +168,7 @@ def _repo_hint(repo_id: str) -> str:
 
 
 def repo_id_problem(repo_id: str) -> str:
-    """Why a text is not the id of a repository on the Hub; empty if it is one."""
+    """The reason why the Hub rejects a repository id; empty if it is valid."""
     owner, slash, name = repo_id.partition("/")
     if not slash or not owner or not name:
         return "it has no owner" if not slash else "owner or name is empty"
@@ -193,7 +184,7 @@ def repo_id_problem(repo_id: str) -> str:
 
 
 def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI141: a license that neither SPDX nor the Hub knows. Case is ignored."""
+    """KCI141: a license unknown to SPDX and the Hub; case does not matter."""
     text = kernel.build.general.license
     if text.lower() in _hub_licenses() or _is_spdx(text):
         return
@@ -210,16 +201,13 @@ def _is_spdx(text: str) -> bool:
         return False
     try:
         canonicalize_license_expression(text)
-    except (InvalidLicenseExpression, RecursionError, MemoryError):  # it compiles the expression
+    except (InvalidLicenseExpression, RecursionError, MemoryError):  # the expression is compiled
         return False
     return True
 
 
 def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI142: a Python dependency outside of the reference's curated tables; a name is looked up in one table only.
-
-    Names for neuron are not judged: the reference never resolves them (docs/format.md#dependencies).
-    """
+    """KCI142: a Python dependency outside of the reference's table; neuron is exempt (docs/format.md#dependencies)."""
     table = depends_table()
     general = sorted(table.general)
     tables = {backend: sorted(names) for backend, names in table.backends.items()}
@@ -250,7 +238,7 @@ def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], al
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI144: a stable ABI version whose minor is zero or missing (docs/format.md#stable-abi)."""
+    """KCI144: a stable ABI version without a minor above zero (docs/format.md#stable-abi)."""
     for path, version in _abi_versions(kernel):
         if len(version) < 2:
             lacks = "the minor version 0" if "." in version.text else "no minor version"
@@ -258,15 +246,15 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
             yield kernel.document.at_value(path, "KCI144", message, 'name a release of torch, such as "2.11"')
 
 
-def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI163: a flag compiles for the machine that builds, whichever that is."""
+def build_machine_flag(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI163: a flag that compiles for the build machine only."""
     for flag, part in native_flags(kernel):
         message = f"`{part}` compiles for the machine that builds; on others the code may not run"
         hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
         yield kernel.document.at_value(flag.place, "KCI163", message, hint)
 
 
-# What nvcc and hipcc call it. nvcc takes one dash or two; a value may be an element of its own.
+# spellings of nvcc and hipcc; nvcc accepts one dash or two, and a separate value
 _RELOCATABLE = re.compile(
     r"(?<![\w-])(?:-rdc[= ]true|--?relocatable-device-code[= ]true|-dc|--?device-c|-dw|--?device-w|-dlto"
     r"|--?dlink-time-opt|--?gen-opt-lto|-ewp|--?extensible-whole-program|-fgpu-rdc)(?![\w-])|\blto_\d+[af]?\b"
@@ -274,9 +262,9 @@ _RELOCATABLE = re.compile(
 
 
 def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI168: a flag makes device code that needs a device link, which there is not."""
+    """KCI168: a flag for relocatable device code, which needs a device link that kci does not make."""
     before = ""
-    for flag in flags_of(kernel):
+    for flag in compiler_flags(kernel):
         text = f"{before} {flag.text}" if flag.text == "true" else flag.text
         before = flag.text
         if flag.place[-2] in ("cuda-flags", "hip-flags") and (found := _RELOCATABLE.search(text)):
@@ -321,6 +309,6 @@ FILE_LINTS: tuple[Lint, ...] = (
     license_unknown,
     python_depend_unknown,
     stable_abi_without_minor,
-    flag_of_the_builder,
+    build_machine_flag,
     relocatable_device_code,
 )

@@ -1,11 +1,4 @@
-"""What a build.toml says, in its edition-5 form.
-
-These types are the schema: reading, the JSON Schema and the lints are all made from them. Every table rejects keys
-that it does not know. Keys are kebab-case in the file, except in `[torch-noarch]` (see `TorchNoarch`).
-
-Annotations are values here, not text (no `from __future__ import annotations`): msgspec would compile the text of each
-at every start.
-"""
+"""Tables of build.toml. Annotations are not postponed, because msgspec would compile each of them at every start."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -36,7 +29,7 @@ class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
-    """A table of build.toml."""
+    """A table of build.toml or kci.toml."""
 
 
 class Hub(Table, frozen=True):
@@ -83,7 +76,7 @@ class General(Table, frozen=True):
     license: str
     """The license, as an SPDX identifier such as `Apache-2.0`."""
     backends: tuple[Backend, ...]
-    """What the kernel is built for."""
+    """The backends to build for."""
     edition: int = 5
     """The edition of the format. 5 is the only number to write; a file without it is read as edition 4."""
     upstream: Upstream | None = None
@@ -151,7 +144,7 @@ Framework = Torch | TorchNoarch | TvmFfi
 
 
 class AnyComponent(Table, frozen=True):
-    """What every `[kernel.<label>]` has."""
+    """Keys of every `[kernel.<label>]`."""
 
     backend: ClassVar[Backend]
     depends: tuple[Depend, ...]
@@ -221,44 +214,38 @@ class Build(Table, frozen=True):
 
     @property
     def framework(self) -> Framework:
-        """The one framework table."""
         found = self.torch or self.torch_noarch or self.tvm_ffi
         assert found is not None  # noqa: S101  - `reader` lets no other document through
         return found
 
     @property
     def framework_name(self) -> str:
-        """`torch`, `torch-noarch` or `tvm-ffi`."""
         if self.torch is not None:
             return "torch"
         return "torch-noarch" if self.torch_noarch is not None else "tvm-ffi"
 
     @property
     def name(self) -> str:
-        """The kernel's name."""
         return str(self.general.name)
 
     def components(self, backend: str) -> dict[str, Component]:
-        """The components of one backend by label, in file order."""
+        """Components of a backend by label, in file order."""
         return {label: part for label, part in self.kernel.items() if part.backend == backend}
 
     def stable_abi(self, backend: str) -> Version | None:
-        """The stable ABI version that a backend is built for, None for the full ABI (docs/format.md#stable-abi)."""
+        """The stable ABI version of a backend; None for the full ABI (docs/format.md#stable-abi)."""
         if self.torch is None or self.torch.stable_abi is None:
             return None
         return self.torch.stable_abi.version_for(backend)
 
     @property
     def data_extensions(self) -> tuple[str, ...]:
-        """Extensions of data files that are installed next to the Python files (docs/format.md#frameworks)."""
+        """Extensions of package data files (docs/format.md#frameworks)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
 
 
 def to_data(value: Any) -> Any:
-    """A build config, or a part of one, as plain data in the shape of a build.toml; keys without a value are left out.
-
-    Versions are as they were spelt, so two files say the same exactly when this is equal for both.
-    """
+    """Convert a build config to the plain data of its file; equal data means equal content."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         data = {"backend": tag} if tag else {}

@@ -1,9 +1,4 @@
-"""build.toml to `Build`: which edition a file is, and the strict reading of it.
-
-The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
-tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory; older
-ones are refused. What the others mean in edition 5: `kci.config.reader`.
-"""
+"""Reads build.toml: detects the edition, upgrades 4 and 6 in memory, refuses older ones (docs/format.md#editions)."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from kci.utils.suggest import one_of, suggestion
 
 
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
-    """The places of everything that exists from edition 5 on: without `edition = 5` the reference refuses these."""
+    """List the keys that need `edition = 5`."""
     general = _table(data, "general")
     found: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
     for backend in ("cuda", "xpu", "neuron"):
@@ -34,7 +29,7 @@ def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
 
 
 def newer_key_problems(document: Document) -> list[Diagnostic]:
-    """An error for each of `newer_keys`, for a file without an edition."""
+    """One error per key of `newer_keys`, for a file without an edition."""
     return [
         document.at_key(
             path,
@@ -46,19 +41,16 @@ def newer_key_problems(document: Document) -> list[Diagnostic]:
     ]
 
 
-def too_old_error(document: Document) -> FindingsError | None:
-    """Why a file of version 1, 2 or 3 is refused, with all that has to change; None for a later format."""
+def old_version_error(document: Document) -> FindingsError | None:
+    """The error that refuses a file of version 1 to 3; None for later formats."""
     if not (is_version_3(document.data) or _is_older(document.data)):
         return None
     message = "a file of version 1, 2 or 3, which kci does not read"
-    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_to_change(document.data))))
+    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_upgrade_steps(document.data))))
 
 
 def is_version_3(data: dict[str, Any]) -> bool:
-    """True if it is a valid file of version 3, which may lack the version, the license and the framework.
-
-    The reference takes a malformed `[torch]` here for no framework at all; kci reports what is wrong with the table.
-    """
+    """True for a valid file of version 3. The reference ignores a malformed `[torch]` here; kci reports it."""
     general = data.get("general")
     if not isinstance(general, dict) or "source" in general or "torch-noarch" in data or newer_keys(data):
         return False
@@ -75,7 +67,6 @@ def is_version_3(data: dict[str, Any]) -> bool:
 
 
 def _is_older(data: dict[str, Any]) -> bool:
-    """True if it has the shape of version 1 or 2: no `general.backends`, and a key that later formats do not have."""
     general = data.get("general")
     if not isinstance(general, dict) or "backends" in general:
         return False
@@ -84,14 +75,13 @@ def _is_older(data: dict[str, Any]) -> bool:
 
 
 _OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
-_ADDED = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
-_MOVED = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
+_REQUIRED_KEYS = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
+_MOVED_KEYS = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
 
 
-def _to_change(data: dict[str, Any]) -> list[str]:
-    """What has to be added to an old file, and what has another place, so that it is of edition 5."""
+def _upgrade_steps(data: dict[str, Any]) -> list[str]:
     general = data["general"]
-    lacking = [f"`{key} = {value}`" for key, value in _ADDED.items() if key not in general]
+    lacking = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in general]
     found = [f"add {', '.join(lacking)} to `[general]`"]
     noarch = general.get("universal") is True or _table(data, "torch").get("universal") is True
     if noarch:
@@ -100,15 +90,15 @@ def _to_change(data: dict[str, Any]) -> list[str]:
         found.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
     if "universal" in general or "universal" in _table(data, "torch"):
         found.append("remove `universal`")
-    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED.items() if old in general]
+    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED_KEYS.items() if old in general]
     for label, part in _components(data).items():
-        wanted = [f"`{key} = {value}`" for key, value in _OF_COMPONENT.items() if key not in part]
+        wanted = [f"`{key} = {value}`" for key, value in _COMPONENT_KEYS.items() if key not in part]
         found += [f"add {', '.join(wanted)} to `[kernel.{label}]`"] if wanted else []
         found += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
     return found
 
 
-_OF_COMPONENT = {"backend": '"..."', "depends": "[]", "src": "[]"}
+_COMPONENT_KEYS = {"backend": '"..."', "depends": "[]", "src": "[]"}
 
 
 def _components(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -121,20 +111,14 @@ def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 KNOWN_EDITIONS = (5, 6)
-"""The editions that have a number kci knows, oldest first."""
 
 CPP = {f"cpp-{backend}": backend for backend in ("cpu", "cuda", "metal", "rocm", "xpu")}
 RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
 
 
-def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """The data of a file of edition 6 as edition 5 has it, and what is wrong with it.
-
-    Args:
-        document: the file, for places.
-        data: its content; not changed. What is reported as wrong is left out of the answer.
-    """
+def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """Convert the data of an edition-6 file to edition 5; faulty components become diagnostics and are left out."""
     problems: list[Diagnostic] = []
     read = dict(data)
     if isinstance(read.get("tvm-ffi"), dict):
@@ -196,20 +180,20 @@ def _component(part: dict[str, Any]) -> dict[str, Any]:
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
 BUILD_TOML = "build.toml"
 EDITION = 5
-"""The edition in whose form every kernel is held, whatever its file is written in."""
+"""The edition of `Kernel.build`, whatever the file's edition."""
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """A directory with a build.toml that was read without an error."""
+    """A kernel directory with a valid build.toml."""
 
     directory: str
-    """As the user named it, or relative to what they named; `.` for the working directory."""
+    """As the user wrote it; `.` for the working directory."""
     build: Build
     document: Document
     diagnostics: tuple[Diagnostic, ...] = ()
-    """Warnings and notes that came up in reading."""
+    """Warnings and notes."""
     edition: int = 5
-    """The edition that the file is written in: 5 or a later one, or 4 for a file without one."""
+    """Edition of the file; 4 if it has none."""
 
     def place(self, path: KeyPath) -> tuple[str, int]:
         """File and line of a key path; line 0 if it is not in the file."""
@@ -217,35 +201,27 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def read_kernel(directory: str | Path) -> Kernel:
-    """Read the build.toml of a kernel directory.
-
-    Raises:
-        FindingsError: the file is missing, unreadable or invalid; it carries every diagnostic.
-    """
+    """Read the build.toml of a directory. Raises FindingsError with every diagnostic."""
     shown = str(directory) or "."
-    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file(shown)), shown)
+    return interpret(read_document(Path(directory) / BUILD_TOML, build_toml_path(shown)), shown)
 
 
-def shown_file(directory: str) -> str:
-    """How messages name the build.toml of a kernel directory."""
+def build_toml_path(directory: str) -> str:
+    """Path of a kernel's build.toml in messages."""
     return BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}"
 
 
 def parse_kernel(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Kernel:
-    """Read a build.toml from its bytes, for example out of a git revision; see `read_kernel`."""
+    """Read a build.toml from bytes, for example of a git revision; errors as `read_kernel`."""
     return interpret(parse_document(raw, shown_as), directory)
 
 
 def interpret(document: Document, directory: str) -> Kernel:
-    """Turn a parsed TOML file into a kernel.
-
-    Raises:
-        FindingsError: it is not a valid build.toml of a supported edition.
-    """
+    """Validate a parsed build.toml. Raises FindingsError with every diagnostic."""
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
     if edition > EDITION:
-        data, more = as_edition_5(document, data)
+        data, more = to_edition_5(document, data)
         data = {**data, "general": {**data["general"], "edition": EDITION}}
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
@@ -257,7 +233,7 @@ def interpret(document: Document, directory: str) -> Kernel:
         problems += error.diagnostics
     if edition == 4:
         problems += newer_key_problems(document)
-        older = too_old_error(document) if build is None or problems else None
+        older = old_version_error(document) if build is None or problems else None
         if older is not None:
             raise older
     if problems or build is None:
@@ -282,17 +258,7 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 
 
 def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None = None, *, rule: str = "") -> _Table:
-    """A parsed file as what it should be.
-
-    Args:
-        document: the file.
-        shape: the type of the whole file.
-        data: its content, where something in it was respelled.
-        rule: what to report instead of the rules about single values.
-
-    Raises:
-        FindingsError: it is not; the error carries every problem.
-    """
+    """Convert a file to a struct; `rule` replaces the rules about values. Raises FindingsError with every problem."""
     data = document.data if data is None else data
     try:
         return to_type(data, shape)
@@ -300,7 +266,7 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
         from kci.config.type_errors import explain
 
         found = explain(document, data, shape)
-        if not found:  # the two readers disagree, which a property test rules out; say so rather than pass
+        if not found:  # msgspec and `explain` disagree, a bug: report it
             message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
             found = [finding("KCI103", message, path=document.path)]
         if rule:
@@ -311,11 +277,7 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
 
 
 def detect_edition(document: Document) -> int:
-    """The edition that a file names, 4 for a file without one (which may still turn out to be older).
-
-    Raises:
-        FindingsError: an edition that kci does not know.
-    """
+    """The edition key of a file; 4 without one. Raises FindingsError for an unknown edition."""
     general = document.data.get("general")
     if not isinstance(general, dict) or "edition" not in general:
         return 4
@@ -342,7 +304,7 @@ _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_ar
 
 
 def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """Accept the kebab-case keys of `[torch-noarch]` that the reference documents (docs/format.md#key-spelling)."""
+    # the reference documents kebab-case keys and reads snake_case ones (docs/format.md#key-spelling)
     table = document.data.get("torch-noarch")
     if not isinstance(table, dict) or not _NOARCH_KEYS.keys() & table.keys():
         return document.data, []

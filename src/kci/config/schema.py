@@ -1,8 +1,4 @@
-"""JSON Schemas, made from the same types that read the files, for editors and other programs.
-
-Descriptions are the docstrings of the types and of their fields. `document_schema` serves every file and answer that
-has a struct type; `build_schema` adds what the type of build.toml cannot say.
-"""
+"""JSON Schemas, derived from the types that read the files; descriptions are their docstrings."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ Hook = Callable[[type], dict[str, Any]]
 
 
 def build_schema() -> dict[str, Any]:
-    """The JSON Schema of build.toml, editions 4 and 5. `[torch-noarch]` has the spelling that the reference reads."""
+    """The JSON Schema of build.toml, editions 4 and 5."""
     schema = document_schema(Build, "build.toml of a GPU kernel", _reference, file="build.schema.json")
     schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
     definitions = schema["$defs"]
@@ -40,20 +36,13 @@ def build_schema() -> dict[str, Any]:
 
 
 PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/docs/schemas/"
-"""Where the schemas that are checked in can be fetched; their ids, and what SchemaStore's catalog points at."""
+"""Base of schema ids; SchemaStore's catalog names it too."""
 
 
 def document_schema(
     of: type[msgspec.Struct], title: str, hook: Hook | None = None, *, file: str = ""
 ) -> dict[str, Any]:
-    """The JSON Schema of a file that is read as a struct.
-
-    Args:
-        of: the type of the whole file.
-        title: what the file is.
-        hook: gives the schema of types that msgspec does not know.
-        file: under which name it is checked in, which gives it an id.
-    """
+    """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
     definitions = {name: _tidy(part) for name, part in _definitions(of, hook).items()}
     made = _document(of, title, definitions)
     return {"$schema": made.pop("$schema"), "$id": PUBLISHED_AT + file, **made} if file else made
@@ -64,10 +53,9 @@ def _reference(wanted: type) -> dict[str, Any]:
 
 
 def _definitions(of: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
-    """The schema of a type and of every type in it, by name, described by their docstrings."""
     _, definitions = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
     for definition in definitions.values():
-        if "description" in definition:  # Python 3.13 takes the indentation of docstrings away, 3.11 leaves it
+        if "description" in definition:  # Python 3.11 keeps the indentation of docstrings
             definition["description"] = inspect.cleandoc(definition["description"])
     for name, struct in vars(sys.modules[of.__module__]).items():
         if (
@@ -85,12 +73,12 @@ def _document(of: type[msgspec.Struct], title: str, definitions: dict[str, dict[
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """The schema as the text of a file."""
+    """Format a schema as the text of a file."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
 def value_definition(wanted: type) -> dict[str, Any]:
-    """The schema of a value type that msgspec does not know, for documents that use a few of them."""
+    """The JSON Schema of a value type such as `Version`."""
     return _value_definitions()[wanted.__name__]
 
 
@@ -137,7 +125,7 @@ def _value_definitions() -> dict[str, dict[str, Any]]:
 
 
 def _tidy(value: Any) -> Any:
-    """Without what only JSON has: null for a missing value, and the limits of its integers."""
+    # drops nulls for missing values, and the limits of JSON integers
     if isinstance(value, list):
         return [_tidy(part) for part in value]
     if not isinstance(value, dict):
@@ -165,7 +153,6 @@ def _describe(properties: dict[str, Any], struct: type[msgspec.Struct]) -> None:
 
 @cache
 def _field_docs(module: str) -> dict[str, dict[str, str]]:
-    """The strings below the fields of a module's classes, by class and field."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file or not file.endswith(".py"):
         return {}

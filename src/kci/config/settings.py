@@ -1,4 +1,4 @@
-"""The tables of kci.toml: how and where a repository builds its kernels. The file is optional, and every key in it."""
+"""The tables of kci.toml, which is optional, as is every key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RowTable(Table, frozen=True):
 
 
 class ChangeTable(Table, frozen=True):
-    """A `[[change]]`: what is different about the rows that an expression chooses."""
+    """A `[[change]]` of the rows that an expression selects."""
 
     where: str
     bundled: bool | None = None
@@ -31,7 +31,7 @@ class ChangeTable(Table, frozen=True):
 
 
 class OverlayTable(Table, frozen=True):
-    """What is different about the catalog: for a repository, or for one of its kernels."""
+    """Changes to the catalog."""
 
     replace: bool = False
     """Start from an empty table, so that only the rows given here exist."""
@@ -55,7 +55,7 @@ class OverlayFile(OverlayTable, frozen=True):
     """An overlay in a separate file."""
 
     edition: str | None = None
-    """The edition that it changes; the default edition without it."""
+    """The edition to change; None for the default."""
 
 
 KCI_TOML = "kci.toml"
@@ -70,7 +70,7 @@ class Machine(Table, frozen=True):
     cpus: Unsigned | None = None
     memory_gb: Unsigned | None = None
     price: float | None = None
-    """What an hour costs, in `currency`."""
+    """Price of an hour, in `currency`."""
     currency: str | None = None
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
@@ -78,17 +78,11 @@ class Machine(Table, frozen=True):
 
 
 Machines = dict[RunnerKind, dict[System, Machine]]
-"""Machines by backend and system: those that build, or those that test.
-
-`any` is for every backend, `noarch` for variants of Python only; the table of a backend goes before `any`.
-"""
+"""Runners that build or test, by backend and system. A backend's own entry precedes `any`."""
 
 
 class BackendImages(Table, frozen=True):
-    """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version.
-
-    A table has an image for each of those versions; for one that is not in it, kci's own image is taken.
-    """
+    """Build images by system, or by system and compute version (`{compute}`); other versions get kci's image."""
 
     aarch64_linux: str | dict[str, str] | None = field(default=None, name="aarch64-linux")
     x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
@@ -96,7 +90,7 @@ class BackendImages(Table, frozen=True):
     """The free disk that the image and a build in it need; a hosted runner with less is cleaned up first."""
 
     def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Every image, by its keys below the backend."""
+        """Yield the keys below the backend, and the image."""
         for system, named in (("aarch64-linux", self.aarch64_linux), ("x86_64-linux", self.x86_64_linux)):
             if isinstance(named, str):
                 yield (system,), named
@@ -116,7 +110,7 @@ class Limit(Table, frozen=True):
     cores: Unsigned | None = None
     """How many threads each of them may use, where it has threads: nvcc."""
     timeout_minutes: Unsigned | None = None
-    """When a leg is given up."""
+    """The timeout of a leg."""
     parts: Unsigned | None = None
     """How many legs share the objects of a variant; without it, one builds all of it."""
 
@@ -142,24 +136,24 @@ class PlanTable(Table, frozen=True):
 
 
 class Nix(Table, frozen=True):
-    """`[nix]`: what the nix builder makes of the variants that kci's own builders do not compile."""
+    """`[nix]`: variants for the nix builder, which kci's own builders do not compile."""
 
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
 
 
 class PullRequest(Table, frozen=True):
-    """What a pull request builds."""
+    """The builds of a pull request."""
 
     tier: str = "pr"
     forks: Forks = Forks.HOSTED
-    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    """The treatment of legs that need a self-hosted machine, in a pull request from a fork."""
     comment: bool = False
-    """True if a comment says what the runs come to."""
+    """True if a comment shows the results of the runs."""
 
 
 class Tell(Table, frozen=True):
-    """Who is told about failures of some legs of scheduled runs."""
+    """People to notify about failed legs of scheduled runs."""
 
     who: tuple[str, ...]
     """Accounts or teams, such as `@acme/kernels`."""
@@ -169,7 +163,6 @@ class Tell(Table, frozen=True):
     """A pattern for the variant's name."""
 
     def matches(self, kernel: str, variant: str) -> bool:
-        """True if a leg is meant."""
         return fnmatchcase(kernel, self.kernel) and fnmatchcase(variant, self.variant)
 
 
@@ -182,7 +175,7 @@ class Decisions(Table, frozen=True):
 
 
 class Schedule(Table, frozen=True):
-    """When the scheduled run happens, and what follows from its results."""
+    """The time of the scheduled run, and the consequences of its results."""
 
     cron: str | None = None
     """Five fields, as in crontab, in UTC."""
@@ -200,7 +193,7 @@ class Publish(Table, frozen=True):
     prune: bool = False
     """True if variants that the kernel should no longer have are removed from the branch."""
     leave_out: StaleVariants = StaleVariants.ASK
-    """What becomes of variants on the branch that are of other sources and that the release leaves out."""
+    """The treatment of variants on the branch that are of other sources and that the release leaves out."""
     mirror: bool = False
     """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"
@@ -226,7 +219,7 @@ class Actions(Table, frozen=True):
     repository: str | None = None
     """The repository of kci's own actions, as `owner/name`: a fork, a mirror or a private copy."""
     ref: str | None = None
-    """What follows the `@` of kci's own actions: a tag, a branch or a full commit."""
+    """The ref of kci's own actions, behind the `@`: a tag, a branch or a full commit."""
     pins: dict[str, ActionPin] = {}  # noqa: RUF012
     """Commits of other actions, by `owner/name`."""
 
@@ -285,12 +278,12 @@ class Settings(Table, frozen=True):
     catalog: str | None = None
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
     overlay: tuple[KernelOverlay, ...] = ()
-    """What is different about the catalog here, or for one kernel; applied in order."""
+    """Changes to the catalog, for every kernel or one; applied in order."""
     inputs: tuple[DeclaredInputs, ...] = ()
-    """What kernels may include from outside of their directories; it counts as an input of theirs."""
+    """Files outside of kernel directories that sources may include; they count as inputs."""
     lint: LintSettings = LintSettings()
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
-        """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
+        """Paths outside of a kernel's directory that its sources may include, relative to kci.toml."""
         found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
         return tuple(dict.fromkeys(found))

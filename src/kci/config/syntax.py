@@ -29,27 +29,21 @@ class _Problem(msgspec.Struct):
 
 
 def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
-    """The finding (KCI004) for a text that the parser refused.
-
-    Args:
-        text: the file.
-        said: the parser's own message.
-        shown_as: how diagnostics name the file.
-    """
+    """Make the KCI004 finding for a text and the parser's message."""
     span = None
     if found := _AT.search(said):
         said = said[: found.start()]
-        span = place_after(text.rstrip())  # an empty last line is no place to look at
+        span = place_after(text.rstrip())  # the end of the text, not an empty last line
         if found[1]:
             span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-    problem = _explained(text, said, span, shown_as)
+    problem = _explain(text, said, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
     )
     return msgspec.structs.replace(diagnostic, related=problem.related)
 
 
-def _explained(text: str, said: str, span: Span | None, path: str) -> _Problem:
+def _explain(text: str, said: str, span: Span | None, path: str) -> _Problem:
     if span is None:
         return _Problem("a number has too many digits" if "digits" in said else said, None)
     lines = text.split("\n")
@@ -62,7 +56,6 @@ def _explained(text: str, said: str, span: Span | None, path: str) -> _Problem:
 
 
 def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A table header that stands twice."""
     found = _TWICE.search(said)
     if found is None:
         return None
@@ -93,7 +86,6 @@ def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) ->
 
 
 def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A bracket or a string without its end."""
     if said in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
         return _Problem("a string of several lines is never closed", span, "add the closing quotes")
     if said in ("Illegal character '\\n'", "Illegal character '\\r'"):
@@ -101,7 +93,7 @@ def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str)
         place = _span(span.line, opened) if opened >= 0 else span
         return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
     header = _HEADER.match(line)
-    if said == "Invalid value" and header is not None and _alone(line, header):  # taken for an array in an open one
+    if said == "Invalid value" and header is not None and _alone(line, header):  # parsed as an array inside an open one
         said = "Unclosed array"
         span = _span(span.line, header.start(1))
     if said not in ("Unclosed array", "Unclosed inline table"):
@@ -139,7 +131,7 @@ def _related(message: str, path: str, places: Sequence[tuple[int, re.Match[str]]
 
 
 def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
-    """The last bracket before a place that nothing has closed; brackets in strings and comments do not count."""
+    # brackets in strings and comments do not count
     opened: list[Span] = []
     closing = {"[": "]", "{": "}"}[bracket]
     before = [number for number, match in _headers(lines[: span.line - 1]) if _alone(lines[number - 1], match)]
@@ -157,18 +149,16 @@ def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
 
 
 def _alone(line: str, header: re.Match[str]) -> bool:
-    """True if nothing but a comment stands after a header, which an element of an array could look like."""
     rest = line[header.end() :].strip()
     return not rest or rest.startswith("#")
 
 
 def _span(line: int, column: int) -> Span:
-    """One character; the column counts from 0."""
     return Span(line, column + 1, line, column + 2)
 
 
 def place_after(text: str) -> Span:
-    """The place of the character that follows a text."""
+    """Position after a text."""
     line = text.count("\n") + 1
     column = len(text) - text.rfind("\n")
     return Span(line, column, line, column + 1)

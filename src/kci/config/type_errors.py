@@ -1,8 +1,4 @@
-"""Why a document is not a valid build.toml: every reason, each with its place.
-
-Reading goes through msgspec, which stops at the first error. When it refuses, this module walks the same types over
-the same data and says everything that is wrong. A property test holds the two to the same verdict.
-"""
+"""Lists every type error of a document, while msgspec stops at the first; a property test compares the two."""
 
 from __future__ import annotations
 
@@ -28,9 +24,9 @@ from kci.config.values import (
     RunnerKind,
     StableAbi,
     Version,
-    near_kernel_name,
     quoted,
     shorten,
+    suggest_kernel_name,
     toml_string,
 )
 from kci.diagnostics import Diagnostic, finding, in_file_order
@@ -40,13 +36,7 @@ MAX_PROBLEMS = 200
 
 
 def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
-    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
-
-    Args:
-        document: the file, for places.
-        data: its content (perhaps with keys respelled).
-        schema: the struct that the data should be.
-    """
+    """List the type errors in file order, at most `MAX_PROBLEMS` and a note about more."""
     problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"the first {MAX_PROBLEMS} problems: there are more"
@@ -67,15 +57,15 @@ _TOML_NAME = {
 _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
           "RunnerKind": "backend that a runner can be for",
           "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
-"""What people call the members of each enumeration of the schemas."""
+"""Singular nouns for the enumerations, for messages."""
 
 
-_ALSO_CALLED = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
-"""What people write for a backend."""
+_ALIASES = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
+"""Common aliases of backends."""
 
 
 def toml_type(value: object) -> str:
-    """What TOML calls the type of a value, with its article."""
+    """TOML's name for the type of a value, with an article."""
     return _TOML_NAME.get(type(value), "a date or time")
 
 
@@ -88,7 +78,7 @@ class _Walk:
 
     def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
         hint = hint or self.other_spelling(expected, value, path)
-        return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
+        return self.problem("KCI103", path, f"`{path_text(path)}` must be {expected}, not {toml_type(value)}", hint)
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
         if expected == "a string" and path[-1] == "repo-id":
@@ -103,7 +93,7 @@ class _Walk:
         if expected == "an array" and isinstance(value, str):
             if len(value) > 200:
                 return "write it in brackets"
-            # a text with commas was most likely meant as several
+            # commas suggest a list
             parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
             return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
@@ -140,7 +130,7 @@ class _Walk:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if str in parts:  # a value for all, or a table with one for each
+        if str in parts:  # one value, or a table of backends
             if not isinstance(value, str | dict):
                 yield self.wrong_type("a string or a table", value, path)
             elif isinstance(value, dict):
@@ -150,7 +140,7 @@ class _Walk:
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
         elif "backend" not in value:
-            yield self.problem("KCI102", path, f"`{dotted(path)}` lacks the key `backend`", one_of(tags), key=True)
+            yield self.problem("KCI102", path, f"`{path_text(path)}` lacks the key `backend`", one_of(tags), key=True)
             known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
             for key in value:
                 if key not in known:
@@ -167,7 +157,7 @@ class _Walk:
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
             what = "must not be negative" if value < 0 else "is too large"
-            yield self.problem("KCI104", path, f"`{dotted(path)}` {what}")
+            yield self.problem("KCI104", path, f"`{path_text(path)}` {what}")
 
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if wanted in _SHAPES:
@@ -187,7 +177,7 @@ class _Walk:
             else:
                 yield self.wrong_type("a table", value, path)
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            return  # an integer is a number
+            return  # TOML integers are valid numbers
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
 
@@ -195,15 +185,15 @@ class _Walk:
         text = value if isinstance(value, str) else self.document.source(path)
         near = _NEAR[wanted](text)
         if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
-            near = ""  # KCI144
-        hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
+            near = ""  # that is KCI144
+        hint = f'write "{near}"' if near else "such as " + _EXAMPLES[wanted]
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
             return
         try:
             wanted.parse(value)
         except ValueError as error:
-            yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
+            yield self.problem("KCI104", path, f"`{path_text(path)}`: {error}", hint)
 
     def check_struct(
         self,
@@ -219,8 +209,8 @@ class _Walk:
             nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
         }
         for key, field in fields.items():
-            if key not in value and field not in optional and key not in meant:  # else that key is told
-                place = f"`{dotted(path)}` lacks" if path else "the file lacks"
+            if key not in value and field not in optional and key not in meant:  # otherwise the other key is reported
+                place = f"`{path_text(path)}` lacks" if path else "the file lacks"
                 yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
         for key, element in value.items():
             if key in fields:
@@ -248,20 +238,19 @@ class _Walk:
         elif not isinstance(value, list):
             yield self.wrong_type("a git URL, or a list of git URLs", value, path)
         elif not value:
-            yield self.problem("KCI104", path, f"`{dotted(path)}` is empty", "leave it out if there is no upstream")
+            yield self.problem("KCI104", path, f"`{path_text(path)}` is empty", "leave it out if there is no upstream")
         else:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
+        where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
-        if key in _OF_COMPONENT and path[:1] == ("kernel",):
-            hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
+        if key in _BACKEND_KEYS and path[:1] == ("kernel",):
+            hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def unknown_name(self, key: str, path: KeyPath, wanted: type[enum.StrEnum]) -> Diagnostic:
-        """KCI320 and KCI321: a runner or image whose backend or system is unknown or left out."""
         lacking = key in Machine.__struct_encode_fields__
         table = ".".join(map(str, path))
         if wanted is RunnerKind and (lacking or key in SYSTEMS):
@@ -277,20 +266,20 @@ class _Walk:
         return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
-        hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)
+        hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
         if kind == "C++ dependency" and value in depends_table().general:
             hint = "it is a package of Python: name it in `python-depends` of `[general]`"
         return self.problem("KCI104", path, f"{quoted(shorten(value))} is not a {kind}", hint)
 
 
 def _near_version(text: str) -> str:
-    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`, with its two parts."""
+    # the only version in a text such as `>=12.6` or `v2.11`
     found = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
     if len(found) != 1:
         return ""
     major, *minor = found[0].split(".")
     if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
-        return ""  # `2.x` can be any of them
+        return ""  # `2.x` is ambiguous
     return f"{major}.{minor[0] if minor else 0}"
 
 
@@ -301,15 +290,15 @@ def _near_url(text: str) -> str:
 
 _NEAR: dict[type, Callable[[str], str]] = {
     Version: _near_version,
-    KernelName: near_kernel_name,
+    KernelName: suggest_kernel_name,
     GitUrl: _near_url,
 }
-"""What was probably meant by a text that is not of a type."""
+"""Suggestions for values of a type."""
 
-_SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
+_EXAMPLES: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
 
 
-_OF_COMPONENT = {
+_BACKEND_KEYS = {
     "cuda-capabilities": "cuda",
     "cuda-flags": "cuda",
     "cuda-minver": "cuda",
@@ -317,7 +306,7 @@ _OF_COMPONENT = {
     "hip-flags": "rocm",
     "sycl-flags": "xpu",
 }
-"""Keys that components of one backend have."""
+"""Keys of components of one backend."""
 
 _ADD = {
     "license": 'add `license = "Apache-2.0"`, or another license',
@@ -326,14 +315,14 @@ _ADD = {
     "depends": 'add `depends = ["torch"]`, or `depends = []`',
     "general": "add `[general]` with `name`, `version`, `license` and `backends`",
 }
-"""How to write a key that is missing, where an example says more than its name."""
+"""Hints for missing keys, where an example helps."""
 
 
 _SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
     StableAbi: _Walk.check_stable_abi,
     Upstream: _Walk.check_upstream,
 }
-"""Values that can be written in several ways."""
+"""Types with several spellings."""
 
 
 @cache
@@ -341,8 +330,8 @@ def _hints(wanted: type) -> dict[str, Any]:
     return get_type_hints(wanted, include_extras=True)
 
 
-def dotted(path: KeyPath) -> str:
-    """A key path as people write it: `kernel.norm.src[0]`."""
+def path_text(path: KeyPath) -> str:
+    """Format a key path: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)

@@ -1,8 +1,4 @@
-"""Rewriting a build.toml, to a newer edition or with other spellings, changing only what must change.
-
-The file's text is edited at the places that the syntax tree gives, so comments, order, quoting, blank lines and line
-ends stay as they are. The result is read again before anything is written: it has to mean the same.
-"""
+"""Rewrites a build.toml to edition 5 in place: comments, order, quoting and line ends stay."""
 
 from __future__ import annotations
 
@@ -22,17 +18,16 @@ from kci.errors import FindingsError
 
 
 class Update(msgspec.Struct, frozen=True):
-    """What `kci update` would do to one file."""
+    """The rewrite of one file by `kci update`."""
 
     path: str
-    """The file, as the user would name it."""
     before: bytes
     after: bytes
     changes: tuple[str, ...]
-    """What is changed, each in a few words; empty for a file that is up to date."""
+    """A phrase per change; empty if the file is up to date."""
 
     def diff(self) -> str:
-        """The change as a unified diff; empty for a file that is up to date."""
+        """The unified diff; empty if the file is up to date."""
         if not self.changes:
             return ""
         name = self.path.lstrip("/")
@@ -41,21 +36,12 @@ class Update(msgspec.Struct, frozen=True):
 
 
 def _lines(raw: bytes) -> list[str]:
-    """Lines with their ends; only a newline ends one, as for every other tool that reads the diff."""
+    # only a newline ends a line of a diff; `splitlines` knows more
     return [line for line in re.split(r"(?<=\n)", raw.decode("utf-8")) if line]
 
 
 def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
-    """Work out the form of a build.toml in edition 5; nothing is written. A file of a later edition stays of it.
-
-    Args:
-        raw: the file's bytes.
-        directory: the kernel's directory, for messages.
-        shown_as: how diagnostics name the file.
-
-    Raises:
-        FindingsError: the file is invalid, or of an older version than 4.
-    """
+    """Plan the rewrite of a build.toml. Raises FindingsError if it is invalid or older than edition 4."""
     document = parse_document(raw, shown_as)
     kernel = interpret(document, directory)
     edits = Edits(document)
@@ -70,7 +56,6 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) ->
 
 
 def _spread_stable_abi(edits: Edits, build: Build) -> None:
-    """A version for every backend becomes a table of the declared ones, in their order."""
     if build.torch is None or build.torch.stable_abi is None:
         return
     _, value = edits.spans(("torch", "stable-abi"))
@@ -80,7 +65,6 @@ def _spread_stable_abi(edits: Edits, build: Build) -> None:
 
 
 def _respell_noarch(edits: Edits) -> None:
-    """Write the list keys of `[torch-noarch]` as the reference reads them (docs/format.md#key-spelling)."""
     table = edits.document.data.get("torch-noarch", {})
     for name in ("cuda-capabilities", "rocm-archs"):
         if name in table:
@@ -91,22 +75,21 @@ def _respell_noarch(edits: Edits) -> None:
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
-    """Refuse a result that does not say what the file said before: a bug, and no file is lost to it."""
+    # a result with another meaning is a bug of kci
     try:
         kernel: Kernel | None = parse_kernel(after, shown_as=shown_as)
     except FindingsError:
         kernel = None
     if kernel is None or kernel.edition != target or _meaning(kernel.build) != _meaning(build):
-        raise _by_hand(shown_as)
+        raise _not_updatable(shown_as)
 
 
-def _by_hand(shown_as: str) -> FindingsError:
+def _not_updatable(shown_as: str) -> FindingsError:
     hint = "write the edition by hand, and report this file as a bug of kci"
     return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
 
 
 def _meaning(build: Build) -> Any:
-    """All that a file says, with the stable ABI as it is for each declared backend."""
     data = to_data(build)
     data.get("torch", {}).pop("stable-abi", None)
     versions = {str(backend): build.stable_abi(backend) for backend in build.general.backends}
@@ -114,7 +97,7 @@ def _meaning(build: Build) -> Any:
 
 
 class Edits:
-    """Changes to the text of a document, collected and then made at once."""
+    """Collected edits of a document's text."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -126,14 +109,14 @@ class Edits:
         self.edits: list[tuple[int, int, str]] = []
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """The positions of key and value at a path. Raises FindingsError: the syntax tree does not know (KCI114)."""
+        """Positions of key and value. Raises FindingsError (KCI114) without a syntax tree node."""
         found = self.document.spans(path)
         if found is None:
-            raise _by_hand(self.document.path)
+            raise _not_updatable(self.document.path)
         return found
 
     def offsets(self, span: Span) -> tuple[int, int]:
-        """Where a stretch of the text begins and ends, counted in characters."""
+        """Start and end in characters."""
         return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
 
     def text_of(self, span: Span) -> str:
@@ -141,12 +124,11 @@ class Edits:
         return self.document.text[start:end]
 
     def replace(self, span: Span, text: str, change: str) -> None:
-        """Put a text in the place of another; `change` says so in a few words."""
         self.edits.append((*self.offsets(span), text))
         self.changes.append(change)
 
     def add_edition(self) -> None:
-        """Put the edition after the version, in the way that this one is written: own line, dotted, or inline table."""
+        """Add the edition in the style of the version key: own line, dotted, or inline table."""
         key, value = self.spans(("general", "version"))
         text = self.document.text
         line_start, (key_start, key_end) = self.starts[key.line - 1], self.offsets(key)
@@ -159,41 +141,31 @@ class Edits:
             return
         prefix, spelt, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
         new_key = spelt.replace("version", "edition") if "version" in spelt else "edition"
-        aligned = _aligned(equals, len(new_key) - len(spelt))
+        aligned = _align(equals, len(new_key) - len(spelt))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
         self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
     def newline(self, number: int) -> str:
-        """The line end of a line; for a last line without one, that of the line before it."""
+        """The line end of a line; a last line without one takes that of the line before."""
         if number == len(self.lines):
             number -= 1
         return "\r\n" if number and self.lines[number - 1].endswith("\r") else "\n"
 
     def apply(self, with_bom: bool) -> bytes:
-        """The bytes of the document with every change made."""
+        """The edited document as bytes."""
         text = self.document.text
         for start, end, new in sorted(self.edits, reverse=True):
             text = text[:start] + new + text[end:]
         return (BOM if with_bom else b"") + text.encode("utf-8")
 
 
-def _aligned(equals: str, wider: int) -> str:
-    """The text around an equals sign, for a key that is wider by some characters, so that aligned columns stay so."""
+def _align(equals: str, wider: int) -> str:
     found = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
     return " " * max(1, len(found[1]) - wider) + found[2] if found and len(found[1]) > 1 else equals
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
 def write_update(path: Path, update: Update) -> None:
-    """Replace a file by its updated form: all of it or nothing, with the same permissions.
-
-    A symbolic link stays one; the file that it points at is replaced.
-
-    Raises:
-        FindingsError: the file changed since it was read, or cannot be written (KCI115); it is as it was.
-    """
+    """Replace a file atomically; a symbolic link stays. Raises FindingsError (KCI115), also if the file has changed."""
     from kci.utils.atomic import replacing
 
     try:

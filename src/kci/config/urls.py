@@ -1,8 +1,4 @@
-"""The git URLs that a build.toml may name.
-
-The reference parses them as browsers do (the WHATWG URL standard), which is wider than `urllib`: tabs are skipped,
-`https:host` has a host, `git:anything` has none. kci follows, so that it accepts the files that the reference accepts.
-"""
+"""Git URLs, parsed like the reference: by the WHATWG URL standard, which accepts more than `urllib`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from kci.config.values import quoted
 GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
 
 _SPECIAL = frozenset(["ftp", "http", "https", "ws", "wss"])
-"""Schemes whose URLs must have a host, in which a backslash counts as a slash, and whose host is a domain name."""
+"""Schemes that need a host, which must be a domain, and that treat a backslash as a slash."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _AROUND = "".join(map(chr, range(0x21)))
@@ -30,14 +26,7 @@ class GitUrl(str):
 
     @classmethod
     def parse(cls, url: object) -> GitUrl:
-        """Read what git could fetch from: an absolute URL of a git scheme, or the scp form `host:path`.
-
-        A host in scp form needs a character that no scheme has, such as the `@` of `git@host:path`; `host:path` alone
-        is a URL with the scheme `host` (docs/format.md#values).
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Validate an absolute git URL, or the scp form `user@host:path` (docs/format.md#values). Raises ValueError."""
         if not isinstance(url, str):
             raise ValueError("expected a string")
         scheme = url_scheme(url)
@@ -58,26 +47,26 @@ class GitUrl(str):
 
 
 class Upstream(tuple[GitUrl, ...]):
-    """`general.upstream`: where the kernel's code comes from; one URL, or a list of them (docs/format.md#later)."""
+    """`general.upstream`: one URL or several (docs/format.md#later)."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, value: object) -> Upstream:
-        """Read either shape. Raises ValueError: neither a git URL nor a list of them."""
+        """Accept a URL or a list of URLs. Raises ValueError."""
         urls = [value] if isinstance(value, str) else value
         if not isinstance(urls, list) or not urls:
             raise ValueError("expected a git URL, or a list of git URLs")
         return cls(map(GitUrl.parse, urls))
 
     def spelt(self) -> str | tuple[str, ...]:
-        """As files have it: a single one as a string, so that readers which know no list still read it."""
+        """A single URL as a string, because older readers know no list."""
         urls = tuple(str(url) for url in self)
         return urls[0] if len(urls) == 1 else urls
 
 
 def url_scheme(url: str) -> str | None:
-    """The scheme of an absolute URL in lower case; None if it is not absolute, or has a bad host or port."""
+    """The scheme in lower case; None for a relative URL, a bad host or a bad port."""
     url = url.strip(_AROUND).translate(_SKIPPED)
     found = _SCHEME.match(url)
     if not found:
@@ -93,7 +82,6 @@ def url_scheme(url: str) -> str | None:
 
 
 def _good_authority(authority: str, *, special: bool) -> bool:
-    """True if `user:password@host:port` has a host that can be one and a port that is one."""
     user, at, host_and_port = authority.rpartition("@")
     found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", host_and_port)
     if not found:
@@ -119,10 +107,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _is_domain(host: str) -> bool:
-    """True if a host of http or https is a domain name or an IPv4 address.
-
-    Names beyond ASCII are normalised and their characters checked, without the whole table of IDNA.
-    """
+    # names beyond ASCII get IDNA's checks without its table
     if "%" in host:
         from urllib.parse import unquote
 
@@ -139,7 +124,7 @@ def _is_domain(host: str) -> bool:
 
 _IGNORED = frozenset("\u00ad\u200b\u2060\ufeff")
 _LONGEST_LABEL = 1000
-"""Far beyond what a host name can have; decoding longer ones takes time that grows with their square."""
+"""Decoding takes quadratic time; host names are far shorter."""
 _REFUSED_CATEGORIES = frozenset(["Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"])
 
 

@@ -1,7 +1,4 @@
-"""The small value types of build.toml: versions, kernel names, dependencies, endings of sources.
-
-Each type accepts exactly what the reference's strict reader accepts and says what it expected when it does not.
-"""
+"""Value types of build.toml, which accept the same values as the reference's strict reader."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import enum
 import re
 
 KERNEL_NAME_PATTERN = r"^[a-z][-a-z0-9]*[a-z0-9]$"
-"""At least two characters, no underscore or capital, no dash at the end; double dashes are fine."""
+"""At least two characters; no underscore, capital, or dash at the end."""
 
 NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
-"""The whole text is a kernel name: `$` would allow a newline at the end."""
+"""`$` would allow a newline at the end."""
 
 
 class Backend(enum.StrEnum):
-    """What a kernel can be built for."""
+    """A backend that a kernel can be built for."""
 
     CANN = "cann"
     CPU = "cpu"
@@ -39,10 +36,9 @@ class System(enum.StrEnum):
 
 
 RunnerKind = enum.StrEnum("RunnerKind", ["any", "noarch", *map(str, Backend)])  # type: ignore[misc]
-RunnerKind.__doc__ = "What a runner is for: a backend, every backend, or variants of Python only."
+RunnerKind.__doc__ = "The variants that a runner is for: a backend, every backend, or Python only."
 
 SYSTEMS = tuple(str(system) for system in System)
-"""Every system that a variant name can carry."""
 
 
 class Tier(enum.StrEnum):
@@ -59,34 +55,33 @@ class Tier(enum.StrEnum):
 
 
 class Forks(enum.StrEnum):
-    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    """The treatment of legs that need a self-hosted machine, in a pull request from a fork."""
 
     HOSTED = "hosted"
-    """They are not built, and the run says so: it is red."""
+    """Not built; the run fails and names them."""
     DISPATCH = "dispatch"
-    """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
+    """Built when a maintainer dispatches the reviewed commit; a commit status waits for it."""
 
 
 class StaleVariants(enum.StrEnum):
-    """What becomes of variants that are published from other sources and that a release leaves out."""
+    """The treatment of published variants that are of other sources and that a release leaves out."""
 
     ASK = "ask"
-    """Nothing is published until somebody has decided."""
+    """Nothing is published until a maintainer decides."""
     ALLOW = "allow"
-    """They stay on the branch, beside the new ones."""
+    """They stay beside the new ones."""
     REMOVE = "remove"
-    """They are removed from the branch."""
 
 
 class Grouping(enum.StrEnum):
-    """What one leg builds."""
+    """The variants that one leg builds."""
 
     VARIANT = "variant"
-    """One variant: the most that can run in parallel, and one failure costs one variant."""
+    """One variant: the most parallel jobs."""
     IMAGE = "image"
-    """The variants of a kernel that share an image, so that it is pulled once."""
+    """Variants of a kernel with the same image, which is pulled once."""
     BACKEND = "backend"
-    """The variants of a kernel that share backend and system: the fewest jobs."""
+    """Variants of a kernel with the same backend and system: the fewest jobs."""
 
 
 class Depend(enum.StrEnum):
@@ -106,16 +101,13 @@ class Depend(enum.StrEnum):
 
 
 class Version(tuple[int, ...]):
-    """A dotted version. Trailing zeros do not count, so 13.0 equals 13, and 2.10 is newer than 2.9.
-
-    `text` keeps the spelling it was read with, for output that people read.
-    """
+    """A dotted version without trailing zeros: 13.0 equals 13. `text` keeps the spelling."""
 
     text: str
 
     @classmethod
     def parse(cls, text: object) -> Version:
-        """Read a version. Raises ValueError: it is no text, or a part of it is not an unsigned integer."""
+        """Read a version. Raises ValueError."""
         if not isinstance(text, str):
             raise ValueError("expected a string")
         stripped = text.strip(_WHITE_SPACE)
@@ -134,7 +126,7 @@ class Version(tuple[int, ...]):
         return version
 
     def __bool__(self) -> bool:
-        """A version is one, even 0, which has no part that counts."""
+        """True even for 0, the empty tuple."""
         return True
 
     def __str__(self) -> str:
@@ -145,7 +137,7 @@ class Version(tuple[int, ...]):
 
     @property
     def minor_text(self) -> str:
-        """Major and minor, for example `2.13` or `13.0`."""
+        """Major and minor, such as `13.0`."""
         padded = (*self, 0, 0)
         return f"{padded[0]}.{padded[1]}"
 
@@ -156,29 +148,29 @@ _WHITE_SPACE = "".join(
     map(chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F])
 )
 _WHITE_SPACE += "\u205f\u3000"
-"""What Unicode calls white space. `str.strip` also takes off U+001C to U+001F, which the reference refuses."""
+"""Unicode white space. `str.strip` also strips U+001C to U+001F, which the reference refuses."""
 
 
 def shorten(text: str) -> str:
-    """The text, or the start of a long one, for use in a message."""
+    """Cut a text to 60 characters."""
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def quoted(text: str) -> str:
-    """A text as TOML spells it, for use in a message: Python's own spelling has escapes that TOML has not."""
+    """Quote a text as TOML does; Python's escapes differ."""
     if text.isprintable() and "'" not in text:
         return f"'{text}'"
     return toml_string(text)
 
 
 def toml_string(text: str) -> str:
-    """A text as a TOML string in double quotes."""
+    """Format a TOML string in double quotes."""
     escaped = (f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
     return f'"{"".join(escaped)}"'
 
 
 class StableAbi:
-    """`torch.stable-abi`: one version for all backends, or a table of them (docs/format.md#stable-abi)."""
+    """`torch.stable-abi`: one version for all backends, or a table (docs/format.md#stable-abi)."""
 
     __slots__ = ("by_backend", "every")
 
@@ -188,7 +180,7 @@ class StableAbi:
 
     @classmethod
     def parse(cls, value: object) -> StableAbi:
-        """Read either shape. Raises ValueError: neither a version nor a table of backend to version."""
+        """Accept a version or a table of backend to version. Raises ValueError."""
         if isinstance(value, str):
             return cls(every=Version.parse(value))
         if not isinstance(value, dict):
@@ -201,7 +193,7 @@ class StableAbi:
         return cls(by_backend=versions)
 
     def version_for(self, backend: str) -> Version | None:
-        """The stable ABI version of a backend; None means an ordinary build."""
+        """The version for a backend; None for the full ABI."""
         return self.every if self.every is not None else self.by_backend.get(Backend(backend))
 
     def __eq__(self, other: object) -> bool:
@@ -220,13 +212,13 @@ _BACKENDS = frozenset(backend.value for backend in Backend)
 
 
 class KernelName(str):
-    """A kernel's name."""
+    """A valid kernel name."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, name: object) -> KernelName:
-        """Read a name. Raises ValueError: it is not one, with what a name looks like."""
+        """Validate a kernel name. Raises ValueError."""
         if not isinstance(name, str):
             raise ValueError("expected a string")
         if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
@@ -238,23 +230,23 @@ class KernelName(str):
 
 
 def python_name(kernel_name: str) -> str:
-    """The kernel's Python package name: dashes become underscores."""
+    """The kernel's Python package name."""
     return kernel_name.replace("-", "_")
 
 
-def near_kernel_name(text: str) -> str:
-    """The kernel name that is nearest to a text; empty if none is near."""
+def suggest_kernel_name(text: str) -> str:
+    """Suggest a kernel name for a text; empty if nothing is close."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
     dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")
     return dashed if re.fullmatch(KERNEL_NAME_PATTERN[1:-1], dashed) else ""
 
 
-# What git takes for a branch, without the signs that would have to be quoted somewhere.
+# Git branch names that need no quoting.
 _BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
 
 
 def is_branch(name: str) -> bool:
-    """True if a text is the name of a branch, in which `{version}` stands for a kernel's version."""
+    """True for a branch name; `{version}` stands for the kernel's version."""
     return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
 
 
@@ -266,4 +258,4 @@ OBJC_ENDINGS = (".mm",)
 C_ENDINGS = (".c",)
 HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
 SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *HIP_ENDINGS, *METAL_ENDINGS, *OBJC_ENDINGS, *HEADER_ENDINGS)
-"""All of these: whatever a preprocessor reads."""
+"""All files that a preprocessor reads."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.document import refuse
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend, Tier
@@ -24,7 +24,7 @@ from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
 
-def tier_of(name: str, found: FoundSettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
+def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
     """The tier that kci.toml defines under a name: its base tier, and the filters that make it out of that.
 
     Not thinned, a pairwise tier is the set that it covers.

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from kci.config.discovery import (
     FaultyKernel,
-    FoundSettings,
-    apply_settings,
+    RepositorySettings,
+    drop_suppressed,
     find_kernels,
     find_root,
     find_settings,
-    read_each,
+    read_kernels,
 )
 from kci.config.file_lints import backend_without_component, lint_file
-from kci.config.reader import Kernel, read_kernel, shown_file
+from kci.config.reader import Kernel, build_toml_path, read_kernel
 from kci.config.settings import KCI_TOML
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
@@ -102,7 +102,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
     """What `check` calls an error about one kernel: it cannot be built as its files say."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
-    kept = apply_settings(found, workspace.settings)
+    kept = drop_suppressed(found, workspace.settings)
     return [item for item in kept if item.severity is Severity.ERROR]
 
 
@@ -110,7 +110,7 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
     """The kernels of one repository."""
     files: list[str] = []
     found: list[Diagnostic] = []
-    settings = FoundSettings()
+    settings = RepositorySettings()
     try:
         settings = find_settings(directories[0])
     except FindingsError as error:
@@ -127,7 +127,7 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
     tree = trees.of(directories[0])
     of_sources: list[Diagnostic] = []
     for directory in directories:
-        files.append(shown_file(directory))
+        files.append(build_toml_path(directory))
         try:
             kernel = read_kernel(directory)
         except FindingsError as error:
@@ -144,12 +144,12 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         meant = {item.kernel for item in said.limits} | {item.kernel for item in said.overlay}
         meant |= {item.kernel for item in said.inputs}
         if meant - {None, *names}:
-            names |= {kernel.build.name for kernel in read_each([str(settings.root)])[0]}
+            names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
         found += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-    return Checked(tuple(files), (*apply_settings(found, settings), *of_sources))
+    return Checked(tuple(files), (*drop_suppressed(found, settings), *of_sources))
 
 
-def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[Diagnostic]]:
+def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, list[Diagnostic]]:
     if name is not None or settings.catalog is None or settings.document is None:
         return load_catalog(name), []
     try:

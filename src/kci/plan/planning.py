@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kci.config.discovery import suppressed_in_trees, tree_place
+from kci.config.discovery import tree_place, tree_suppressions
 from kci.config.reader import Kernel
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
@@ -149,7 +149,7 @@ def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> Pla
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
-    entries = suppressed_in_trees(workspace.settings)
+    entries = tree_suppressions(workspace.settings)
     if not entries:
         return plan
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
 from kci.config.settings import Machine, Settings
 from kci.config.values import Backend, Tier, is_branch, quoted
@@ -31,7 +31,7 @@ class _Subject(NamedTuple):
                     yield (name, backend, system), machine
 
 
-def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
+def lint_settings(found: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
     """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing without a kci.toml.
 
     Without the names of all kernels of the repository, names of kernels are not judged.

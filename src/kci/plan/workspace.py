@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.config.discovery import FaultyKernel, FoundSettings, find_kernels, read_each, refuse_faulty, settings_for
+from kci.config.discovery import (
+    FaultyKernel,
+    RepositorySettings,
+    find_kernels,
+    invalid_kernels_error,
+    read_kernels,
+    settings_for,
+)
 from kci.config.document import parse_document
 from kci.config.reader import Kernel, read_as
 from kci.config.settings import KCI_TOML, Settings
@@ -81,7 +88,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     """Kernels and everything that decides about them. Open one with `open_workspace`."""
 
     kernels: tuple[Kernel, ...]
-    settings: FoundSettings
+    settings: RepositorySettings
     """kci.toml, and the repository's root."""
     catalog: Catalog
     overlays: tuple[tuple[str | None, Overlay], ...] = ()
@@ -166,7 +173,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raw = read(self.settings.root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
         settings = read_as(document, Settings) if document is not None else Settings()
-        found = FoundSettings(settings, self.settings.root, document)
+        found = RepositorySettings(settings, self.settings.root, document)
         name = self.catalog_name or found.catalog
         file = Path(name) if name is not None and name not in editions() else None
         old = read(file) if file is not None else None
@@ -191,7 +198,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             if not any(Path(item.path).name == name for item in unread):
                 self.kernel(name)
         if unread and not chosen:
-            raise refuse_faulty(unread, len(unread))
+            raise invalid_kernels_error(unread, len(unread))
         return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
 
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
@@ -273,9 +280,9 @@ def open_workspace(
         FindingsError: a build.toml, kci.toml or catalog file is not valid; it carries every finding.
     """
     paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
-    read, unread = read_each(paths)
+    read, unread = read_kernels(paths)
     if unread and not (set_aside and read):
-        raise refuse_faulty(unread, len(read) + len(unread))
+        raise invalid_kernels_error(unread, len(read) + len(unread))
     return msgspec.structs.replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
 
 
@@ -292,7 +299,7 @@ def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping
     return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
 
 
-def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
+def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay], ...]:
     if not settings.settings.overlay:
         return ()
     from kci.matrix.catalog.loading import overlays_of
@@ -323,7 +330,7 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     return paths, {directory: names for directory, names in scopes.items() if directory not in everything}
 
 
-def tier_errors(settings: FoundSettings) -> list[Diagnostic]:
+def tier_errors(settings: RepositorySettings) -> list[Diagnostic]:
     """What is wrong with the custom tiers of a kci.toml."""
     from kci.matrix.tiers import tier_of
 

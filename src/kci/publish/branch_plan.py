@@ -26,7 +26,7 @@ from kci.tree.identity import SIGNATURE, directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata
-from kci.tree.top_level import CARD, KEPT_AT_TOP
+from kci.tree.top_level import CARD, TOP_ENTRIES
 from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
@@ -122,7 +122,7 @@ def _complete(tree: Path) -> Manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
         raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
     for entry in sorted(tree.iterdir()):
-        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry) and not is_bytecode(entry.name):
+        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
@@ -145,7 +145,7 @@ def _changed(path: Path) -> FindingsError:
 
 MAIN_VERSION = 1
 """The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""
-_RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
+_RECORDS = frozenset(TOP_ENTRIES) - {"benchmarks"}
 """What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
 _SHOWN = 3
 _Shape = TypeVar("_Shape")

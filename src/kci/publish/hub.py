@@ -19,7 +19,7 @@ import msgspec
 from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
 from kci.matrix.variants import is_variant_name
-from kci.tree.identity import SIGNATURE, Digest, digest_of, validate
+from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.sigstore import signature_problem
@@ -294,7 +294,7 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
-    actual = digest_of({path: _sha256(files[path], read) for path in covered})
+    actual = make_digest({path: _sha256(files[path], read) for path in covered})
     return first_of([str(item) for item in validate(digest, actual)], 3)
 
 

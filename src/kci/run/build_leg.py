@@ -1,4 +1,4 @@
-"""What a leg does: one variant, built in an image or on this machine, and packed if that is asked for."""
+"""Builds and packs the variant of a leg, in an image or on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kci.utils.atomic import locked, replacing
 
 
 def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
-    """What to ask of a builder."""
+    """Make the builder request of a variant."""
     directory = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(directory)
     return Request(
@@ -53,14 +53,7 @@ def make_variant_dir(
     log: Log,
     builds: int = 1,
 ) -> LegRecord:
-    """Build one variant and seal it; returns how it came to be.
-
-    `output/<variant name>` appears only when it is complete; whatever stood there before is replaced then.
-
-    Raises:
-        MissingToolError: this machine lacks something that the build needs.
-        BuildFailedError: the compiler refused; nothing is left behind.
-    """
+    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError."""
     kernel_dir = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(kernel_dir)
     options = msgspec.structs.replace(options, unique_id=unique)
@@ -79,13 +72,13 @@ def make_variant_dir(
                 archs=built.archs,
                 provenance=identity.provenance(kernel_dir),
                 variant=variant.name,
-                committed=identity.committed(kernel_dir),
+                committed=identity.commit_time(kernel_dir),
             )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
         replacement.commit()
-        # Another build that waits for this one to end would replace what is read here.
+        # still locked: a waiting build would replace what is read here
         return leg_for(
             final,
             system=variant.system,
@@ -98,11 +91,7 @@ def make_variant_dir(
 
 
 def check_replaceable(place: Path, kernel: str) -> None:
-    """Refuse to replace anything but an empty directory or a variant of the same kernel.
-
-    Raises:
-        UnsafeError: something else is there.
-    """
+    """Raise UnsafeError unless a directory is absent, empty, or a variant of the same kernel."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise UnsafeError(f"{place} is in the way: it is not a directory", hint="name another --output")
     if not place.is_dir() or not any(place.iterdir()):
@@ -121,15 +110,15 @@ _ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
 
 
 class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant to build, and where."""
+    """One variant to build."""
 
     kernel: Kernel
     variant: Variant
     output: Path
-    """The directory in which `<variant name>/` is made."""
+    """Parent of `<variant name>/`."""
     options: BuildOptions
     artifact: Path | None = None
-    """Also make this artifact."""
+    """Also pack to this file."""
 
     @property
     def directory(self) -> Path:
@@ -137,27 +126,20 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuiltLeg(msgspec.Struct, frozen=True):
-    """What a leg made."""
+    """The results of a leg."""
 
     directory: Path
     record: LegRecord
     artifact: Path | None
     findings: tuple[Diagnostic, ...] = ()
-    """What `kci verify` will say about its binaries."""
+    """Verify findings about the binaries."""
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
-    """Build a variant, in its image or here, and pack it if an artifact is asked for.
+    """Build a variant, in its image or here, and pack it.
 
-    What was made is held to the requirements for binaries at once. It is not packed if it does not meet them; the
-    directory stays, because it may still serve on this machine.
-
-    Raises:
-        UsageError: no such builder or image.
-        UnsafeError: something else than a variant of this kernel stands where it would go.
-        MissingToolError: this machine lacks something that the build needs.
-        BuildFailedError: the compiler refused; nothing is left behind.
-        FindingsError: the sources or the binary do not meet the requirements.
+    A binary that fails verification stays unpacked and raises FindingsError. Other errors: UsageError, UnsafeError,
+    MissingToolError, BuildFailedError.
     """
     if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
@@ -168,7 +150,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if image is None:
         _require_zstd(request)
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
-        with locked(request.directory, log):  # a build of the same variant may be about to replace it
+        with locked(request.directory, log):  # another build of the variant may replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
             if request.artifact is not None:
                 what = f"{request.directory} was built and is not packed: it does not meet"
@@ -189,15 +171,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
-    """Compile one part of a variant's objects, in its image or here, and pack them.
-
-    Returns:
-        the pack.
-
-    Raises:
-        UsageError: nothing says where to write the pack.
-        KciError: as `build_leg`.
-    """
+    """Compile one part of a variant's objects and return their pack. Raises KciError as `build_leg`."""
     out_file = request.options.objects_to
     if out_file is None:
         raise UsageError("nothing says where to put the objects of a part", hint="give --objects-to FILE, or --pack")
@@ -212,7 +186,7 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
 
 
 def _require_zstd(request: LegRequest) -> None:
-    # Asked before anything compiles: what is packed comes last.
+    # before compiling, because packing comes last
     if any(path and path.name.endswith(".zst") for path in (request.artifact, request.options.objects_to)):
         zstandard()
 
@@ -235,7 +209,7 @@ def _refuse_errors(findings: Sequence[Diagnostic], what: str, hint: str) -> None
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
-    """The shell lines that `build_leg` would run; nothing is installed, written or compiled."""
+    """List the shell lines of `build_leg` without running them."""
     own = image_of(request.variant, workspace.runners)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
@@ -244,7 +218,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
 
 
 def _in_container(request: LegRequest, image: str) -> ContainerBuild:
-    """The same `kci build`, with absolute paths and without a container."""
+    # the same `kci build` with absolute paths
     directory, output = Path(request.kernel.directory).resolve(), request.output.resolve()
     artifact = request.artifact.resolve() if request.artifact else None
     arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(output)]
@@ -264,12 +238,8 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     )
 
 
-def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
-    """The artifact to make: the file that was named, or the variant's one of `names` in that folder.
-
-    Raises:
-        UsageError: several variants, and a file was named; or a name that an artifact cannot have.
-    """
+def artifact_path(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
+    """The artifact path: the named file, or one of `names` in a named folder. Raises UsageError if it does not fit."""
     if given is None:
         return None
     if given.is_dir() or (len(names) > 1 and not given.exists()):

@@ -1,4 +1,4 @@
-"""Did a CI run do what it planned, and what of it can be published? The plan is held against the records."""
+"""Compares a CI run's plan with its records: what failed, and what can be published."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NO_RECORD = (
 
 
 PLAN_JOB, PUBLISH_JOB = "plan", "publish"
-"""What rendered workflows call these jobs."""
+"""Job names in rendered workflows."""
 
 
-class JobEnding(enum.StrEnum):
-    """How a job of a run ended, as GitHub says it."""
+class JobResult(enum.StrEnum):
+    """GitHub's result of a job."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -35,42 +35,33 @@ class JobEnding(enum.StrEnum):
 
 
 class GateRow(msgspec.Struct, frozen=True):
-    """Something that the plan has and the run has not done."""
+    """A planned item that the run lacks."""
 
     kernel: str
     variant: str
-    """Empty where it is about the kernel as a whole."""
+    """Empty for the whole kernel."""
     job: str
-    """What the job is called on the page of the run."""
+    """Name on the run's page."""
     error: str
     replay: str
-    """The command that shows the same elsewhere; empty if there is none."""
+    """Command that reproduces the error; may be empty."""
 
 
-def read_results(text: str) -> dict[str, JobEnding]:
-    """Jobs and how they ended, from words `name=result`; a job of the repository's own is `name/need,need=result`.
-
-    UsageError if a word has another form, a job is named twice, or the plan job is not among them.
-    """
-    found: dict[str, JobEnding] = {}
+def read_results(text: str) -> dict[str, JobResult]:
+    """Parse `name=result` words; `name/need,need=result` is a job of the repository. Raises UsageError."""
+    found: dict[str, JobResult] = {}
     for word in text.split():
         name, _, result = word.partition("=")
-        if not name.partition("/")[0] or name in found or result not in {*JobEnding}:
+        if not name.partition("/")[0] or name in found or result not in {*JobResult}:
             raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
-        found[name] = JobEnding(result)
+        found[name] = JobResult(result)
     if PLAN_JOB not in found:
         raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
     return found
 
 
-def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
-    """What is wrong with a run whose records are complete; empty if nothing is.
-
-    A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
-    complete records, in a step of the repository's own for example.
-
-    `ready` is the number of kernels that can be published.
-    """
+def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
+    """Describe failed jobs besides complete records; `ready` is the number of publishable kernels."""
     ended = {name.partition("/")[0]: result for name, result in results.items()}
     bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
     if bad:
@@ -79,20 +70,17 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
         job, _, needs = name.partition("/")
         if (
             needs
-            and result is JobEnding.SKIPPED
-            and {ended.get(need) for need in needs.split(",")} == {JobEnding.SUCCESS}
+            and result is JobResult.SKIPPED
+            and {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}
         ):
             return f"the job {job} was skipped although what it needs succeeded: {needs}"
-    if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
+    if ready and results.get(PUBLISH_JOB) is JobResult.SKIPPED:
         return f"{ready} kernels can be published, and the job that publishes did not run"
     return ""
 
 
-def judge(run: RunUploads) -> list[GateRow]:
-    """What is wrong with a run; nothing if all went well, or there was nothing to do.
-
-    A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
-    """
+def missing_results(run: RunUploads) -> list[GateRow]:
+    """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
@@ -110,14 +98,14 @@ def judge(run: RunUploads) -> list[GateRow]:
         if record is None:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
-            found += _of_kernel(plan.tier, record, legs)
+            found += _kernel_rows(plan.tier, record, legs)
     for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
         told = run.tests.get((kernel, name))
         found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
     return found
 
 
-def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
+def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
     present = set(record.present)
     failures = {failure.variant: failure for failure in record.failures}
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
@@ -132,8 +120,8 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
 
-def done_sentence(plan: Plan) -> str:
-    """What a run has done where nothing is wrong with it."""
+def success_summary(plan: Plan) -> str:
+    """Summary of a run without errors."""
     built, kernels = sum(len(leg.variants) for leg in plan.legs), len({leg.kernel for leg in plan.legs})
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
@@ -141,24 +129,21 @@ def done_sentence(plan: Plan) -> str:
     return f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
 
 
-class Releasable(msgspec.Struct, frozen=True):
-    """A kernel with a tree that can be published."""
+class PublishableKernel(msgspec.Struct, frozen=True):
+    """A kernel whose tree can be published."""
 
     kernel: str
     path: str
     run: str
-    """The run whose artifacts have the tree."""
+    """Id of the run with the artifacts."""
 
 
-def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
-    """The kernels that can be published, by name. One that failed stops no other.
-
-    A kernel that has not changed since an earlier run has its tree there.
-    """
+def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]:
+    """List the publishable kernels; an unchanged kernel has its tree in an earlier run."""
     plan = run.plan
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
-    # What is declared and not in the plan has passed on the very tree in an earlier run.
+    # an unplanned test leg passed on the same tree in an earlier run
     bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
     found = []
     for kernel in plan.kernels:
@@ -167,9 +152,9 @@ def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
             continue
         if kernel.name in built:
             if record is not None and record.attempt >= plan.attempt and record.complete:
-                found.append(Releasable(kernel.name, kernel.path, run_id))
+                found.append(PublishableKernel(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
-                continue  # the tree that was fetched is another one
-            found.append(Releasable(kernel.name, kernel.path, place.run))
+                continue  # the fetched tree is another one
+            found.append(PublishableKernel(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

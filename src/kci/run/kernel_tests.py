@@ -1,7 +1,4 @@
-"""A built variant in the real loader, and the kernel's own tests on it, each in a fresh process.
-
-The tests are those that the reference's CI runs: `pytest tests -m kernels_ci`, with `LOCAL_KERNELS` naming the build.
-"""
+"""Runs a kernel's tests on its variants in the real loader, each in a fresh process, as the reference's CI does."""
 
 from __future__ import annotations
 
@@ -47,24 +44,24 @@ _LOADED = "kci:["
 
 
 class TestState(enum.StrEnum):
-    """What became of a variant's test."""
+    """The result of testing a variant."""
 
-    __test__ = False  # pytest would take it for a test
+    __test__ = False  # for pytest
 
     PASSED = "passed"
     FAILED = "failed"
     NOTHING_RAN = "nothing ran"
     NOT_LOADED = "not loaded"
     NOT_RUN = "not run"
-    """This machine has not what it needs."""
+    """The machine lacks something."""
     OTHER_TORCH = "for another torch"
-    """It has the full ABI of one torch version, and the test asks for another."""
+    """A full-ABI variant of another torch version."""
 
 
 class TestReport(msgspec.Struct, frozen=True):
-    """One variant, loaded and tested."""
+    """The result of one variant."""
 
-    __test__ = False  # pytest would take it for a test
+    __test__ = False  # for pytest
 
     kernel: Annotated[str, Meta(max_length=4000)]
     variant: Annotated[str, Meta(max_length=4000)]
@@ -73,22 +70,11 @@ class TestReport(msgspec.Struct, frozen=True):
     failed: Annotated[int, Meta(ge=0)] = 0
     skipped: Annotated[int, Meta(ge=0)] = 0
     output: Annotated[str, Meta(max_length=4000)] = ""
-    """The end of what was said, where something went wrong."""
+    """End of the output, for failures."""
 
 
-def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
-    """The variant directories to test.
-
-    Args:
-        tree: a tree, or a variant directory.
-        names: which; by default all that this machine's system could load.
-        isolation: whether kci's own torch loads them, which is one for the CPU.
-
-    Raises:
-        UsageError: a name is not in the tree.
-        FindingsError: the tree has no variant.
-        MissingToolError: this machine can load none of them.
-    """
+def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
+    """List variants to test: `names`, or all for this system. Raises UsageError, FindingsError, MissingToolError."""
     if (tree / FILE_NAME).is_file():
         return [tree]
     found = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
@@ -109,7 +95,7 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
 
 
 def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) -> str:
-    """What this machine lacks for loading a variant, by default with kci's own torch for the CPU; empty if it can."""
+    """The reason why this machine, by default with kci's CPU torch, cannot load a variant; empty if it can."""
     parts = parse_variant_name(name)
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
@@ -123,7 +109,7 @@ def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) ->
 
 
 def has_device(backend: str) -> bool:
-    """True if this machine has a device for a backend, as far as its files and programs show."""
+    """True if files and programs indicate a device of a backend."""
     if backend == "cuda":
         program = shutil.which("nvidia-smi")
         return program is not None and run([program, "--list-gpus"]).code == 0
@@ -134,15 +120,15 @@ def has_device(backend: str) -> bool:
 
 
 def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
-    """What lacks for running a kernel's own tests on a variant, which ask the loader for the kernel by its name."""
+    """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if they can."""
     if environment is not None and parse_variant_name(name).backend == "cpu" != environment.backend:
-        # The loader asks torch what it is for, and not what the machine has.
+        # the loader looks at torch's backend, not at the machine
         return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
     return why_not_loadable(name, environment)
 
 
 def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
-    """The error that nothing can be tested here, with what each variant lacks, by name."""
+    """Make the error for a machine that can test nothing, with the reasons by variant."""
     lines = [
         f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}" for name, why in reasons.items()
     ]
@@ -155,11 +141,7 @@ def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] =
 
 
 def loadable_variants(variants: Sequence[Path], python: Path) -> list[Path]:
-    """The variants that a Python on this machine can load.
-
-    Raises:
-        MissingToolError: it has no torch or no loader, or can load none of them.
-    """
+    """The variants that a Python can load. Raises MissingToolError if there are none."""
     environment = probe(python)
     reasons = {path.name: why_not_testable(path.name, environment) for path in variants}
     found = [path for path in variants if not reasons[path.name]]
@@ -180,18 +162,11 @@ def run_kernel_tests(
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
-    Args:
-        variant_dir: the sealed variant.
-        sources: the directory of build.toml, whose `tests/` are run; without it the variant is only loaded.
-        log: takes lines of progress.
-        cache: where environments are kept.
-        isolation: load it with kci's own torch for the CPU instead of this Python's.
-        torch: the torch minor version to load it with; by default the one of its name, else the newest known.
-        python: a Python with torch, kernels and pytest to load it with, in place of both.
+    Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it with kci's CPU
+    torch, of minor version `torch` or the newest fitting one; `python` names an environment with torch, kernels and
+    pytest instead.
 
-    Raises:
-        FindingsError: the directory is not a variant.
-        MissingToolError: no Python here can load it, or a package cannot be installed.
+    Raises FindingsError: not a variant. MissingToolError: no Python can load it, or a package is not installable.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
@@ -203,7 +178,7 @@ def run_kernel_tests(
     own = loader.install(cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
-        # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
+        # a copy protects the tree; alone, because the loader picks among variants
         shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
         environment = loader_environment(tree, (), metadata) | python_path(own)
@@ -213,19 +188,19 @@ def run_kernel_tests(
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
 class Loader(NamedTuple):
-    """A Python that can load a variant, and what it needs beside torch."""
+    """A Python that can load a variant."""
 
     python: Path
     pip: Sequence[str]
     declared: Sequence[str]
-    """The packages that the variant declares, where kci installs them."""
+    """Packages that the variant declares and kci installs."""
 
     def install(self, cache: Path, log: Log) -> Path | None:
-        """A folder with the packages that are declared. MissingToolError: one cannot be installed."""
+        """Install the declared packages into a folder. Raises MissingToolError."""
         return _packages(self.declared, self.pip, cache, log)
 
 
@@ -239,7 +214,7 @@ def loader_for(
     torch: str | None,
     python: Path | None,
 ) -> Loader:
-    """The Python that loads a variant; the arguments are those of `run_kernel_tests`, and so are the errors."""
+    """Find the Python for a variant; arguments and errors as for `run_kernel_tests`."""
     name = parse_variant_name(variant_dir.name)
     if not isolation or python is not None:
         python = python or Path(sys.executable)
@@ -254,13 +229,13 @@ def loader_for(
 
 
 def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:
-    """True if this machine finds nothing wrong with a variant; of whose tests none ran, if `allow_empty` says so."""
+    """True if a variant loads and its tests pass; `allow_empty` accepts variants without tests."""
     empty = (TestState.NOTHING_RAN,) if allow_empty else ()
     return report.state in (TestState.PASSED, TestState.NOT_RUN, *empty)
 
 
 def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
-    """The first variant that does not count as tested, and the first line that says why; empty if all do."""
+    """The first failed variant with a line of its output; empty without failures."""
     wrong = next((report for report in reports if not has_passed(report, allow_empty=allow_empty)), None)
     if wrong is None:
         return ""
@@ -270,7 +245,7 @@ def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -
 
 
 def repositories(sources: Path, kernel: str) -> list[str]:
-    """The names under which tests ask for the kernel: whatever they call `<owner>/<kernel>`."""
+    """The repository names `<owner>/<kernel>` in the kernel's tests."""
     found = {f"kernels-community/{kernel}"}
     for path in sorted((sources / "tests").rglob("*.py")):
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -279,7 +254,7 @@ def repositories(sources: Path, kernel: str) -> list[str]:
 
 
 def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
-    """A folder with packages, without what they depend on: a second torch must not come with one of them."""
+    # without dependencies, which could bring a second torch
     if not wanted:
         return None
     key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(wanted)]))).hexdigest()[:16]
@@ -296,12 +271,12 @@ def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) 
 
 
 def python_path(*folders: Path | None) -> dict[str, str]:
-    """The variable that lets a Python import from folders."""
+    """Environment with PYTHONPATH for folders."""
     found = [str(folder) for folder in folders if folder is not None]
     return {"PYTHONPATH": os.pathsep.join(found)} if found else {}
 
 
-def _tested(
+def _run_pytest(
     python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, own: Path | None, log: Log
 ) -> TestReport:
     report = folder / "report.xml"
@@ -309,7 +284,7 @@ def _tested(
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")
     tree = folder / "tree"
-    # Some tests import the package by its own name; a variant directory is that package.
+    # some tests import the package by its own name, so a variant directory gets it
     packages = folder / "packages"
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
@@ -325,7 +300,7 @@ def _tested(
 
 
 def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
-    """This environment, with the build under the names that tests know it by, and nothing to be fetched."""
+    """Environment for tests: offline, with the variant under the names that tests use."""
     made = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
     made |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if metadata.kernel_depends:
@@ -334,7 +309,7 @@ def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> 
 
 
 def _counts(report: Path) -> tuple[int, int, int]:
-    """Passed, failed and skipped, as pytest reports them; nothing where it did not get that far."""
+    # zeros without a report
     try:
         suite = ElementTree.parse(report).getroot().find("testsuite")  # noqa: S314  - written by pytest just now
     except (OSError, ElementTree.ParseError):

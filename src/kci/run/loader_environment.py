@@ -1,4 +1,4 @@
-"""What a Python can load: its torch, its backend, and which variants are for it."""
+"""Which variants a Python can load, by its torch and backend."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
 
 
 def probe(python: Path) -> LoaderEnvironment:
-    """Inspect a Python. Raises MissingToolError: it does not run, or lacks torch or the loader."""
+    """Inspect a Python. Raises MissingToolError if it lacks torch or the loader."""
     try:
         found = decode_json(_answer(python), LoaderEnvironment)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -59,7 +59,7 @@ def probe(python: Path) -> LoaderEnvironment:
 
 
 def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
-    """Reason why this machine cannot load a variant; empty if it can."""
+    """The reason why the loader rejects a variant; empty if it does not."""
     wanted, system = [], this_system()
     if name.system is not None and name.system != system:
         wanted.append(f"a {name.system} machine")
@@ -88,7 +88,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def _answer(python: Path) -> str:
-    """What the probe says. It sees no secrets. Raises ValueError: there is no line with an answer."""
+    # the probe gets no secrets
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}

@@ -1,7 +1,4 @@
-"""`kci run`: every variant that this machine can build, merged into a verified tree per kernel.
-
-A run that was interrupted, or that is asked for again, takes what `kept_builds` has from the same inputs.
-"""
+"""`kci run`: builds every variant that this machine can, and merges verified trees. Unchanged builds are reused."""
 
 from __future__ import annotations
 
@@ -24,7 +21,13 @@ from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
-from kci.config.discovery import SuppressedFinding, apply_to_tree, refuse_faulty, suppressed_in_trees, tree_place
+from kci.config.discovery import (
+    SuppressedFinding,
+    drop_suppressed_in_tree,
+    invalid_kernels_error,
+    tree_place,
+    tree_suppressions,
+)
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
@@ -43,21 +46,20 @@ from kci.utils.atomic import locked, writing
 from kci.utils.cache import place_digest
 
 KEPT_BUILDS = 3
-"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
+"""Kept builds per variant; older ones are removed."""
 
 
 class KeptVariant(msgspec.Struct, frozen=True):
-    """A variant that a run takes."""
+    """A build of a variant."""
 
     directory: Path
     seconds: float | None = None
-    """How long its build took; None for one that was there."""
+    """None for a reused build."""
     objects: ObjectUse | None = None
-    """What its build had to compile."""
 
 
 class KeptBuilds:
-    """The kept builds of a workspace; a kernel's files are read when it is first asked for, by one thread at a time."""
+    """The kept builds of a workspace. Thread-safe."""
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
@@ -67,12 +69,7 @@ class KeptBuilds:
         self._guard = Lock()
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
-        """What a build now would be made from; this machine's compilers stand in place of a leg's image.
-
-        Raises:
-            MissingToolError: this machine has no compiler, torch or toolkit for the variant.
-            FindingsError: a file cannot be read.
-        """
+        """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
         how, name = self._options, kernel.build.name
         compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
@@ -83,19 +80,15 @@ class KeptBuilds:
             return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
 
     def find(self, kernel: Kernel, variant: Variant, made_from: str) -> KeptVariant | None:
-        """A kept build that is what a build would give now."""
+        """A kept build with the same fingerprint."""
         same = self._output(kernel, made_from) / variant.name
         return KeptVariant(same) if _digest(same) else None
 
     def make(self, kernel: Kernel, variant: Variant, made_from: str, log: Log, builds: int = 1) -> KeptVariant:
-        """Build a variant and keep it; the oldest of its builds goes. What another run makes meanwhile is taken.
-
-        Raises:
-            KciError: as `make_variant_dir`.
-        """
+        """Build and keep a variant, or take one that another run finishes first. Errors as `make_variant_dir`."""
         output = self._output(kernel, made_from)
         with writing(output), locked(output, log):
-            # A build that another run has finished may be read by it now, and is not replaced.
+            # another run may be reading a build that it finished
             if kept := self.find(kernel, variant, made_from):
                 return kept
             leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
@@ -109,7 +102,7 @@ class KeptBuilds:
         return self._place(kernel) / f"{made_from[:16]}-{sha256(made_from.encode()).hexdigest()[:16]}"
 
     def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
-        """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
+        # another run may be taking one of the newest builds
         made = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
         made.sort(key=_changed, reverse=True)
         for old in made[KEPT_BUILDS - 1 :]:
@@ -118,7 +111,7 @@ class KeptBuilds:
 
 
 def _changed(path: Path) -> float:
-    """When a file was changed last; 0 if another run has removed it meanwhile."""
+    # 0 if another run removed it
     try:
         return path.stat().st_mtime
     except OSError:
@@ -126,21 +119,21 @@ def _changed(path: Path) -> float:
 
 
 def _digest(directory: Path) -> str:
-    """The digest of a variant whose files are as its metadata says; empty for another directory."""
+    # empty unless the files match the metadata
     try:
         return read_sealed(directory).digest
     except (OSError, KciError):
         return ""
 
 
-_Told = TypeVar("_Told")
+_Event = TypeVar("_Event")
 
-Work = Callable[[Callable[[_Told], None]], None]
-"""Does its work, and tells of it by calling what it is given."""
+Work = Callable[[Callable[[_Event], None]], None]
+"""Work that sends events to a callback."""
 
 
 class OutcomeState(enum.StrEnum):
-    """What became of a variant in a run."""
+    """The state of a variant in a run."""
 
     WAITING = "waiting"
     BUILDING = "building"
@@ -151,20 +144,18 @@ class OutcomeState(enum.StrEnum):
 
 
 class Outcome(msgspec.Struct):
-    """One variant of a run, as it stands now."""
+    """The live state of one variant in a run."""
 
     kernel: str
     variant: Variant
     state: OutcomeState = OutcomeState.WAITING
     note: str = ""
-    """Why it was left or failed; what the build says last while it runs."""
+    """Reason of a skip or failure, or the build's last message."""
     line: str = ""
-    """The line that the build has just said."""
+    """The last output line."""
     progress: Progress | None = None
-    """How far its compilers have come."""
     seconds: float = 0.0
     objects: ObjectUse | None = None
-    """How many of its objects were compiled before."""
     directory: Path | None = None
     error: KciError | None = None
 
@@ -173,30 +164,30 @@ _News = tuple[Outcome, dict[str, Any]]
 
 
 class TreeResult(msgspec.Struct, frozen=True):
-    """A kernel's merged tree and what verification says about it."""
+    """A merged tree and its findings."""
 
     kernel: str
     tree: Path
     manifest: Manifest
     findings: tuple[Diagnostic, ...]
-    """Of the merge, and of verification."""
+    """Findings of merge and verification."""
     suppressed: tuple[SuppressedFinding, ...] = ()
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """Everything that a run did."""
+    """The results of a run."""
 
     outcomes: tuple[Outcome, ...]
     trees: tuple[TreeResult, ...]
 
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
-    """Every chosen variant once, those that this machine cannot build already marked as left, with the reason."""
+    """List the chosen variants; those that cannot be built here are skipped, with the reason."""
     plan = plan_run(workspace, PlanRequest(choice=choice, container=False, sources=True)).plan
     if plan.faulty:
-        raise refuse_faulty(plan.faulty, len(workspace.kernels))
+        raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     left_out = plan.left_out
-    # This machine is there already: it needs no runner.
+    # a local build needs no runner
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()
     found: list[Outcome] = []
@@ -213,7 +204,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
-    """Where each kernel's tree goes: `build/` in its directory, or `into`; several kernels have a folder each in it."""
+    """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if there are several."""
     if into is None:
         return {kernel.build.name: Path(kernel.directory) / "build" for kernel in workspace.kernels}
     if len(workspace.kernels) == 1:
@@ -229,18 +220,10 @@ def run_here(
     changed: Callable[[Outcome], None],
     log: Log = silent,
 ) -> RunResult:
-    """Build, merge and verify. Variants are built at once; a kernel is merged as soon as its last one has ended.
+    """Build in parallel, merge each kernel after its last build, and verify.
 
-    Args:
-        workspace: the kernels.
-        outcomes: from `outcomes_of`; their state is kept up to date.
-        trees: where each kernel's tree goes.
-        options: how to build.
-        changed: is called in this thread whenever an outcome changed.
-        log: takes what the merges say.
-
-    Raises:
-        KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
+    `changed` is called in this thread for each updated outcome. On KeyboardInterrupt old trees stay, and finished
+    builds are kept.
     """
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
@@ -255,7 +238,7 @@ def run_here(
             kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
             place = tree_place(workspace.settings, kernel.directory)
             part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
-            planned = Plan(1, "", (part,), suppressions=suppressed_in_trees(workspace.settings))
+            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
             merged[name] = merged_tree(built, trees[name], planned, log)
 
     def hear(news: _News) -> None:
@@ -271,14 +254,14 @@ def run_here(
     for kernel in kernels:
         if not unfinished[kernel]:
             finish(kernel)
-    rules()  # what threads read at once has to be read before, where `kci.utils.shipped` is not in between
+    rules()  # loaded before threads use it: it is not thread-safe
     builds = KeptBuilds(workspace, options)
     run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
 
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
-    """How many variants are built at once: as many as leave each a job for every source, and one at least."""
+    """Number of parallel builds that leaves each a job per source; at least one."""
     most = max(
         (sum(len(part.src) for part in active(kernel.build, variant).values()) for kernel, variant in waiting),
         default=0,
@@ -286,27 +269,16 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def run_in_parallel(works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None]) -> None:
-    """Do all the work, and return when it is done.
-
-    Whatever ends this, Ctrl-C above all, ends the programs that were started, and waits for the threads.
-
-    Args:
-        works: what to do.
-        width: how many at once.
-        hear: is called in this thread with everything that they tell.
-
-    Raises:
-        BaseException: what one of them, or `hear`, raised.
-    """
+def run_in_parallel(works: Sequence[Work[_Event]], width: int, hear: Callable[[_Event], None]) -> None:
+    """Run works in `width` threads; `hear` gets their events in this thread. An exception ends started programs."""
     scope = ProgramScope()
-    told: queue.SimpleQueue[tuple[_Told] | Future[None]] = queue.SimpleQueue()
+    told: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
 
-    def tell(item: _Told) -> None:
+    def tell(item: _Event) -> None:
         scope.require_running()
         told.put((item,))
 
-    def do(work: Work[_Told]) -> None:
+    def do(work: Work[_Event]) -> None:
         with scope.entered():
             work(tell)
 
@@ -329,18 +301,16 @@ def run_in_parallel(works: Sequence[Work[_Told]], width: int, hear: Callable[[_T
 
 
 def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) -> TreeResult:
-    """Merge what was built of a kernel into its tree, and verify that; what is missing in it is no finding.
-
-    What kci.toml suppresses in the tree in the kernel's directory holds for this one, wherever it is made. `log` is
-    told at once that this waits for another kci, and what a dead one had left.
-    """
+    """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     said: list[Diagnostic] = []
-    log = cache(log)  # two locks of one tree: who waits for both says it once
+    log = cache(log)  # two locks of one tree report a wait once
     (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=said.append)
-    with locked(Path(os.path.realpath(tree)), log):  # another run may be about to replace it
+    with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
-    found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append)
+    found = drop_suppressed_in_tree(
+        verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append
+    )
     findings = (item for item in found if item.rule != "KCI721")
     return TreeResult(kernel.name, tree, manifest, (*said, *findings), tuple(suppressed))
 
@@ -352,8 +322,6 @@ def _build(
     width: int,
     tell: Callable[[_News], None],
 ) -> None:
-    """Build one variant, or take what was made from the same inputs; what happens is told as the outcome's state."""
-
     def now(**changes: object) -> None:
         tell((outcome, changes))
 

@@ -1,4 +1,4 @@
-"""What this machine can build, test and run, and what is missing for the rest. Nothing is built or fetched."""
+"""Reports what this machine can build, test and run, without building or fetching anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import msgspec
 
 from kci.build.process.container import engine, require_engine
 from kci.build.process.run import run, silent
-from kci.build.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, find_cache, glibc_is_newer, version_line
+from kci.build.toolchains.compilers import (
+    MANYLINUX_GLIBC,
+    cxx_compiler,
+    find_compiler_cache,
+    glibc_is_newer,
+    version_line,
+)
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
@@ -27,28 +33,28 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
 
 _ROOM = 10 * 10**9
-"""What a torch for CUDA and its builds take."""
+"""Bytes for torch with CUDA and its builds."""
 
 
 class Health(enum.StrEnum):
-    """How one thing is."""
+    """The state of a tool."""
 
     OK = "ok"
     MISSING = "missing"
     NOTE = "note"
 
 
-class Examined(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+class ToolReport(msgspec.Struct, frozen=True):
+    """A tool or resource and its state."""
 
     what: str
     health: Health
     found: str
     remedy: str = ""
-    """What to do, usually a command; empty where nothing need be done."""
+    """Usually a command; empty if nothing is missing."""
 
 
-def examine_machine(cache: Path, catalog: Catalog) -> list[Examined]:
+def examine_machine(cache: Path, catalog: Catalog) -> list[ToolReport]:
     """Look at this machine.
 
     Args:
@@ -58,14 +64,14 @@ def examine_machine(cache: Path, catalog: Catalog) -> list[Examined]:
     return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
 
 
-def _basics(cache: Path) -> Iterator[Examined]:
+def _basics(cache: Path) -> Iterator[ToolReport]:
     system = this_system()
-    yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
-    yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
+    yield ToolReport("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
-        yield Examined("glibc", Health.NOTE, found, remedy)
+        yield ToolReport("glibc", Health.NOTE, found, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
     yield _program("git", ["git", "--version"], without)
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
@@ -73,23 +79,25 @@ def _basics(cache: Path) -> Iterator[Examined]:
     found = f"{cache}, {free / 1e9:.0f} GB free"
     if not os.access(place, os.W_OK):
         remedy = "set KCI_CACHE to a directory that you can write"
-        yield Examined("cache", Health.MISSING, f"{cache} cannot be written", remedy)
+        yield ToolReport("cache", Health.MISSING, f"{cache} cannot be written", remedy)
     elif free >= _ROOM:
-        yield Examined("cache", Health.OK, found)
+        yield ToolReport("cache", Health.OK, found)
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
-        yield Examined("cache", Health.NOTE, found, remedy)
+        yield ToolReport("cache", Health.NOTE, found, remedy)
     yield _torch_index()
 
 
-def _torch_index() -> Examined:
+def _torch_index() -> ToolReport:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
-        return Examined("torch's index", Health.OK, index)
+        return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
-        return Examined("torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX)
+        return ToolReport(
+            "torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX
+        )
     why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
-    return Examined("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
+    return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
 
 
 def _newer_glibc() -> bool:
@@ -99,13 +107,13 @@ def _newer_glibc() -> bool:
         return False
 
 
-def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
-    """A toolkit of each version that the catalog has for this system."""
+def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
+    # one per version in the catalog for this system
     system = this_system()
 
     def cuda(compute: Version) -> str:
         toolkit = find_toolkit(compute.minor_text, cache, silent)
-        cxx_compiler(compute.minor_text)  # nvcc needs one that it takes
+        cxx_compiler(compute.minor_text)  # nvcc needs a host compiler that it accepts
         if toolkit.wheels is None:
             return f"nvcc in {toolkit.root}"
         return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
@@ -118,47 +126,47 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     for backend, find in finders.items():
         rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
         for compute in sorted(rows):
-            yield _asked(f"{backend} {compute.minor_text}", partial(find, compute))
+            yield _examined_tool(f"{backend} {compute.minor_text}", partial(find, compute))
     if any(row.backend == "metal" and row.system == system for row in catalog.rows):
         found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
         remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield Examined("metal", Health.MISSING, found, remedy)
+        yield ToolReport("metal", Health.MISSING, found, remedy)
 
 
-def _helpers() -> Iterator[Examined]:
+def _helpers() -> Iterator[ToolReport]:
     def container() -> str:
         require_engine()
         return f"{engine()} answers"
 
-    yield _asked("containers", container, "builds then happen on this machine itself")
+    yield _examined_tool("containers", container, "builds then happen on this machine itself")
     try:
-        tool = find_cache(cxx_compiler())
+        tool = find_compiler_cache(cxx_compiler())
     except KciError:
         tool = None
     if tool is None:
-        yield Examined("compiler cache", Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
+        yield ToolReport("compiler cache", Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
     else:
-        yield Examined("compiler cache", Health.OK, str(tool))
+        yield ToolReport("compiler cache", Health.OK, str(tool))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     yield _program("GPU", gpus, "tests of GPU variants need one")
     yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
 
 
-def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
+def _examined_tool(what: str, find: Callable[[], str], otherwise: str = "") -> ToolReport:
     try:
-        return Examined(what, Health.OK, find())
+        return ToolReport(what, Health.OK, find())
     except KciError as error:
-        return Examined(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
+        return ToolReport(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
 
 
-def _program(what: str, command: list[str], remedy: str) -> Examined:
+def _program(what: str, command: list[str], remedy: str) -> ToolReport:
     if shutil.which(command[0]) is None:
-        return Examined(what, Health.NOTE, f"{command[0]} is not installed", remedy)
+        return ToolReport(what, Health.NOTE, f"{command[0]} is not installed", remedy)
     try:
         done = run(command)
     except KciError as error:
-        return Examined(what, Health.NOTE, error.message.splitlines()[0], remedy)
+        return ToolReport(what, Health.NOTE, error.message.splitlines()[0], remedy)
     lines = done.output.strip().splitlines()
     if done.code != 0 or not lines:
-        return Examined(what, Health.NOTE, f"{command[0]} does not answer", remedy)
-    return Examined(what, Health.OK, lines[0][:100])
+        return ToolReport(what, Health.NOTE, f"{command[0]} does not answer", remedy)
+    return ToolReport(what, Health.OK, lines[0][:100])

@@ -1,9 +1,4 @@
-"""The records that the jobs of a CI run upload: failures, objects, merged kernels, tests.
-
-Outputs of jobs cannot carry this: of the legs of a matrix, and of the kernels of a caller, only the last one's
-survive. Every record is a small file of an artifact. It comes from a machine that ran a kernel's own code, so it is
-read as data.
-"""
+"""Records that CI jobs upload as artifacts, because job outputs of a matrix overwrite each other. Untrusted data."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.discovery import SuppressedFinding, apply_to_tree
+from kci.config.discovery import SuppressedFinding, drop_suppressed_in_tree
 from kci.config.values import NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
@@ -54,22 +49,22 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantFailure(_Record, frozen=True):
-    """A variant that its leg could not build."""
+    """A variant whose build failed."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
     leg: Text
     variant: Text
     attempt: Attempt
     error: Text
-    """The first line that says what is wrong."""
+    """First line of the error."""
     replay: Text
-    """The command that does the same on another machine."""
+    """Command that reproduces it."""
     unfinished: bool = False
-    """True if nothing failed: its time was over, and `error` says how much is done."""
+    """True for a timeout; `error` tells the progress."""
 
 
 class LegObjects(_Record, frozen=True):
-    """The objects of a leg: the artifact that has them, and how many of them were not compiled."""
+    """The object pack of a leg."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
     leg: Text
@@ -78,7 +73,7 @@ class LegObjects(_Record, frozen=True):
     found: Annotated[int, Meta(ge=0)] = 0
     made: Annotated[int, Meta(ge=0)] = 0
     seconds: Annotated[float, Meta(ge=0)] = 0.0
-    """What it took to compile those that were found, as far as it is known."""
+    """Compile time of the reused objects, as far as known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,23 +82,21 @@ class LegObjects(_Record, frozen=True):
 
 
 class KernelRecord(_Record, frozen=True):
-    """What became of one kernel: written by the job that merges it, whatever the result."""
+    """The result of merging one kernel."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
     attempt: Attempt
     complete: bool
-    """True if the tree has all that was planned and meets the requirements."""
+    """True if the tree has every planned variant and passes verification."""
     present: tuple[Text, ...] = ()
     missing: tuple[Text, ...] = ()
     failures: tuple[VariantFailure, ...] = ()
     objects: tuple[LegObjects, ...] = ()
-    """What its legs have kept, whatever came of them."""
     error: Text = ""
-    """Why no good tree was made, apart from missing variants."""
+    """Reason for a bad tree, apart from missing variants."""
     manifest: Manifest | None = None
-    """The tree's, if there is one."""
     sizes: Annotated[dict[Text, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=2000)] = {}
-    """The bytes of each variant in the tree."""
+    """Bytes per variant."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,26 +105,26 @@ class KernelRecord(_Record, frozen=True):
 
 
 class TestRecord(_Record, frozen=True):
-    """What came of testing a kernel's tree on one kind of machine."""
+    """The result of a test leg."""
 
-    __test__ = False  # pytest would take it for a test
+    __test__ = False  # for pytest
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
     leg: Text
-    """The name of the test's leg in the plan."""
+    """Name of the leg in the plan."""
     attempt: Attempt
     passed: bool
     tested: tuple[Text, ...] = ()
-    """The variants that the machine could load."""
+    """Variants that the machine can load."""
     error: Text = ""
     replay: Text = ""
     tree: Text = ""
-    """What was tested; see `tree_under_test`."""
+    """See `tree_under_test`."""
     variants: tuple[TestReport, ...] = ()
 
 
 def ci_run() -> CiRun:
-    """The CI run that this process is part of, as far as its environment says: of GitLab, or of GitHub."""
+    """The CI run of this process, from GitLab's or GitHub's variables."""
     run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
     text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
@@ -141,7 +134,7 @@ def ci_run() -> CiRun:
 def record_tests(
     kernel: str, leg: str, tree: str, reports: Sequence[TestReport], error: str, replay: str = ""
 ) -> TestRecord:
-    """What came of the tests of a leg; `error` is empty if it is good, and `replay` shows the same elsewhere."""
+    """Make the record of a test leg; `error` is empty for a pass."""
     return TestRecord(
         kernel=kernel,
         leg=leg,
@@ -156,20 +149,17 @@ def record_tests(
 
 
 def write_record(path: Path, record: msgspec.Struct) -> None:
-    """Write what a job uploads besides what it builds, whole or not at all. ClientError if it cannot be written."""
+    """Write a record atomically. Raises ClientError."""
     write_atomic(path, msgspec.json.encode(record))
 
 
 def write_failure(folder: Path, failure: VariantFailure) -> None:
-    """Write why a variant failed, beside the artifacts of its leg."""
+    """Write a failure beside the artifacts of its leg."""
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
 def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a record of a run") -> Iterator[_Shape]:
-    """What jobs have uploaded below a folder under a name, which may be a pattern.
-
-    FindingsError if a file cannot be read, or is no such record.
-    """
+    """Read uploaded files by name or pattern. Raises FindingsError for an unreadable one."""
     for path in sorted(folder.rglob(name)):
         try:
             yield read_record(path, shape)
@@ -180,21 +170,21 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a r
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
-    """The failures of a kernel's variants; of several of one variant the newest. Raises as `read_uploaded`."""
+    """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
     found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
     by_variant = newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
     return [failure for _, failure in sorted(by_variant.items())]
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
-    """What a kernel's legs have kept; of several attempts of one the newest. Raises as `read_uploaded`."""
+    """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
     found = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
     by_leg = newest((item for item in found if item.kernel == kernel), lambda item: item.leg)
     return tuple(item for _, item in sorted(by_leg.items()))
 
 
 def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
-    """Records by what they are about; of several about one thing that of the newest attempt."""
+    """Keep the newest attempt per key."""
     found: dict[_Key, _Attempted] = {}
     for record in records:
         before = found.setdefault(key(record), record)
@@ -209,41 +199,28 @@ def verify_merged(
     planned: Plan | None,
     suppressed: Callable[[SuppressedFinding], None],
 ) -> list[Diagnostic]:
-    """Verify what was merged. No kci.toml is there: the plan has what it suppresses in trees.
-
-    Args:
-        into: the tree, or the folder of several.
-        trees: each tree's manifest, by the tree's directory.
-        planned: what the trees were merged for.
-        suppressed: takes the findings that do not count.
-    """
+    """Verify merged trees; `planned` holds the suppressions of kci.toml, and `suppressed` receives the hits."""
     found = verify(into)
     for place, manifest in trees.items():
         kernel = planned.kernel(manifest.kernel) if planned is not None else None
         if planned is not None and kernel is not None and kernel.tree:
-            found = apply_to_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
+            found = drop_suppressed_in_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
     return found
 
 
-def error_of(problem: KciError) -> str:
-    """Why no tree was made; empty if variants are missing, which have failures of their own that say more."""
+def merge_error(problem: KciError) -> str:
+    """The message of a merge error; empty for missing variants, which have failures of their own."""
     return "" if {item.rule for item in problem.diagnostics} == {"KCI606"} else first_error(problem)
 
 
 def kernel_record(
     kernel: str, artifacts: Sequence[Path], into: Path, manifest: Manifest | None, error: str = ""
 ) -> KernelRecord:
-    """What became of a kernel, by its manifest if it was merged, and by what its legs left.
-
-    Args:
-        kernel: its name.
-        artifacts: the folders of what its legs left.
-        into: its tree, which is none of them.
-        manifest: of the tree, if one was made.
-        error: why that is no good tree.
-    """
+    """Make the record of a kernel. `into` is its tree and not one of `artifacts`; `error` explains a bad tree."""
     failures = read_failures(artifacts, kernel)
-    present = tuple(item.variant for item in manifest.present) if manifest else _there(kernel, artifacts, into)
+    present = (
+        tuple(item.variant for item in manifest.present) if manifest else _uploaded_variants(kernel, artifacts, into)
+    )
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
@@ -258,7 +235,7 @@ def kernel_record(
     )
 
 
-def _there(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
+def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
     try:
         found = [source.leg for source in find_sources(artifacts, skip=into)]
     except KciError:

@@ -1,9 +1,7 @@
-"""Where the newest tree of each kernel is and what passed on it, from one CI run on a branch to the next.
+"""The index of each kernel's newest tree and passed tests, handed from one CI run on a branch to the next.
 
-A run merges only the kernels that it has built something of, so the trees of a repository lie in the artifacts of many
-runs. Every run uploads an index of them: the index of the run before it, brought up to date by that run's records.
-So a kernel that fails keeps its last good tree, and a run that builds nothing loses nothing. Whoever can upload an
-artifact in a run can have written it, so it is read as data: its names become paths only after they are checked.
+A run merges only rebuilt kernels, so current trees lie in artifacts of many runs, and a failed kernel keeps its last
+good tree. Any job can forge an index: it is untrusted data.
 """
 
 from __future__ import annotations
@@ -38,32 +36,30 @@ from kci.utils.bounded_json import read_record, require_schema
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
 KEPT_DAYS = 60
-"""For how long a tree counts. GitHub keeps artifacts for 90 days unless a repository says less; after that everything
-is built once more, and it has to be before the artifact is gone."""
+"""Days that a tree counts: fewer than the 90 of GitHub's artifacts, so that a rebuild comes in time."""
 
 
 OBJECTS_DAYS = KEPT_DAYS
-"""For how long GitHub keeps the objects of a leg: as long as the tree that was made of them. action.yml says so when it
-uploads them."""
+"""Days that GitHub keeps a leg's objects, as in action.yml."""
 
 
 class TreePlace(msgspec.Struct, frozen=True):
-    """A tree that a run has merged."""
+    """A tree in a run's artifacts."""
 
     run: Annotated[str, Meta(pattern=r"^[0-9]{0,20}\Z")]
-    """The run's id, under which its artifacts are found."""
+    """Run id."""
     day: int
-    """When the run was planned, in days since 1970."""
+    """Days since 1970."""
     manifest: Manifest
     passed: dict[Text, TestPass] = {}
-    """The test legs that passed on it, by name. One that failed, or left no record, is not here."""
+    """Passed test legs by name."""
 
 
 class ObjectsPlace(KeptObjects, frozen=True):
-    """Where the newest objects of a leg are."""
+    """The newest objects of a leg."""
 
     day: int
-    """When that run was planned."""
+    """Days since 1970."""
 
     def __post_init__(self) -> None:
         if not (self.run.isascii() and self.run.isdecimal() and self.artifact.startswith("objects.")):
@@ -71,15 +67,15 @@ class ObjectsPlace(KeptObjects, frozen=True):
 
 
 class TreeIndex(msgspec.Struct, frozen=True):
-    """The newest tree of each kernel, by name."""
+    """The newest tree of each kernel."""
 
     trees: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], TreePlace] = {}
     day: int = 0
-    """When the run that uploads this was planned."""
+    """Day of the uploading run."""
     attempt: Attempt = 1
-    """The attempt of that run; each plans anew, and the newest counts."""
+    """Attempt of the uploading run; the newest counts."""
     objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
-    """The newest objects of each kernel's legs, by the leg's name: of pushes to the branch only, as the trees are."""
+    """Objects by kernel and leg, of pushes to the branch only."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -89,22 +85,22 @@ class TreeIndex(msgspec.Struct, frozen=True):
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
 
     def still(self, day: int) -> TreeIndex:
-        """It without the trees that are too old on a day, sorted."""
+        """The index without expired trees, sorted."""
         kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day <= KEPT_DAYS}
         return msgspec.structs.replace(self, trees=kept)
 
     def carried(self) -> dict[str, CarriedTree]:
-        """The trees as a plan takes them."""
+        """The trees in the plan's form."""
         return {
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
         }
 
     def kept_objects(self) -> dict[Key, KeptObjects]:
-        """The objects as a plan takes them."""
+        """The objects in the plan's form."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
     def published(self) -> dict[Key, str]:
-        """The fingerprints of the variants of the trees, as `read_published` tells those of files."""
+        """Fingerprints of the trees' variants."""
         return {
             (kernel, entry.variant): entry.fingerprint
             for kernel, place in self.trees.items()
@@ -114,31 +110,27 @@ class TreeIndex(msgspec.Struct, frozen=True):
 
 
 def today() -> int:
-    """The day, as an index counts them."""
+    """Days since 1970."""
     return datetime.datetime.now(datetime.UTC).date().toordinal() - datetime.date(1970, 1, 1).toordinal()
 
 
 NO_PLAN = Plan(1, "", ())
-"""Where no plan was uploaded."""
+"""For runs without an uploaded plan."""
 
 
 class RunUploads(msgspec.Struct, frozen=True):
-    """What the jobs of a run have uploaded."""
+    """Everything that the jobs of a run uploaded."""
 
     plan: Plan = NO_PLAN
     records: dict[str, KernelRecord] = {}
-    """What became of each kernel, by name."""
+    """By kernel."""
     tests: dict[tuple[str, str], TestRecord] = {}
-    """What came of the tests, by kernel and leg."""
+    """By kernel and leg."""
     index: TreeIndex = TreeIndex()
-    """Where the trees of earlier runs are, as the plan knew it."""
-    """What changes for users; None where kci.toml does not ask, or there is nothing to compare with."""
+    """Trees of earlier runs, as of the plan."""
 
     def untested(self) -> dict[tuple[str, str], str]:
-        """The test legs that did not pass, by kernel and name, and why. No record is no pass.
-
-        Those of a kernel that was built and not merged are not among them.
-        """
+        """Reason per test leg that did not pass; a missing record is no pass. Unmerged kernels are left out."""
         found = {}
         for test in self.plan.tests:
             merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
@@ -159,7 +151,7 @@ class RunUploads(msgspec.Struct, frozen=True):
 
 
 def read_uploads(folder: Path) -> RunUploads:
-    """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
+    """Read a run's uploads, of each the newest attempt. Errors as `read_uploaded`."""
     plans = read_uploaded(folder, PLAN_FILE, Plan)
     indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
     return RunUploads(
@@ -171,31 +163,27 @@ def read_uploads(folder: Path) -> RunUploads:
 
 
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
-    """The index that a run starts with.
-
-    `earlier` is a folder with the plan and the records of the run before it, whose id is `run`; `day` is today.
-    FindingsError if what the earlier run uploaded cannot be read.
-    """
+    """The index at the start of a run; `earlier` has the uploads of run `run`. Raises FindingsError."""
     if earlier is None or not earlier.is_dir():
         return TreeIndex(day=day)
     return index_after(read_uploads(earlier), run, day)
 
 
 def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
-    """The index that a run leaves: the one that it began with, and what became of its kernels."""
+    """The index at the end of a run."""
     trees, lacking = dict(before.index.trees), before.untested()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
     for kernel, record in before.records.items():
         for leg in record.objects:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
-        if _lost(before.plan, record):
-            trees.pop(kernel, None)  # so the next run builds all of it
-        elif record.manifest is not None and record.complete and not _only_carried(before.plan, kernel):
+        if _base_tree_lost(before.plan, record):
+            trees.pop(kernel, None)  # the next run builds all of it
+        elif record.manifest is not None and record.complete and not _is_unchanged(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
         place, told = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
         if test.run and told is not None and not told.tree:
-            trees.pop(test.kernel, None)  # its artifact was not there, so it is built once more
+            trees.pop(test.kernel, None)  # its artifact expired, so it is built again
         elif place is not None and place.run == (test.run or run):
             passed = {name: known for name, known in place.passed.items() if name != test.name}
             if (test.kernel, test.name) not in lacking:
@@ -210,24 +198,24 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     return TreeIndex(trees, day, objects=objects).still(day)
 
 
-def _only_carried(plan: Plan, kernel: str) -> bool:
-    """True if a run had nothing to build of a kernel, because an earlier run's tree has it all."""
+def _is_unchanged(plan: Plan, kernel: str) -> bool:
+    # an earlier run's tree has all of it
     return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
 
 
-def _lost(plan: Plan, record: KernelRecord) -> bool:
-    """True if a merge failed although its legs did not: the tree that it builds upon is gone, or another one."""
+def _base_tree_lost(plan: Plan, record: KernelRecord) -> bool:
+    # the legs succeeded: the tree to merge into is gone or changed
     built = {name for leg in plan.legs if leg.kernel == record.kernel for name in leg.variants}
     carried = any(item.kernel == record.kernel for item in plan.skipped)
     return carried and not record.complete and built <= {*record.present}
 
 
 def read_index(place: Path, log: Log) -> TreeIndex:
-    """The index in a file; an empty one, and a line for `log`, where there is no file or something else."""
+    """Read an index; a missing or invalid file gives an empty one and a log line."""
     try:
         return read_record(place, TreeIndex)
     except FileNotFoundError:
         log("there is no list of earlier trees: everything is built")
-    except (OSError, ValueError) as error:  # of another version of kci, or not kci's
+    except (OSError, ValueError) as error:  # another version of kci, or foreign
         log(f"everything is built once more: {place} is no list of trees: {error}")
     return TreeIndex()

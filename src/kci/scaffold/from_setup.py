@@ -16,7 +16,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from kci.build.process.run import Log
 from kci.config.reader import BUILD_TOML, parse_kernel
-from kci.config.sources.package_rules import OPS, check_package, package_of
+from kci.config.sources.package_rules import OPS, check_package, make_package
 from kci.config.update import plan_update
 from kci.config.values import python_name
 from kci.diagnostics import printable
@@ -316,7 +316,7 @@ class _Draft:
         base = folder if folder and f"{folder}/__init__.py" in self.found else f"src/{main}"
         there = walk(root / base) if f"{base}/__init__.py" in self.found else ()
         files = [item for item in there if item.name.endswith(".py") and f"{base}/{item.name}" in self.found]
-        allowed = package_of(main, (), backends)
+        allowed = make_package(main, (), backends)
         for found in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
             self.note(f"{found.path}:{found.line}: {found.message}{found.hint and f': {found.hint}'}")
         return {f"torch-ext/{package}/{item.name}": self.found[f"{base}/{item.name}"] for item in files}

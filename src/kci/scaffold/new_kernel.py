@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from kci.config.discovery import find_root
 from kci.config.settings import KCI_TOML
-from kci.config.values import Backend, KernelName, Version, near_kernel_name, python_name
+from kci.config.values import Backend, KernelName, Version, python_name, suggest_kernel_name
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import load_catalog
@@ -84,7 +84,7 @@ def require_name(name: str) -> None:
     try:
         KernelName.parse(name)
     except ValueError as error:
-        raise UsageError(str(error), hint=f"such as {near_kernel_name(name) or 'my-kernel'}") from None
+        raise UsageError(str(error), hint=f"such as {suggest_kernel_name(name) or 'my-kernel'}") from None
     if keyword.iskeyword(python_name(name)):
         raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", hint=f"such as {name}-kernel")
 

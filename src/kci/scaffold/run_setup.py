@@ -23,7 +23,7 @@ import msgspec
 from kci.build.process.run import Log
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.environment import ensure_runtime, isolated
+from kci.build.toolchains.environment import ensure_runtime, kci_environment
 from kci.config.values import Backend, Version
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
@@ -195,7 +195,7 @@ def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
 def _torch(cache: Path, log: Log) -> tuple[Path, str]:
     """The Python with a torch that can be imported here: one that kci has, else the newest there is."""
     versions = [one.text for one in sorted(map(Version.parse, toolchains().torch), reverse=True)]
-    *others, last = sorted(versions, key=lambda one: not isolated(cache, one, "cpu").complete)
+    *others, last = sorted(versions, key=lambda one: not kci_environment(cache, one, "cpu").complete)
     for version in others:
         with suppress(MissingToolError):
             return ensure_runtime(version, cache=cache, log=log), version

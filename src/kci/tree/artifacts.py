@@ -1,4 +1,4 @@
-"""The inputs of a merge: it finds artifacts and variant directories, checks their claims, and picks the newest."""
+"""Finds the artifacts and variant directories of a merge, checks their records, and picks the newest attempts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic
 
 PREFIX = "kci-"
-"""Artifacts found in a folder have names that start so."""
+"""Name prefix of artifacts in a folder."""
 
 _ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
-"""Suffixes that people expect to be merged."""
+"""Archive suffixes that a merge reports when it skips them."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """An artifact or a variant directory, and what its leg says."""
+    """An artifact or variant directory, with the record of its leg."""
 
     path: Path
     leg: LegRecord
@@ -36,7 +36,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, str, str, str]:
-        """Sorts the newest attempt first; equal ones do not depend on the order of the arguments."""
+        """Sort key: the newest attempt first, independent of argument order."""
         return (-self.leg.attempt, self.leg.system, self.artifact, str(self.path))
 
 
@@ -46,13 +46,7 @@ Report = Callable[[Diagnostic], None]
 def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
-    """Find every artifact and variant directory below the paths, sorted.
-
-    Folders are searched for `kci-*.tar[.zst]`, except `skip` (a real path), links and hidden folders. A file that is
-    named outright must be an artifact. `report` gets archives that are skipped because of their name.
-
-    Raises UsageError: a path does not exist. UnsafeError: an artifact has an unsafe start.
-    """
+    """Find artifacts and variant directories below paths, sorted. Raises UsageError or UnsafeError."""
     files: set[Path] = set()
     directories: set[Path] = set()
     for path in paths:
@@ -65,13 +59,13 @@ def find_sources(
                 f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"
             )
     found = [Source(path, read_leg(path), path.name) for path in sorted(files)]
-    # A noarch name has no system, and nothing depends on where the directory was made.
+    # the system does not matter for noarch names
     legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(directories))
     return found + [Source(path, leg, "") for path, leg in legs]
 
 
 def is_variant_dir(path: Path) -> bool:
-    """True if a directory looks like a built variant: its name is one, and it has metadata."""
+    """True if a directory has a variant's name and metadata."""
     return is_variant_name(path.name) and (path / metadata.FILE_NAME).is_file()
 
 
@@ -92,7 +86,7 @@ def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path |
 
 
 def newest(sources: Iterable[Source]) -> Source:
-    """Pick the newest attempt. Raises FindingsError: two sources of the newest attempt differ."""
+    """Pick the newest attempt. Raises FindingsError if two sources of that attempt differ."""
     ranked = sorted(sources, key=lambda source: source.order)
     best = ranked[0]
     for other in ranked[1:]:
@@ -108,19 +102,16 @@ def newest(sources: Iterable[Source]) -> Source:
 
 
 class CiRun(msgspec.Struct, frozen=True):
-    """The CI run that a merge belongs to, as far as it is known."""
+    """The CI run of a merge, as far as known."""
 
     id: str = ""
     attempt: int | None = None
-    """Attempt of the run; a leg of a later attempt is refused."""
+    """Artifacts of later attempts are refused."""
 
 
 def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: CiRun) -> list[Diagnostic]:
-    """Check the sources against their file names, the plan and the run, and return warnings.
-
-    Raises FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
-    """
-    found = [item for source in sources for item in _bound_problems(source, planned, run)]
+    """Check sources against their names, the plan and the run; return warnings. Raises FindingsError on a mismatch."""
+    found = [item for source in sources for item in _mismatches(source, planned, run)]
     refused = [item for item in found if item.severity is Severity.ERROR]
     if refused:
         raise combined_error(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
@@ -128,12 +119,12 @@ def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: Ci
 
 
 def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
-    """Make a FindingsError of at least one finding; its message is the first."""
+    """Make one error of several findings; its message is the first finding's."""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
 
-def _bound_problems(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
+def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
     leg, path = source.leg, str(source.path)
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
@@ -158,7 +149,7 @@ def _bound_problems(source: Source, planned: Plan | None, run: CiRun) -> Iterato
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
-    """List the earlier attempts whose files differ from the chosen one's."""
+    """List earlier attempts with other files than the chosen one."""
     found = [
         Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
         for source in all_sources
@@ -168,7 +159,7 @@ def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replac
 
 
 def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
-    """Report that an attempt produced other bytes than a later one."""
+    """Report an attempt whose bytes a later attempt does not reproduce."""
     return finding(
         "KCI613",
         f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt {item.attempt} "
@@ -179,7 +170,7 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
-    """Write the artifacts' durations into a file, on top of what it has. Legs that reused objects do not count."""
+    """Update a durations file; legs that reused objects do not count."""
     earlier = read_durations(path) if path.exists() else ()
     newest: dict[tuple[str, str], Duration] = {}
     for source in sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True):

@@ -1,7 +1,4 @@
-"""Facts about ELF libraries, read by pyelftools.
-
-A file may be hostile, so reads are bounded and every failure of pyelftools becomes an ElfError.
-"""
+"""Reads facts about ELF libraries with pyelftools, which is wrapped because files may be hostile."""
 
 from __future__ import annotations
 
@@ -31,16 +28,16 @@ _GNU_PROPERTY = 5
 _X86_ISA_NEEDED = 0xC0008002
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _TABLES = ("SHT_DYNAMIC", "SHT_DYNSYM", "SHT_GNU_verneed", "SHT_GNU_versym")
-# Name, type and binding, visibility, section, value, size.
+# name, type and binding, visibility, section, value, size
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class ElfError(Exception):
-    """The file is not an ELF library, is truncated, or is inconsistent."""
+    """The file is not an ELF library, truncated or inconsistent."""
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """A dynamic symbol. `version` is the required one; empty if there is none."""
+    """A dynamic symbol; `version` is empty for an unversioned one."""
 
     name: str
     version: str = ""
@@ -51,25 +48,24 @@ class Elf(msgspec.Struct, frozen=True):
     """The facts about a shared library."""
 
     machine: str
-    """As in variant names, or else ELF's name."""
+    """In the spelling of variant names, or ELF's name for other machines."""
     needed: tuple[str, ...]
     search_path: tuple[str, ...]
     """RPATH and RUNPATH."""
     undefined: tuple[Symbol, ...]
     defined: frozenset[str]
     required_versions: frozenset[str]
-    """Versions required from other libraries, such as `GLIBC_2.28`."""
+    """Versions such as `GLIBC_2.28` of other libraries."""
     text_relocations: bool = False
     executable_stack: bool = False
     cpu_level: int = 1
-    """Required x86-64 level: 2, 3 or 4 for x86-64-v2 and so on."""
+    """Required x86-64 level: 2 for x86-64-v2."""
     program: bool = False
-    """True if it asks for a dynamic loader, as programs do."""
+    """True with a program interpreter, as executables have."""
 
 
-class _Counted:
-    """A file in memory with a limit on the number of reads, so that parsing always ends."""
-
+class _BoundedFile:
+    # limits the number of reads, so that parsing a hostile file ends
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self._left = data, _MAX_READS
 
@@ -87,13 +83,13 @@ class _Counted:
 
 
 def read_elf(path: Path) -> Elf:
-    """Read a shared library. Raises ElfError: it cannot be checked."""
+    """Read a shared library. Raises ElfError."""
     with _opened(path) as elf:
         return _read(elf, path.stat().st_size)
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Read the named sections that exist. Raises ElfError: not an ELF file, or a section goes beyond its end."""
+    """Read those of the named sections that exist. Raises ElfError."""
     with _opened(path) as elf:
         return {item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names}
 
@@ -109,13 +105,13 @@ def _opened(path: Path) -> Iterator[ELFFile]:
             raise ElfError("it is empty") from None
         with data:
             try:
-                elf = ELFFile(cast("IO[bytes]", _Counted(data)))
+                elf = ELFFile(cast("IO[bytes]", _BoundedFile(data)))
                 if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
                     raise ElfError("it is not a 64-bit little-endian shared library")
                 yield elf
             except (ElfError, OSError):
                 raise
-            except Exception as error:  # pyelftools lets out what its own code raises on bytes that make no sense
+            except Exception as error:  # pyelftools raises anything on malformed bytes
                 raise ElfError(f"it is cut short, or makes no sense: {str(error)[:200]}") from error
 
 
@@ -148,7 +144,7 @@ def _read(elf: ELFFile, length: int) -> Elf:
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
         required_versions=frozenset(versions.values()),
         text_relocations="DT_TEXTREL" in values or bool(values.get("DT_FLAGS", 0) & _DF_TEXTREL),
-        # Where nothing is said about the stack, the system's loader makes it executable.
+        # without the segment, the loader makes the stack executable
         executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
         cpu_level=max(_cpu_level(note) for note in [b"", *notes]),
         program="PT_INTERP" in flags,
@@ -167,7 +163,7 @@ def _check_loads(segments: list[Any], length: int) -> None:
 
 
 def _content(elf: ELFFile, section: Section) -> bytes:
-    """Avoids pyelftools' `data()`, which decompresses sections and makes up bytes that the file lacks."""
+    # pyelftools' `data()` decompresses sections and pads missing bytes
     if section.compressed or section["sh_type"] == "SHT_NOBITS":
         raise ElfError(f"its section {section.name} has no content that can be loaded")
     elf.stream.seek(section["sh_offset"])
@@ -181,7 +177,7 @@ def _cpu_level(data: bytes) -> int:
     bits = 0
     offset = 0
     while offset + 16 <= len(data):
-        # Sizes of name and content, type; both are padded: the name to 4 bytes, the content to 8.
+        # both parts are padded: the name to 4 bytes, the content to 8
         name_size, size, kind = struct.unpack_from("<III", data, offset)
         start = offset + 12 + (name_size + 3) // 4 * 4
         if kind == _GNU_PROPERTY and data[offset + 12 : offset + 16] == b"GNU\0":

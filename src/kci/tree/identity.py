@@ -1,8 +1,4 @@
-"""What a variant is and what it is made from: the digest of its files, its kernel id, and the commit of its sources.
-
-The kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, so builds of different
-sources must not share it (docs/format.md#kernel-id). docs/format.md#digest has the digest.
-"""
+"""A variant's digest, kernel id and source commit (docs/format.md#kernel-id, docs/format.md#digest)."""
 
 from __future__ import annotations
 
@@ -25,14 +21,13 @@ from kci.utils.walk import is_bytecode, is_own, walk
 Algorithm = Literal["sha256", "sha512"]
 
 SIGNATURE = "metadata.json.sigstore"
-"""The signature is not part of the digest."""
 
 _EXCLUDED = ("metadata.json", SIGNATURE)
-"""Excluded only at the variant's root: they hold the digest and its signature."""
+"""Excluded at the variant's root only."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The record of a variant's files in `metadata.json`: path to base64 of the raw hash, sorted by path."""
+    """Files of a variant in `metadata.json`: path to base64 hash, sorted by path."""
 
     algorithm: Algorithm
     files: dict[str, str]
@@ -42,7 +37,7 @@ class Violation(msgspec.Struct, frozen=True):
     """A difference between a digest and its directory."""
 
     path: str
-    """The file's path; empty for the whole directory."""
+    """Empty for the whole directory."""
     message: str
 
     def __str__(self) -> str:
@@ -50,23 +45,17 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
-    """Map the name of every file to its hex hash, metadata and bytecode included.
-
-    Links to files are followed, links to directories skipped. Raises FindingsError: a file cannot be read.
-    """
+    """Map every file name to its hex hash. Links to directories are skipped. Raises FindingsError if unreadable."""
     return {
         found.name: file_hash(found.path, algorithm)
         for found in walk(variant_dir)
-        # pathlib's is_dir raises for a link that cannot be followed.
+        # pathlib's is_dir raises for a broken link
         if found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
     }
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
-    """Hash a variant directory, given its `file_hashes`: equal hex digests mean equal names and contents.
-
-    Metadata counts. Times, modes, bytecode and signatures do not.
-    """
+    """Hash `file_hashes` with metadata; times, modes, bytecode and signatures do not count."""
     total = hashlib.sha256()
     for name in sorted(hashes):
         if not is_bytecode(name) and name != SIGNATURE:
@@ -74,8 +63,8 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
-    """Make the digest from hashes, without bytecode and, at the root only, metadata and signature."""
+def make_digest(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
+    """Make the metadata's digest from `file_hashes`."""
     covered = (
         name
         for name in sorted(hashes)
@@ -85,7 +74,7 @@ def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Dig
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
-    """Return the hex hash of a file."""
+    """Hash a file, in hex."""
     try:
         require_plain(path)
         with path.open("rb") as file:
@@ -110,17 +99,17 @@ def validate(expected: Digest, actual: Digest) -> list[Violation]:
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
-    """Compare a directory, or its `file_hashes`, with a digest, by the digest's algorithm."""
+    """Compare a directory, or its `file_hashes`, with a digest."""
     if hashes is None or expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
-    return validate(expected, digest_of(hashes, expected.algorithm))
+    return validate(expected, make_digest(hashes, expected.algorithm))
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class GitState(msgspec.Struct, frozen=True):
-    """The full commit id of a source, and whether tracked files differ from it."""
+    """The commit of a source, and True if tracked files differ from it."""
 
     commit: str
     dirty: bool
@@ -130,18 +119,15 @@ class GitState(msgspec.Struct, frozen=True):
 
 
 def check_commit(commit: str) -> None:
-    """Raise ValueError if it is not a full commit id."""
+    """Raise ValueError for anything but a full commit id."""
     if not _COMMIT.fullmatch(commit):
         raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
 
 
 def unique_id(kernel_dir: Path) -> str:
-    """The part of a kernel id that changes with the source.
+    """The part of a kernel id that identifies the source: 7 digits of HEAD's root tree, and `_dirty`.
 
-    In git: the first 7 digits of HEAD's root tree, with `_dirty` if tracked files changed. Elsewhere the reference
-    draws 64 random bits; kci hashes the kernel's files, so that all legs agree and a rebuild gives the same bytes.
-
-    Raises FindingsError: git refuses to read the repository, or a file cannot be read.
+    Outside git it is a hash of the files, where the reference draws random bits. Raises FindingsError if unreadable.
     """
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
@@ -150,38 +136,35 @@ def unique_id(kernel_dir: Path) -> str:
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
-    """`_<python name>_<backend>_<unique id>`, for example `_gated_norm_rocm_1a2b3c4`."""
+    """Make a kernel id: `_gated_norm_rocm_1a2b3c4`."""
     return f"_{python_name(name)}_{backend}_{unique}"
 
 
 def provenance(kernel_dir: Path) -> GitState | None:
-    """Commit of the kernel's source; None outside git."""
+    """The commit of a kernel's source; None outside git."""
     commit = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     return GitState(commit, _dirty(kernel_dir, submodules="untracked")) if commit else None
 
 
-def committed(kernel_dir: Path) -> int | None:
-    """Commit time of the kernel's source in seconds since 1970; None outside git."""
+def commit_time(kernel_dir: Path) -> int | None:
+    """Commit time in seconds since 1970; None outside git."""
     said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
     return int(said) if said.isdecimal() else None
 
 
 def is_ancestor(directory: Path, first: str, second: str) -> bool:
-    """True if `first` is an ancestor of `second`; False if the repository does not know both."""
+    """True if `first` is an ancestor of `second`; False if either is unknown."""
     base = _git(directory, "merge-base", "--end-of-options", first, second)
     return base == first != second
 
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
-    """`submodules` is what git ignores: all for the id, as the reference does; untracked files for provenance."""
+    # `submodules`: the id ignores all changes in them, as the reference does; provenance only untracked files
     return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", f"--ignore-submodules={submodules}"))
 
 
 def _git(directory: Path, *arguments: str) -> str:
-    """Empty without git, a repository or the object.
-
-    Raises FindingsError: git refuses to read the repository. Going on would silently give another id.
-    """
+    # empty without git, repository or object; a refusal of git must not silently change the id
     try:
         return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
     except MissingToolError:
@@ -189,10 +172,7 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def content_hash(kernel_dir: Path) -> bytes:
-    """Hash names and contents of a kernel's files, without hidden files, bytecode and build outputs.
-
-    A linked directory counts as a link only: its files are in the kernel anyway, or no build takes them.
-    """
+    """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
     total = hashlib.sha256()
     for found in walk(kernel_dir):
         if not is_own(found.name):

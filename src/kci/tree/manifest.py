@@ -1,7 +1,4 @@
-"""What kci records: `leg.json`, the first member of an artifact, and `kci-manifest.json` at the top of a tree.
-
-Equal inputs give equal manifests: the only times are those of commits, and there are no paths of the merging machine.
-"""
+"""The records of an artifact (`leg.json`) and a tree (`kci-manifest.json`): equal inputs give equal bytes."""
 
 from __future__ import annotations
 
@@ -32,15 +29,15 @@ FILE_NAME = "kci-manifest.json"
 
 
 MAX_ATTEMPT = 1000
-"""A larger number is a mistake or an attack: GitHub allows 50 attempts."""
+"""GitHub allows 50."""
 
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-"""Text for manifests and summaries, which must not drive a terminal or a page."""
+"""Text that is safe to print and to render."""
 
 
 class LegRecord(msgspec.Struct, frozen=True):
-    """The variant, where it was built and from what. Unknown keys are ignored, so a newer kci may add some."""
+    """The variant of an artifact and its build; unknown keys are ignored."""
 
     schema: int
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -49,17 +46,16 @@ class LegRecord(msgspec.Struct, frozen=True):
     backend: str
     system: str
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """`directory_digest` of the variant."""
+    """The variant's `directory_digest`."""
     kci: Word
     builder: Word
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
     run: Word = ""
-    """CI run; empty outside of one."""
+    """CI run; empty outside CI."""
     source: GitState | None = None
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     objects: ObjectUse | None = None
-    """Reused objects and the runs that they come from."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -80,10 +76,7 @@ def leg_for(
     seconds: float | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
-    """Describe a sealed variant directory. Raises FindingsError: it is not one.
-
-    `system` is where it was built, for names without a system; `source` is for metadata without a commit.
-    """
+    """Describe a sealed variant. `system` is for names without one, `source` for metadata without a commit."""
     try:
         name = parse_variant_name(variant_dir.name)
     except ValueError as error:
@@ -126,11 +119,7 @@ class SealedVariant(msgspec.Struct, frozen=True):
 
 
 def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
-    """Read a variant directory and check its files against its metadata.
-
-    `hashes` are reused if given; `name` replaces the directory's name. Raises FindingsError: no valid metadata, no
-    digest, changed files, or metadata of another variant.
-    """
+    """Check a variant's files against its metadata. Raises FindingsError. `name` replaces the directory's name."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
@@ -149,38 +138,36 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
 
 
 def decode_leg(data: bytes) -> LegRecord:
-    """Read a `leg.json`. Raises ValueError with the reason."""
+    """Read a `leg.json`. Raises ValueError."""
     return decode_json(data, LegRecord)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a variant came from."""
+    """The artifact and source of a variant."""
 
     artifact: str
-    """File name; empty for a variant directory."""
+    """Empty for a variant directory."""
     commit: str | None = None
     dirty: bool | None = None
     attempt: int = 1
     builder: str = ""
     carried: bool = False
-    """The variant was in the tree before this merge and is not in its artifacts."""
+    """True if this merge had no artifact of the variant and kept the old tree's."""
     committed: int | None = None
     """Commit time in seconds since 1970."""
 
 
 class Present(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A variant that is in the tree."""
+    """A variant in a tree."""
 
     variant: str
     digest: str
     backend: str
     origin: Origin
     fingerprint: str | None = None
-    """The plan's fingerprint, if the plan has one."""
     stale: bool = False
-    """Carried over from another source than the planned one, so it counts as missing."""
+    """Carried over from another source than the planned one; counts as missing."""
     objects: ObjectUse | None = None
-    """Number of compiled objects, and the CI runs that the others come from."""
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -193,7 +180,7 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The tree's record. `planned` is null after a merge without a plan; nothing is missing then."""
+    """The record of a tree; without a plan `planned` is None and nothing is missing."""
 
     kernel: str
     version: int
@@ -219,20 +206,20 @@ _ORDER = (
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encode `kci-manifest.json`, with a newline at the end."""
+    """Encode a `kci-manifest.json`."""
     data = msgspec.to_builtins(manifest)
     text = msgspec.json.encode({key: data[key] for key in _ORDER})
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
-def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
+def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
     """List the planned variants that are absent or stale."""
     fresh = {entry.variant for entry in present if not entry.stale}
     return tuple(sorted(set(planned or ()) - fresh))
 
 
 def read_manifest(tree: Path) -> Manifest | None:
-    """Read a tree's manifest; None if there is none. Raises FindingsError: it cannot be read."""
+    """Read a tree's manifest, if it has one. Raises FindingsError."""
     path = tree / FILE_NAME
     return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
 
@@ -248,12 +235,7 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
-    """Map kernel and variant to fingerprint for the valid variants of published trees; the rest become findings.
-
-    `places` are manifests, trees, or folders of trees. A tree's files are checked against its manifest; a manifest
-    without a tree is trusted, because the merge needs the tree. Raises FindingsError: a manifest is missing or
-    unreadable (KCI611).
-    """
+    """Map kernel and variant to fingerprint for published variants; invalid ones become findings. Raises KCI611."""
     found: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:

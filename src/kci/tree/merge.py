@@ -1,7 +1,4 @@
-"""Merges artifacts into one tree per kernel.
-
-Everything is checked first, each tree is built beside the old one, then swapped in. A failed merge changes nothing.
-"""
+"""Merges artifacts into one tree per kernel. Trees are swapped in last, so a failed merge changes nothing."""
 
 from __future__ import annotations
 
@@ -37,13 +34,13 @@ from kci.tree.manifest import (
     Present,
     Replaced,
     SealedVariant,
-    missing_of,
+    missing_variants,
     read_manifest,
     read_sealed,
 )
 from kci.tree.metadata import KciRecord, refuse_partial
-from kci.tree.pack import packable, unpack
-from kci.tree.top_level import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
+from kci.tree.pack import files_to_pack, unpack
+from kci.tree.top_level import CARD, SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
@@ -52,12 +49,12 @@ _Put = Callable[[str, str], object]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Bring a file or directory into a new tree, as a hard link where possible."""
+    """Hard-link a file or directory; copy it where that fails."""
     _put(source, target, _linked)
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file or directory without bytecode; links stay links, so that nothing outside is read."""
+    """Copy without bytecode; links stay links."""
     _put(source, target, shutil.copy2)
 
 
@@ -65,18 +62,18 @@ def _put(source: Path, target: Path, put: _Put) -> None:
     try:
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(
-                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _once(put, *two)
+                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _put_once(put, *two)
             )
         elif source.is_symlink():
             target.symlink_to(source.readlink())
         else:
-            _once(put, str(source), str(target))
+            _put_once(put, str(source), str(target))
     except (OSError, shutil.Error) as error:
         raise FindingsError(f"cannot copy {source}: {error}") from error
 
 
-def _once(put: _Put, source: str, target: str) -> None:
-    """Stops at the first failure; `copytree` would go on and collect them."""
+def _put_once(put: _Put, source: str, target: str) -> None:
+    # `copytree` goes on after a failure
     try:
         put(source, target)
     except OSError as error:
@@ -91,17 +88,16 @@ def _bytecode(_directory: str, names: list[str]) -> list[str]:
 def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
-    except (OSError, NotImplementedError):  # another file system, one without links, a count at its limit, Windows
+    except (OSError, NotImplementedError):  # other file system, no links, link count at its limit, Windows
         shutil.copy2(source, target)
 
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
 
 
-class _Made(NamedTuple):
+class _MergedTree(NamedTuple):
     manifest: Manifest
     hashes: dict[str, dict[str, str]]
-    """Hex sha256 by variant and file name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -111,11 +107,10 @@ class _Job(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...]
     target: Path
     commit: str | None = None
-    """The planned commit."""
     replaced: tuple[Replaced, ...] = ()
 
     def fingerprint(self, leg: LegRecord) -> str | None:
-        """The planned fingerprint, unless the leg was built from something else."""
+        # none for a leg that was built from another commit
         if self.planned is None or self.planned.fingerprints is None or leg.source is None:
             return None
         if leg.source.dirty or leg.source.commit != self.commit:
@@ -138,32 +133,19 @@ def merge(
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> list[Manifest]:
-    """Merge artifacts, folders of artifacts and variant directories, and return the manifests by kernel name.
+    """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
 
-    For one kernel `into` is its tree, unless `into/<kernel>` is one already; for several, each has `into/<kernel>`.
-    Variants of the old tree without an artifact are carried over. They count toward the plan only if they have the id
-    of the merged source, or the plan's fingerprint.
+    `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
+    artifact are carried over. `require` raises for unacceptable artifacts.
 
-    Args:
-        artifacts: in any order.
-        into: may exist.
-        planned: the variants that must be present.
-        allow_partial: accept missing variants.
-        kernel: merge only this kernel.
-        run: the current CI run; artifacts of another run or of a later attempt are refused.
-        log: gets lines about waiting for another merge, and about remains of a dead one.
-        report: gets warnings: differing attempts, unknown commits, unrelated archives.
-
-    Raises:
-        UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
-        FindingsError: variants are missing or unplanned, artifacts conflict or are damaged, or `into` is not a tree.
-        UnsafeError: an artifact is unsafe to unpack.
+    Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
+    UnsafeError: an artifact is unsafe to unpack.
     """
     into = _real(into)
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
-    # A plan that skips every variant has their fingerprints, and the tree may have them.
+    # a plan that skips every variant has fingerprints
     skipped = planned is not None and any(part.fingerprints for part in planned.kernels)
     if not sources and not (skipped or (planned is not None and allow_partial)):
         raise rule_error(
@@ -179,7 +161,7 @@ def merge(
         for replaced in job.replaced:
             report(report_replaced(job.kernel, attempts[replaced.variant], replaced))
     with ExitStack() as stack:
-        # Sorted by name, so that two merges of the same kernels take their locks in the same order.
+        # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
         built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
         findings = [item for made in built for item in _missing(made.manifest)]
@@ -193,7 +175,7 @@ def merge(
 
 
 def _real(path: Path) -> Path:
-    """Unlike pathlib's, this ends for a circle of links."""
+    # unlike pathlib's, this ends for a circle of links
     return Path(os.path.realpath(path))
 
 
@@ -218,7 +200,7 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None) -> list[_Job]
         part = planned.kernel(name) if planned is not None else None
         chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
-        # One kernel of several whose trees are there already stays among them.
+        # one kernel of an existing folder of trees stays there
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
         target = into if alone else _real(into / name)
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
@@ -239,7 +221,7 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
     return next(iter(versions))
 
 
-def _build(job: _Job, tree: Path) -> _Made:
+def _build(job: _Job, tree: Path) -> _MergedTree:
     tree.mkdir()
     require_tree(job.target)
     present: dict[str, Present] = {}
@@ -274,15 +256,15 @@ def _build(job: _Job, tree: Path) -> _Made:
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
             link_or_copy(job.target / name, tree / name)
-    every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
+    every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
-    return _Made(manifest, hashes)
+    return _MergedTree(manifest, hashes)
 
 
 def _manifest(job: _Job, present: dict[str, Present]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
-    missing = missing_of(planned, entries)
+    missing = missing_variants(planned, entries)
     return Manifest(
         job.kernel,
         job.version,
@@ -301,7 +283,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
             raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
         return unpacked.sealed
     directory = tree / source.leg.variant
-    packable(source.path)
+    files_to_pack(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:
@@ -310,7 +292,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
 
 
 def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
-    # The old tree's variants that stay. What has not changed since it was hashed is believed.
+    # unchanged files keep their recorded hash
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
@@ -324,7 +306,7 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
         digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
-        # A variant that was replaced by hand is not the one that the manifest speaks of.
+        # replaced by hand since the merge
         same = before.digest == digest
         made_from = before.fingerprint if same else None
         taken = before.objects if same else None
@@ -334,13 +316,13 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
 
 
 def _files_seen(tree: Path) -> StatCache:
-    """Kept in the cache: a tree holds nothing of the machine that merged it."""
+    # in the cache: a tree tells nothing about the machine that merged it
     return StatCache(tree, default_cache() / "trees")
 
 
 def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
     seen = _files_seen(tree)
-    with suppress(OSError):  # somebody else changes the tree already
+    with suppress(OSError):  # another process changes the tree
         seen.put_written(
             {f"{variant}/{name}": value for variant, files in hashes.items() for name, value in files.items()}
         )
@@ -348,7 +330,7 @@ def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
 
 
 def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
-    """None if a file may have changed since it was hashed."""
+    # None if a file may have changed
     hashes = {}
     for item in walk(directory):
         if is_bytecode(item.name):

@@ -16,7 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, digest_of, file_hashes, kernel_id
+from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, file_hashes, kernel_id, make_digest
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type
@@ -24,14 +24,11 @@ from kci.utils.walk import remove_bytecode
 from kci.version import __version__
 
 _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
-"""Backends whose `python-depends` reach the metadata. Neuron's are read and ignored."""
+"""Backends whose `python-depends` reach the metadata; neuron's do not."""
 
 
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
-    """Python dependencies for the metadata: the general ones, then the backend's.
-
-    All backends' lists are checked, declared or not, as in the reference (KCI720).
-    """
+    """General and backend dependencies for the metadata; all lists are checked, as in the reference (KCI720)."""
     table = depends_table()
     general = build.general.python_depends or ()
     _require(general, table.general, "general.python-depends")
@@ -45,7 +42,7 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
 
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
-    """Allowed dependencies of a backend that its metadata cannot express."""
+    """Dependencies that the backend's metadata cannot hold."""
     return () if backend in _RESOLVED else tuple(sorted(depends_table().backends.get(backend, ())))
 
 
@@ -59,14 +56,14 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
-    """Kernels that a variant depends on: the general ones, then the backend's (cuda, neuron, xpu)."""
+    """General and backend kernel dependencies."""
     part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
     own = (part.kernel_depends or ()) if part is not None else ()
     return (build.general.kernel_depends or ()) + own
 
 
 def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
-    """The oldest `kernels` library that can load a variant, by its number of upstreams (docs/format.md#later)."""
+    """Oldest `kernels` release that loads such a variant (docs/format.md#later)."""
     oldest = floors().kernels
     if upstreams > 1:
         return oldest.several_upstreams
@@ -75,13 +72,12 @@ def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -
 
 FILE_NAME = "metadata.json"
 MAX_BYTES = 16 * 1024 * 1024
-"""A larger file is not a metadata file."""
 
 _LARGEST = 2**64 - 1
 
 
 class BuilderRecord(msgspec.Struct, frozen=True):
-    """The tool that built the variant. `commit` and `dirty` are both set or both absent."""
+    """The tool that built the variant."""
 
     version: str
     commit: str | None = None
@@ -102,32 +98,31 @@ class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class KciRecord(msgspec.Struct, frozen=True):
-    """kci's additions; other readers ignore unknown keys."""
+    """kci's own keys, which other readers ignore."""
 
     variant: str
-    """The variant's name at build time; a directory can be renamed."""
+    """Name at build time; the directory may be renamed."""
     committed: int | None = None
-    """Commit time in seconds since 1970: it orders two builds without a clone."""
+    """Commit time in seconds since 1970; orders builds without a clone."""
 
 
 class BackendRecord(msgspec.Struct, frozen=True):
-    """The backend, and the GPU architectures in the variant's code."""
+    """The backend and the GPU architectures of the code."""
 
     type: Backend
     archs: tuple[str, ...] | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """`metadata.json`; fields in the order in which they are written."""
+    """`metadata.json`; fields are in file order."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     id: str
     version: Annotated[int, Meta(ge=0)]
     kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
-    """Oldest loader that can load the variant, as `major.minor.patch`."""
+    """Oldest loader, as `major.minor.patch`."""
     license: str = ""
     upstream: str | tuple[str, ...] | None = None
-    """One URL or several."""
     source: str | None = None
     python_depends: tuple[str, ...] = ()
     kernel_depends: tuple[KernelDependency, ...] = ()
@@ -148,7 +143,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def unique(self) -> str:
-        """Unique id inside the kernel id; it changes with the source."""
+        """The part of the kernel id that identifies the source."""
         return self.id.rpartition(f"_{self.backend.type.value}_")[2]
 
     @property
@@ -157,7 +152,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 _REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
-"""Keys that the reference's reader requires."""
+"""Keys that the reference requires."""
 
 
 def metadata_for(
@@ -170,10 +165,7 @@ def metadata_for(
     variant: str | None = None,
     committed: int | None = None,
 ) -> Metadata:
-    """Make the metadata of a variant that is not sealed yet.
-
-    `unique` comes from `kernel_id.unique_id`; `archs` are those that were built; `committed` is in seconds since 1970.
-    """
+    """Make the metadata of a variant before sealing; `unique` is `identity.unique_id`, `archs` are those built."""
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
     depends = kernel_depends(build, kind.value)
@@ -189,7 +181,7 @@ def metadata_for(
         kernel_depends=depends,
         backend=BackendRecord(kind, _archs(build, kind, archs)),
         provenance=Provenance(
-            # Version text is free. The suffix says that kci, not the reference's builder, was at work.
+            # the version text is free: the suffix names kci
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
             kernel=provenance,
         ),
@@ -207,13 +199,13 @@ def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple
 
 
 def encode(metadata: Metadata) -> bytes:
-    """Encode `metadata.json`: indented by two spaces, no newline at the end."""
+    """Encode a `metadata.json`, without a final newline."""
     data = _without_none(msgspec.to_builtins(metadata))
     return json.dumps(data, indent=2, ensure_ascii=False).encode()
 
 
 def _without_none(value: Any) -> Any:
-    """The reference leaves keys without a value out instead of writing null."""
+    # the reference leaves keys out instead of writing null
     match value:
         case dict():
             return {key: _without_none(item) for key, item in value.items() if item is not None}
@@ -224,10 +216,7 @@ def _without_none(value: Any) -> Any:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a `metadata.json`, strictly.
-
-    Raises FindingsError: missing, unreadable, or with an id that is no identifier.
-    """
+    """Read a `metadata.json`. Raises FindingsError."""
     try:
         return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
@@ -237,12 +226,12 @@ def read_metadata(path: Path) -> Metadata:
 
 
 def decode(data: bytes) -> Metadata:
-    """Read the bytes of a metadata file. Raises ValueError with the reason."""
+    """Decode a `metadata.json`. Raises ValueError."""
     raw = strict_object(data)
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
         raise ValueError(f"the key `{missing[0]}` is missing")
-    # None stands for "not there" in the types above, so a null has to be refused before.
+    # the types above take None for an absent key; a null is refused
     for key in ("kernel-depends", "python-depends", "license"):
         if key in raw and raw[key] is None:
             raise ValueError(f"`{key}` is null")
@@ -250,7 +239,7 @@ def decode(data: bytes) -> Metadata:
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
-    """Accepts the older key `sha` for `commit`, and lowers the case."""
+    # `sha` is an older name of `commit`
     record = raw.get("provenance")
     if not isinstance(record, dict):
         return raw
@@ -270,29 +259,29 @@ def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
-    """Remove bytecode and old signatures, hash the files, write `metadata.json` last, and return it."""
+    """Hash a variant's files and write `metadata.json` last; bytecode and old signatures are removed."""
     if not variant_dir.is_dir():
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
     (variant_dir / SIGNATURE).unlink(missing_ok=True)
-    sealed = msgspec.structs.replace(metadata, digest=digest_of(file_hashes(variant_dir)))
+    sealed = msgspec.structs.replace(metadata, digest=make_digest(file_hashes(variant_dir)))
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
-    (variant_dir / FILE_NAME).chmod(0o644)  # as the other files of a variant, whatever the umask is
+    (variant_dir / FILE_NAME).chmod(0o644)  # independent of the umask
     return sealed
 
 
 MARK = "kci-partial.json"
-"""Lies beside metadata.json; the loader ignores it."""
+"""Beside metadata.json; the loader ignores it."""
 
 
 def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
-    """Mark an unsealed variant as partial, with the requested archs."""
+    """Mark an unsealed variant as partial."""
     text = json.dumps({"archs": sorted(archs), "note": "made with `kci build --arch`: a part, not to be published"})
     (variant_dir / MARK).write_text(f"{text}\n", encoding="utf-8")
 
 
 def refuse_partial(variant_dir: Path) -> None:
-    """Raise FindingsError (KCI617) for a variant that is marked as partial."""
+    """Raise FindingsError (KCI617) for a partial variant."""
     if (variant_dir / MARK).exists():
         message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
         raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))

@@ -1,8 +1,4 @@
-"""Packs variant directories as artifacts, and unpacks artifacts that are not trusted.
-
-The archive is a stream, read once. Each header is judged before `tarfile` acts on it: only plain files with safe names
-below `<variant>/` pass, so there are no links to follow.
-"""
+"""Packs variants as artifacts, and unpacks untrusted ones: each header is judged before `tarfile` acts on it."""
 
 from __future__ import annotations
 
@@ -40,18 +36,12 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
-    """Write a sealed variant's artifact, a `.tar.zst` or `.tar`, with the same bytes for the same files.
-
-    Raises:
-        UsageError: `out_file` has another suffix, or the leg is another variant's.
-        UnsafeError: the directory holds a link, a device or an unportable name.
-        FindingsError: a file cannot be read, the archive cannot be written, or the variant is too large.
-    """
+    """Write a sealed variant to a reproducible `.tar.zst` or `.tar`. Raises UsageError, UnsafeError, FindingsError."""
     if not out_file.name.endswith(SUFFIXES):
         raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
-    files = packable(variant_dir)
+    files = files_to_pack(variant_dir)
     with replacing(out_file) as made:
         try:
             with written_archive(made.staging, zstd=out_file.name.endswith(".zst")) as archive:
@@ -63,15 +53,12 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     return out_file
 
 
-def packable(variant_dir: Path) -> list[Entry]:
-    """List the files to pack, after the checks that unpacking makes.
-
-    Raises UnsafeError: a link, a device or an unportable name. FindingsError: the variant is too large.
-    """
+def files_to_pack(variant_dir: Path) -> list[Entry]:
+    """List the files to pack. Raises UnsafeError or FindingsError for files that unpacking would refuse."""
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
     for item, _, reason in unpackable_entries(found):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-    if size := oversize(found):
+    if size := size_problem(found):
         raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
@@ -82,7 +69,7 @@ def packable(variant_dir: Path) -> list[Entry]:
 
 
 def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
-    """Yield the entries that no artifact can hold, each with rule id and reason."""
+    """Yield entries that an artifact cannot hold, with rule id and reason."""
     seen: dict[str, str] = {}
     for item in entries:
         if item.link:
@@ -99,8 +86,8 @@ def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, s
             yield item, "KCI708", f"it differs from {other!r} in case only"
 
 
-def oversize(entries: Sequence[Entry]) -> str | None:
-    """Describe the size of the files if an artifact cannot hold them."""
+def size_problem(entries: Sequence[Entry]) -> str | None:
+    """The reason why the files exceed an artifact's limits, if they do."""
     size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
     if len(entries) > LIMITS.members or size > LIMITS.size:
         return f"{count(len(entries), 'file')}, {size} bytes"
@@ -117,33 +104,21 @@ def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry])
 
 
 def read_leg(artifact: Path) -> LegRecord:
-    """Read the `leg.json` of an artifact without unpacking the rest.
-
-    Raises:
-        UnsafeError: the first member is not a plain file.
-        FindingsError: the file is not an artifact, truncated or corrupt.
-        MissingToolError: `.tar.zst` without the zstandard package.
-    """
+    """Read only an artifact's `leg.json`. Raises UnsafeError, FindingsError, or MissingToolError without zstandard."""
     with _opened(artifact) as archive:
         return _leg(archive, archive.members(), artifact)
 
 
-class Unpacked(NamedTuple):
-    """An unpacked artifact that is consistent."""
+class UnpackedArtifact(NamedTuple):
+    """A consistent artifact after unpacking."""
 
     leg: LegRecord
     directory: Path
     sealed: SealedVariant
 
 
-def unpack(artifact: Path, into_dir: Path) -> Unpacked:
-    """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
-
-    Raises:
-        UnsafeError: a member could leave the variant directory or exhaust the machine.
-        FindingsError: the artifact is truncated, corrupt or inconsistent, or the target exists.
-        MissingToolError: `.tar.zst` without the zstandard package.
-    """
+def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
+    """Unpack to `into_dir/<variant>`, whole or not at all. Raises UnsafeError, FindingsError or MissingToolError."""
     into_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
         work = Path(directory)
@@ -164,7 +139,7 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} already exists", hint="unpack into another directory")
         variant_dir.rename(target)
-    return Unpacked(leg, target, sealed)
+    return UnpackedArtifact(leg, target, sealed)
 
 
 @contextlib.contextmanager
@@ -204,7 +179,7 @@ def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path)
 
 
 def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
-    """Return the member's path inside the variant. `seen` has case-folded paths; a directory's ends with `/`."""
+    # returns the path inside the variant; `seen` has case-folded paths, of directories with a `/`
     if reason := unsafe_name(member.name):
         raise RefusedError(member.name, reason)
     top, _, relative = member.name.partition("/")
@@ -239,7 +214,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     try:
         sealed = read_sealed(variant_dir, hashes)
     except FindingsError as error:
-        # The path in that message is a temporary one.
+        # the message has a temporary path
         rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
         message = error.message.replace(str(variant_dir), variant_dir.name)
         raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error

@@ -1,8 +1,4 @@
-"""Sigstore bundles: signing with a CI run's identity, and checking offline.
-
-Signing and checking load the sigstore package, which is optional. The subject of a bundle is read without
-it, which proves nothing (`kernels verify-signature` does).
-"""
+"""Signs Sigstore bundles with a CI identity and verifies them offline; the sigstore package is optional."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatementSubject(msgspec.Struct, frozen=True):
-    """A subject of a statement."""
+    """A subject of an in-toto statement."""
 
     name: str
     digest: dict[str, str]
@@ -47,14 +43,14 @@ class Statement(msgspec.Struct, frozen=True, rename={"type_": "_type", "predicat
 
 
 class SigningContext(msgspec.Struct, frozen=True):
-    """The signer's claims about origin, or the verifier's demands. Empty: no claim, no demand."""
+    """Origin that a signer claims or a verifier demands; empty fields do not count."""
 
     repository: str = ""
     commit: str = ""
     workflow: str = ""
 
     def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
-        """List the predicate's contradictions."""
+        """List the contradictions in a predicate."""
         return [
             f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
             for name, wanted in msgspec.structs.asdict(self).items()
@@ -62,8 +58,8 @@ class SigningContext(msgspec.Struct, frozen=True):
         ]
 
 
-def claimed_statement(data: bytes) -> Statement:
-    """Read the statement of a bundle, unverified. Raises ValueError: not a bundle, or no statement."""
+def unverified_statement(data: bytes) -> Statement:
+    """Read a bundle's statement, unverified. Raises ValueError."""
     try:
         payload = base64.b64decode(decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True)
     except binascii.Error:
@@ -72,7 +68,7 @@ def claimed_statement(data: bytes) -> Statement:
 
 
 def read_statement(payload: bytes) -> Statement:
-    """Read a verified payload. Raises ValueError: it is not a statement."""
+    """Parse a verified payload. Raises ValueError."""
     statement = decode_json(payload, Statement)
     if statement.type_ != STATEMENT_TYPE:
         raise ValueError(f"it is a {statement.type_[:60]!r}, not an in-toto statement of version 1")
@@ -84,12 +80,8 @@ _GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 _GITHUB = "https://github.com/"
 
 
-def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
-    """Verify, offline, that a repository's workflow signed a bundle, and return its statement.
-
-    The context must name the repository; an empty workflow means any. `trust` configures a private Sigstore. Raises
-    ValueError: not a bundle with a statement, or another signer.
-    """
+def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
+    """Verify offline that a repository's workflow signed a bundle. Raises ValueError. `trust` is a private Sigstore."""
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
     kind, payload = _verified(data, context, trust)
@@ -118,13 +110,13 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
 
 
 def _trust_config(path: Path) -> Any:
-    """The file has the form of sigstore's `--trust-config`."""
+    # the form of sigstore's `--trust-config`
     from sigstore.models import ClientTrustConfig
 
     try:
         config = ClientTrustConfig.from_json(read_bounded(path).decode())
         config.trusted_root.get_fulcio_certs()
-    except Exception as error:  # of several libraries
+    except Exception as error:  # from several libraries
         message = f"{path} is no trust configuration of a Sigstore: {error}".splitlines()[0][:300]
         raise FindingsError(message, hint="`trust-config` in [signing] of kci.toml") from error
     return config
@@ -132,7 +124,7 @@ def _trust_config(path: Path) -> Any:
 
 @contextmanager
 def run_signer(trust: Path | None) -> Iterator[RunSigner]:
-    """Yield a signer with the CI run's identity. Raises MissingToolError: there is no identity."""
+    """Yield a signer with the CI identity. Raises MissingToolError without one."""
     try:
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential
@@ -140,22 +132,19 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         from sigstore.verify import Verifier
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
-    token = _asked(detect_credential)
+    token = _call_sigstore(detect_credential)
     if token is None:
         hint = "sign in a CI run; in GitHub Actions give the job `id-token: write`"
         raise MissingToolError("there is no identity to sign with here", hint=hint)
-    config = _trust_config(trust) if trust else _asked(ClientTrustConfig.production)
-    service = _asked(lambda: Service.from_trust_config(config))
-    with ExitStack() as stack:  # entering asks for the certificate
-        signer = _asked(lambda: stack.enter_context(service.signer(IdentityToken(token))))
+    config = _trust_config(trust) if trust else _call_sigstore(ClientTrustConfig.production)
+    service = _call_sigstore(lambda: Service.from_trust_config(config))
+    with ExitStack() as stack:  # entering requests the certificate
+        signer = _call_sigstore(lambda: stack.enter_context(service.signer(IdentityToken(token))))
         yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
 
 
 class RunSigner:
-    """Sigstore's signer with checked answers: sigstore ignores the response of its transparency log.
-
-    Both methods return a bundle's JSON, and raise FindingsError without a good one.
-    """
+    """Signs, and verifies the results: sigstore ignores the response of its transparency log. Raises FindingsError."""
 
     def __init__(self, signer: Any, verifier: Any) -> None:
         self._signer, self._verifier = signer, verifier
@@ -180,21 +169,21 @@ class RunSigner:
 
 
 class _OurOwn:
-    # Whose signature it is needs no look: it was made with a key of this process.
+    # The key is this process's own.
     def verify(self, cert: Any) -> None:
         pass
 
 
 def _json(sign: Callable[[], Any]) -> bytes:
-    text: str = _asked(sign).to_json()
+    text: str = _call_sigstore(sign).to_json()
     return text.encode()
 
 
-def _asked(ask: Callable[[], Any]) -> Any:
+def _call_sigstore(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:
-        why = str(error) or str(error.__cause__ or "")  # some of them say it only there
+        why = str(error) or str(error.__cause__ or "")  # some errors explain only their cause
         raise FindingsError(f"Sigstore does not sign: {type(error).__name__} {why}".rstrip()[:500]) from error
 
 
@@ -227,7 +216,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def certificate(self) -> bytes:
-        """The signer's certificate; empty if there is none."""
+        """Empty without one."""
         chain = self.verification_material.x509_certificate_chain
         first = self.verification_material.certificate or (
             chain.certificates[0] if chain and chain.certificates else None
@@ -236,7 +225,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def signature_problem(bundle: bytes, signed: bytes) -> str:
-    """Reason why a bundle cannot sign the bytes; empty if it may."""
+    """The reason why a bundle cannot be a signature of the bytes; empty if it can."""
     try:
         read = decode_json(bundle, _Bundle)
         certificate = read.certificate

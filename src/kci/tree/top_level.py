@@ -1,8 +1,7 @@
-"""A tree's top: its entries besides variants, the checksums of all files, and the attestation (docs/format.md#tree).
+"""Files at a tree's top: checksums of all files, and the attestation (docs/format.md#tree).
 
-`sha256sum -c SHA256SUMS` checks a tree without kci, and GitHub's attestation action reads it. The card has no checksum:
-it may be written after the merge. The attestation covers every file of a tree by its path, so that no variant can pass
-as another, and the kernel, version, repository and commits; it is outside of the hashed files. Artifacts have one too.
+CARD.md has no checksum, because it may be written after the merge. The attestation binds every path, so that no variant
+passes as another.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ SUMS_NAME = "SHA256SUMS"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
-"""Entries at the top that have checksums, besides variants."""
+TOP_ENTRIES_WITH_SUMS = (FILE_NAME, "benchmarks")
+"""Entries with checksums, besides variants."""
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
-    """Encode hex sha256 by path in the form of coreutils' sha256sum, sorted."""
+    """Encode hex sha256 by path as coreutils' sha256sum does."""
     lines = []
     for name in sorted(hashes):
         escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
@@ -44,7 +43,7 @@ def encode_sums(hashes: Mapping[str, str]) -> bytes:
 
 
 def decode_sums(data: bytes) -> dict[str, str]:
-    """Inverse of `encode_sums`. Raises ValueError: another form, or an escaped name, which no variant may hold."""
+    """Decode `encode_sums`. Raises ValueError, also for escaped names."""
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
     found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
     if encode_sums(found) != data:
@@ -53,7 +52,7 @@ def decode_sums(data: bytes) -> dict[str, str]:
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
-    """Hash every file of a tree, by path: variants are hashed already, others are read."""
+    """Map every path of a tree to its hash; variants are hashed already."""
     found = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
@@ -69,22 +68,21 @@ def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, 
 
 
 CARD = "CARD.md"
-"""The front page of the kernel's repository."""
 
 BUNDLE_NAME = "kci-attestation.sigstore.json"
 
-KEPT_AT_TOP = (CARD, "benchmarks", FILE_NAME, SUMS_NAME, BUNDLE_NAME)
-"""Entries at a tree's top besides variants (docs/format.md#tree)."""
+TOP_ENTRIES = (CARD, "benchmarks", FILE_NAME, SUMS_NAME, BUNDLE_NAME)
+"""Entries besides variants (docs/format.md#tree)."""
 
 
 def require_tree(target: Path) -> None:
-    """Raise FindingsError (KCI610) unless a directory is a tree that is safe to replace."""
+    """Raise FindingsError (KCI610) unless a directory is a tree that may be replaced."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():
         raise rule_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
     for entry in sorted(target.iterdir()):
-        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
+        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
             raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
     for item, _, reason in unpackable_entries(files_at_top(target)):
@@ -93,9 +91,9 @@ def require_tree(target: Path) -> None:
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
-    """Yield the files of a tree outside of variants, without bytecode."""
+    """Yield files outside of variants, without bytecode."""
     for entry in sorted(tree.iterdir()):
-        if entry.name not in KEPT_AT_TOP:
+        if entry.name not in TOP_ENTRIES:
             continue
         if entry.is_dir() and not entry.is_symlink():
             below = (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
@@ -108,7 +106,7 @@ PREDICATE_TYPE = f"{HOME}/attestations/v1"
 
 
 def signed_files(tree: Path) -> dict[str, str]:
-    """Hashes of the files that a tree's attestation covers: all but signatures."""
+    """Hashes of all files but signatures."""
     return {name: digest for name, digest in file_hashes(tree).items() if _is_signed(name)}
 
 
@@ -119,7 +117,7 @@ def _is_signed(name: str) -> bool:
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
-    """Make the statement to sign. Raises FindingsError: the tree has no manifest, or cannot be read."""
+    """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
@@ -135,10 +133,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
 
 
 def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
-    """Sign each variant's metadata and the whole tree with the CI run's identity, and return the written files.
-
-    `metadata.json.sigstore` is for the loader. Nothing is written unless every signature verifies.
-    """
+    """Sign each variant's metadata (for the loader) and the tree; return the written files, or write nothing."""
     statement = tree_statement(tree, context)
     bundles = {}
     with run_signer(trust) as signer:
@@ -152,7 +147,7 @@ def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) ->
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
-    """List the differences of a statement from the tree and from the context."""
+    """List the statement's differences from the tree and the context."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
     found = context.disagreements(predicate)

@@ -21,7 +21,7 @@ import msgspec
 
 from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
-from kci.run.gate import GateRow, judge
+from kci.run.gate import GateRow, missing_results
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
 from kci.run.tree_index import INDEX_FILE, NO_PLAN, RunUploads, read_uploads
 from kci.utils.bounded_json import MAX_BYTES
@@ -236,7 +236,7 @@ def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Se
     lines = [f"<!-- kci-pull-request: run {run.id} attempt {run.run_attempt} -->"]
     try:
         uploads, wrong = read_uploads(records), ""
-        rows = judge(uploads)
+        rows = missing_results(uploads)
     except (FindingsError, ValueError) as error:
         uploads, wrong, rows = RunUploads(), str(error).replace(str(records), ""), []
     lines += [f"### kci: {_headline(run, uploads, rows, bool(wrong or left))}", ""]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.settings import KCI_TOML, Publish, Settings
 from kci.config.values import Forks, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
@@ -284,7 +284,7 @@ def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 
 
-def publish_jobs(found: FoundSettings) -> Publish | None:
+def publish_jobs(found: RepositorySettings) -> Publish | None:
     """How the kernels are published, where they are."""
     if not found.publishes:
         return None

@@ -46,7 +46,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine's own pip is told is no part of these tests."""
-    for name in container.PLACES:
+    for name in container.PATH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 

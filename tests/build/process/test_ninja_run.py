@@ -13,7 +13,7 @@ import pytest
 
 from kci.build.native.ninja import NinjaRun, deadline, failed_commands, run_ninja, was_killed
 from kci.build.process.machine import ninja_status
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.errors import BuildFailedError
 
 # as a driver says it of its compiler
@@ -33,11 +33,11 @@ class Runs:
         environment = {**os.environ, "NINJA_STATUS": ninja_status(())}
         self.run = NinjaRun([ninja, "-C", str(work), jobs], work, environment, {name: name for name in commands})
 
-    def go(self) -> Finished | None:
+    def go(self) -> ProgramResult | None:
         return run_ninja(self.run, self.said.append)
 
 
-def code(done: Finished | None) -> int | None:
+def code(done: ProgramResult | None) -> int | None:
     return done.code if done else None
 
 

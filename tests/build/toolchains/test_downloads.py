@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
 from kci.build.toolchains.downloads import install, pip_install, run_pip
 from kci.errors import MissingToolError
@@ -91,7 +91,7 @@ def test_an_index_that_is_turned_off_is_the_reason(tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Finished(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
+    said = ProgramResult(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
     monkeypatch.setattr(downloads, "run_pip", lambda *_: said)
     with pytest.raises(MissingToolError, match="cannot install torch: the disk is full") as info:
         install(["pip"], "torch", print, tmp_path)
@@ -109,7 +109,7 @@ def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_other_failures_of_pip_speak_for_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
 ) -> None:
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: Finished(1, said))
+    monkeypatch.setattr(downloads, "run_pip", lambda *_: ProgramResult(1, said))
     with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
         install(["pip"], "torch", print, tmp_path)
     assert info.value.hint == hint

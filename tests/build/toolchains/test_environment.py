@@ -21,9 +21,9 @@ from kci.build.toolchains.environment import (
     Environment,
     TorchVersion,
     ensure_runtime,
-    isolated,
+    kci_environment,
     make_venv,
-    own,
+    python_environment,
     read_torch_version,
     tvm_ffi_environment,
 )
@@ -34,16 +34,16 @@ from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
 
 def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
-    made = isolated(tmp_path, "2.12", "cpu")
+    made = kci_environment(tmp_path, "2.12", "cpu")
     assert made.root is not None
     assert made.root.name.startswith(f"torch-2.12.0-cpu-cp3{sys.version_info.minor}-")
     assert made.torch.is_relative_to(made.root)
-    assert isolated(tmp_path, "2.12", "cu130").root != made.root
+    assert kci_environment(tmp_path, "2.12", "cu130").root != made.root
     assert not made.complete
 
 
 def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
-    venv, torch, ninja = isolated(tmp_path, "2.13", "cu130").setup()
+    venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
     assert venv[1:3] == ["-m", "venv"]
     assert Path(venv[0]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
     assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
@@ -54,7 +54,7 @@ def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path)
 
 @pytest.mark.parametrize(("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")])
 def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavour: str, wanted: str) -> None:
-    torch = isolated(tmp_path, "2.13", flavour).setup(from_index=False)[1]
+    torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
     assert torch[-1] == wanted
     assert "--index-url" not in torch
 
@@ -95,7 +95,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     """In place of what a killed run left behind."""
     made_by(tmp_path / "wheels", monkeypatch)
     said: list[str] = []
-    asked = isolated(tmp_path, "2.13", "cpu")
+    asked = kci_environment(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     write_tree(asked.root, {"bin/python": "half", "junk": ""})
     environment = asked
@@ -121,7 +121,7 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
     pip_of_the_tests(monkeypatch, tmp_path)
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
-    environment = isolated(tmp_path, "2.13", "cpu")
+    environment = kci_environment(tmp_path, "2.13", "cpu")
     with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
         environment.ensure(environment.python, quiet)
     assert "No matching distribution found for torch==2.13.0" in caught.value.message
@@ -142,7 +142,7 @@ def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch:
     """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
     monkeypatch.setattr("kci.build.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked"))
     monkeypatch.setattr("kci.build.toolchains.environment.base_python", lambda: "/nowhere/python3")
-    named = msgspec.structs.replace(isolated(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
+    named = msgspec.structs.replace(kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
     said: list[str] = []
     with pytest.raises(MissingToolError):
         named.fetch(named.python, tmp_path, said.append)
@@ -150,7 +150,7 @@ def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch:
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
-    asked = isolated(Path("/proc/no"), "2.13", "cpu")
+    asked = kci_environment(Path("/proc/no"), "2.13", "cpu")
     with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
         asked.ensure(asked.python, quiet)
     assert "KCI_CACHE" in caught.value.hint
@@ -186,13 +186,13 @@ def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     python = pip_of_the_tests(monkeypatch, tmp_path)
     code = (
         "import sys; from pathlib import Path; from kci.build.toolchains import environment\n"
-        "from kci.build.toolchains.environment import isolated\n"
+        "from kci.build.toolchains.environment import kci_environment\n"
         f"environment.base_python = lambda: {str(python)!r}\n"
-        "asked = isolated(Path(sys.argv[1]), '2.13', 'cpu')\n"
+        "asked = kci_environment(Path(sys.argv[1]), '2.13', 'cpu')\n"
         "asked.ensure(asked.python, lambda line: print(line, flush=True))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    root = isolated(tmp_path, "2.13", "cpu").root
+    root = kci_environment(tmp_path, "2.13", "cpu").root
     assert root is not None
     with locked(root):  # until both of them have asked for it
         both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -211,7 +211,7 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     """pip's default index may have torch for CUDA only, whose libraries are then not there."""
     made_by(tmp_path / "wheels", monkeypatch, cuda="13.0")
     said: list[str] = []
-    environment = isolated(tmp_path, "2.13", "cpu")
+    environment = kci_environment(tmp_path, "2.13", "cpu")
     environment.ensure(environment.python, said.append)
     (told,) = [line for line in said if line.startswith("warning: ")]
     assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
@@ -225,7 +225,7 @@ def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
-    asked = isolated(tmp_path, "2.13", "cpu")
+    asked = kci_environment(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
     write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
@@ -240,7 +240,7 @@ def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "install", lambda *_: None)
-    asked = isolated(tmp_path, "2.13", "cpu")
+    asked = kci_environment(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
     write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
@@ -306,7 +306,7 @@ def test_a_torch_that_is_not_the_variants_is_refused(
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
     environment = at(tmp_path, version_text(release, cuda))
-    monkeypatch.setattr(builder, "own", lambda: environment)
+    monkeypatch.setattr(builder, "python_environment", lambda: environment)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(MissingToolError, match=says):
         builder.build(asked, quiet)
@@ -317,14 +317,14 @@ def test_no_isolation_needs_torch_and_ninja(tmp_path: Path, monkeypatch: pytest.
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     with pytest.raises(MissingToolError, match="torch is not installed"):
-        own()
+        python_environment()
     write_tree(tmp_path, {"torch/__init__.py": ""})
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingToolError, match="ninja is not installed"):
-        own()
+        python_environment()
     (tmp_path / "ninja").write_text("")
     os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
-    assert own().torch == tmp_path / "torch"
+    assert python_environment().torch == tmp_path / "torch"

@@ -72,7 +72,7 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
     program(folder, "g++", "echo 'g++ 12'\n")
     program(folder, "ld", "echo 'GNU ld 2.40'\n")
     usual = toolchain_identity(variant(CPU), tmp_path)
-    monkeypatch.setattr(module, "glibc_of", lambda _cxx: Version.parse("2.17"))
+    monkeypatch.setattr(module, "linked_glibc", lambda _cxx: Version.parse("2.17"))
     older = toolchain_identity(variant(CPU), tmp_path)
     module._first_line.cache_clear()
     program(folder, "ld", "echo 'GNU ld 2.41'\n")
@@ -93,7 +93,7 @@ def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypat
     program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     isolated = toolchain_identity(variant(CPU), tmp_path)
     assert "torch 2.13.0" in isolated
-    monkeypatch.setattr(module, "own", lambda: SimpleNamespace(torch=None))
+    monkeypatch.setattr(module, "python_environment", lambda: SimpleNamespace(torch=None))
     for release in ("2.13.0", "2.13.1"):
         monkeypatch.setattr(module, "read_torch_version", lambda _, release=release: torch_of(release))
         own = toolchain_identity(variant(CPU), tmp_path, isolation=False)

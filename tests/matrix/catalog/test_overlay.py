@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many, torch_kernel
-from kci.config.discovery import FoundSettings
+from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
@@ -246,7 +246,7 @@ replace = true
 @pytest.mark.rule("KCI213", triggers=True)
 def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     document = parse_document(KCI_TOML.encode(), "kci.toml")
-    overlays = overlays_of(FoundSettings(read_as(document, Settings), Path(), document))
+    overlays = overlays_of(RepositorySettings(read_as(document, Settings), Path(), document))
     made = torch_kernel(["cuda", "rocm"])
     (found,) = compute_matrix([made], catalog, overlays=overlays, explain=True).kernels
     assert {variant.compute for variant in found.variants} == {"12.6", "13.0", "7.2"}

@@ -9,7 +9,7 @@ import pytest
 from buildkit import write_tree
 from conftest import torch_kernel
 from kci.build.native.failures import failure_hint
-from kci.build.process.run import Finished
+from kci.build.process.run import ProgramResult
 from kci.plan.inputs.source_lints import certain_includes, pybind_included
 
 
@@ -84,4 +84,6 @@ def test_conditions_within_conditions() -> None:
     ],
 )
 def test_a_build_that_stops_in_such_a_header_says_so(tmp_path: Path, line: str) -> None:
-    assert "Python's limited API: include <torch/all.h>" in failure_hint(Finished(1, line), tmp_path, "x86_64-linux")
+    assert "Python's limited API: include <torch/all.h>" in failure_hint(
+        ProgramResult(1, line), tmp_path, "x86_64-linux"
+    )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kci.config.discovery import FoundSettings, find_settings
-from kci.config.file_lints import flag_of_the_builder, relocatable_device_code
+from kci.config.discovery import RepositorySettings, find_settings
+from kci.config.file_lints import build_machine_flag, relocatable_device_code
 from kci.config.reader import Kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.plan.inputs.source_lints import MAX_MISSING, include_not_listed, lint_sources
@@ -45,8 +45,8 @@ def make(
     return made, [*lint_sources(made, directory), *not_listed(made, directory)]
 
 
-def not_listed(made: Kernel, root: Path, settings: FoundSettings | None = None) -> list[Diagnostic]:
-    return list(include_not_listed(made, settings or FoundSettings(), SourceTree(root)))
+def not_listed(made: Kernel, root: Path, settings: RepositorySettings | None = None) -> list[Diagnostic]:
+    return list(include_not_listed(made, settings or RepositorySettings(), SourceTree(root)))
 
 
 @pytest.mark.rule("KCI136", triggers=True)
@@ -210,7 +210,7 @@ def processor_flags(directory: Path, flags: list[str], files: dict[str, str]) ->
     """The findings about flags of a component with these sources."""
     quoted = ", ".join(f"'{flag}'" for flag in flags)
     made, found = make(directory, files, list(files), component=f"cuda-flags = [{quoted}]")
-    found += flag_of_the_builder(made)
+    found += build_machine_flag(made)
     return [(item.rule, item.message.split("`")[1], item.column) for item in found if item.rule > "KCI162"]
 
 

@@ -56,7 +56,7 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
 
     monkeypatch.setattr(caching, "file_digest", read_again)
     monkeypatch.setattr(SourceTree, "content", read_again)
-    monkeypatch.setattr(package_rules, "_judged", read_again)
+    monkeypatch.setattr(package_rules, "_check_file", read_again)
     assert plan_run(open_workspace([place]), request) == first
 
 

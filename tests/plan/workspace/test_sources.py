@@ -162,13 +162,13 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     (tmp_path / "kernel").mkdir()
     place, kept = kernel(tmp_path / "kernel", "import numpy\n"), tmp_path / "kept"
     parsed: list[str] = []
-    judged = package_rules._judged
+    judged = package_rules._check_file
 
     def counted(name: str, text: bytes, package: package_rules.Package) -> object:
         parsed.append(name)
         return judged(name, text, package)
 
-    monkeypatch.setattr(package_rules, "_judged", counted)
+    monkeypatch.setattr(package_rules, "_check_file", counted)
     first = check_kernels([str(place)], remember=kept)
     assert check_kernels([str(place)], remember=kept) == first
     assert parsed == ["__init__.py"]
@@ -195,14 +195,14 @@ def test_what_is_said_of_a_file_that_changes_meanwhile_is_not_kept(
     """The text that was judged is another one than the digest is of."""
     (tmp_path / "kernel").mkdir()
     place, kept = kernel(tmp_path / "kernel", "import os\n"), tmp_path / "kept"
-    judged = package_rules._judged
+    judged = package_rules._check_file
 
     def changed(name: str, text: bytes, package: package_rules.Package) -> object:
         kernel(place, "import numpy\n")
         return judged(name, b"import numpy\n", package)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(package_rules, "_judged", changed)
+        meanwhile.setattr(package_rules, "_check_file", changed)
         check_kernels([str(place)], remember=kept)
     kernel(place, "import os\n")
     found = check_kernels([str(place)], remember=kept).diagnostics

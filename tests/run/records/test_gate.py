@@ -14,7 +14,7 @@ from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
 from kci.plan.plan import Plan, Unplanned
 from kci.run import gate
-from kci.run.gate import GateRow, JobEnding, judge_jobs, read_results
+from kci.run.gate import GateRow, JobResult, job_problem, read_results
 from kci.run.records import (
     FAILURE_PREFIX,
     PLAN_FILE,
@@ -45,7 +45,7 @@ def records(*found: KernelRecord) -> dict[str, KernelRecord]:
 
 
 def judge(*uploaded: Any) -> list[GateRow]:
-    return gate.judge(RunUploads(*uploaded))
+    return gate.missing_results(RunUploads(*uploaded))
 
 
 RELU, NORM = record("relu", CPU, CUDA), record("rms-norm", CPU)
@@ -173,21 +173,21 @@ def test_results_that_are_none(said: str) -> None:
         read_results(said)
 
 
-@pytest.mark.parametrize("result", list(JobEnding))
-def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) -> None:
+@pytest.mark.parametrize("result", list(JobResult))
+def test_a_job_that_failed_beside_complete_records_is_told(result: JobResult) -> None:
     """A step of the repository's own behind the merge, for example."""
-    said = judge_jobs({"plan": JobEnding.SUCCESS, "kernels": result}, 0)
+    said = job_problem({"plan": JobResult.SUCCESS, "kernels": result}, 0)
     assert bool(said) is (result in ("failure", "cancelled"))
     assert ("kernels" in said) is bool(said)
 
 
 def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
     for said in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
-        assert "was skipped although" in judge_jobs(
+        assert "was skipped although" in job_problem(
             read_results(f"plan=success merge=success finish=skipped {said}"), 0
         )
     for said in ("a/plan,finish=skipped", "a=skipped", "a/merge=success", "b/a=skipped a/finish=skipped"):
-        assert judge_jobs(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
+        assert job_problem(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
     results = read_results("plan=success ready=success publish=skipped")
-    assert judge_jobs(results, 0) == ""
-    assert "2 kernels can be published" in judge_jobs(results, 2)
+    assert job_problem(results, 0) == ""
+    assert "2 kernels can be published" in job_problem(results, 2)

@@ -35,12 +35,12 @@ def run_plan(**more: Any) -> Plan:
 
 
 def judge(*uploaded: Any) -> list[gate.GateRow]:
-    return gate.judge(RunUploads(*uploaded))
+    return gate.missing_results(RunUploads(*uploaded))
 
 
 def names(plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
-    return [(item.kernel, item.run) for item in gate.releasable(uploads, "77")]
+    return [(item.kernel, item.run) for item in gate.publishable_kernels(uploads, "77")]
 
 
 def test_a_complete_kernel_can_be_published() -> None:

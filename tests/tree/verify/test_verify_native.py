@@ -27,10 +27,10 @@ from kci.tree.verify.abi import (
     exceeded_cap,
     library_allowed,
     native_table,
-    old_string,
     python_symbols,
     torch_exports,
     torch_shims,
+    uses_old_string,
 )
 from variants import CPU, CUDA, STABLE, make_variant
 
@@ -425,7 +425,7 @@ def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
     ],
 )
 def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
-    assert old_string(name) is old
+    assert uses_old_string(name) is old
 
 
 @pytest.mark.rule("KCI740", triggers=True)

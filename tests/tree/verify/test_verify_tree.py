@@ -17,7 +17,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.tree import pack as tree_pack
 from kci.tree.merge import merge
 from kci.tree.metadata import decode, seal
-from kci.tree.pack import packable
+from kci.tree.pack import files_to_pack
 from kci.tree.verify import verify
 from kci.utils.archive import ArchiveLimits
 from variants import CPU, CUDA, STABLE, make_artifact, make_variant
@@ -158,7 +158,7 @@ def test_a_link_that_cannot_be_followed_is_a_link_like_any_other(tmp_path: Path,
     (directory / "late.pyc").write_text("x")
     assert set(ids(check(directory))) == {"KCI700", "KCI705", "KCI706"}
     with pytest.raises(UnsafeError, match="'circle' cannot be packed"):
-        packable(directory)
+        files_to_pack(directory)
 
 
 @pytest.mark.rule("KCI706", "KCI707", triggers=True)
@@ -397,7 +397,7 @@ def test_names_that_only_windows_refuses(tmp_path: Path, name: str) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", name: ""})
     assert "KCI708" in ids(check(directory))
     with pytest.raises(UnsafeError, match="cannot be packed"):
-        packable(directory)
+        files_to_pack(directory)
 
 
 @pytest.mark.rule("KCI708", "KCI709", triggers=False)
@@ -420,7 +420,7 @@ def test_what_cannot_be_packed_does_not_verify(tmp_path: Path) -> None:
     )
     assert "KCI708" in ids(check(directory))
     with pytest.raises(UnsafeError, match="in case only"):
-        packable(directory)
+        files_to_pack(directory)
 
 
 @pytest.mark.rule("KCI709", triggers=True)

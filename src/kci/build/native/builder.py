@@ -1,8 +1,4 @@
-"""The native builder: compiles a variant with the compilers of this machine, without CMake or Nix.
-
-`plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
-what `plan` decided, so what is printed is what is run.
-"""
+"""Compiles without CMake or Nix: `plan` decides everything, `build` runs it, and `--dry-run` prints it."""
 
 from __future__ import annotations
 
@@ -14,24 +10,24 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, compiled_ops, refused, write_package
+from kci.build.kernel_files import VisibleFiles, compiled_ops, kernel_error, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
-from kci.build.native.failures import as_written, failed_build, out_of_time, unwritable
+from kci.build.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
 from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
 from kci.build.native.recipe import Recipe, checked_sources, make_recipe
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
-from kci.build.process.run import Finished, Log
-from kci.build.request import Built, Request
+from kci.build.process.run import Log, ProgramResult
+from kci.build.request import BuildResult, Request
 from kci.build.toolchains.compilers import (
-    compiler_of,
+    binutils_program,
     cpp_library,
-    find_cache,
+    find_compiler_cache,
     gcc_flags,
     glibc_is_newer,
     ninja_version,
-    program_of,
+    variant_compiler,
     version_line,
 )
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, find_toolkit, mentions_libraries, nvcc_name
@@ -39,8 +35,8 @@ from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import (
     Environment,
-    isolated,
-    own,
+    kci_environment,
+    python_environment,
     python_include,
     read_torch_version,
     same_version,
@@ -57,20 +53,13 @@ from kci.utils.atomic import locked
 
 
 def plan(request: Request, log: Log) -> Recipe:
-    """Decide how to build a variant.
-
-    Raises:
-        FindingsError: the kernel's files are not as build.toml says.
-        UnsafeError: build.toml names a path outside of the kernel's directory.
-        MissingToolError: this machine cannot build the variant; the message names what is missing.
-        BuildFailedError: the variant cannot be built at all.
-    """
+    """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
     _require_buildable(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
-    cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
+    cxx = find_icpx(compute) if variant.backend == "xpu" else variant_compiler(variant)
     cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
@@ -87,7 +76,7 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda_headers=find_library_headers(cuda, request.options.cache)
         if cuda is not None and wants_libraries
         else None,
-        ar=program_of(cxx, "ar"),
+        ar=binutils_program(cxx, "ar"),
         rocm=rocm,
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
@@ -96,18 +85,13 @@ def plan(request: Request, log: Log) -> Recipe:
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        launcher=find_cache(cxx),
+        launcher=find_compiler_cache(cxx),
     )
     return make_recipe(request, sources, chain)
 
 
-def build(request: Request, log: Log) -> Built:
-    """Build a variant into `request.output`, an empty directory.
-
-    Raises:
-        BuildFailedError: a compiler failed; the message holds its command and its output.
-        KciError: as `plan`.
-    """
+def build(request: Request, log: Log) -> BuildResult:
+    """Build a variant into an empty directory. Raises BuildFailedError with the command, or KciError as `plan`."""
     ends_at = deadline(request.options.stop_after)
     recipe = plan(request, log)
     visible = VisibleFiles(request)
@@ -127,19 +111,19 @@ def build(request: Request, log: Log) -> Built:
             wanted = others if request.part else [recipe.target.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *wanted, pools=recipe.pools)})
         except OSError as error:
-            raise unwritable(work, error) from error
+            raise unwritable_error(work, error) from error
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packed(objects, log):
-            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else Finished(0, "")
+            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else ProgramResult(0, "")
             if done.code != 0:
-                raise failed_build(recipe, request, done, log)
+                raise build_error(recipe, request, done, log)
             if request.part is None:
                 visible.require_unchanged()
             if (use := objects.use()).found:
                 log(str(use))
-        made = Built(builder="native", archs=None, objects=use)
+        made = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
             return made
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
@@ -152,7 +136,7 @@ def build(request: Request, log: Log) -> Built:
 
 @contextmanager
 def _packed(objects: Objects, log: Log) -> Iterator[None]:
-    """However the build ends, its objects are packed where that is asked for."""
+    # objects are packed even if the build fails
     try:
         yield
     except BaseException:
@@ -167,13 +151,7 @@ def _packed(objects: Objects, log: Log) -> Iterator[None]:
 
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
-) -> Finished:
-    """Run ninja.
-
-    Raises:
-        UnfinishedBuildError: the time was over, or somebody has ended this process.
-        BuildFailedError: as `run_ninja`.
-    """
+) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -183,18 +161,12 @@ def _compile(
     except KeyboardInterrupt:
         done = None
     if done is None:
-        raise out_of_time(request, objects)
+        raise timeout_error(request, objects)
     return done
 
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    """A log of what ninja says: not what failed, which is the error's to say (`failed_build`).
-
-    The kernel's files are named as the user names them.
-
-    In a first build ninja knows no times. What ends first is small and kci's own, and by that nothing would be left to
-    do: no time is told until a source of the kernel has been compiled.
-    """
+    # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
     units = {step.what for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
@@ -207,17 +179,16 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if progress is not None and not timed:
             timed = progress.what in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
-        log(as_written(line, kernel_dir))
+        log(show_kernel_paths(line, kernel_dir))
 
     return tell
 
 
 def _require_buildable(request: Request) -> None:
-    """Refuse what kci cannot compile, and what this machine cannot compile for."""
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        raise refused("KCI507", message, kind=BuildFailedError)
+        raise kernel_error("KCI507", message, kind=BuildFailedError)
     facts = BACKENDS[variant.backend]
     compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
     if not compiled or not variant.system.endswith("-linux"):
@@ -231,29 +202,25 @@ def _require_buildable(request: Request) -> None:
 
 
 def _environment(request: Request) -> Environment:
-    """The torch to compile against.
-
-    A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
-    small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
-    """
+    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's own wheel
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
         return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
     if not request.options.isolation:
-        return own()
+        return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
+    return kci_environment(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
-    """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
+    # a torch of another version would mislabel the binary
     variant, found = request.variant, read_torch_version(environment.torch)
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
-        # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
+        # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(found.minor) < Version.parse(variant.stable_abi):
             message = f"torch {found.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
             raise MissingToolError(message, hint=hint)
@@ -278,7 +245,7 @@ def _versions(
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
-    """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
+    # unchanged files are not written, or ninja would rebuild
     visible.link(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
@@ -297,11 +264,7 @@ def _write(work: Path, texts: Mapping[str, str]) -> None:
 
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
-    """The caller's environment, with compilers speaking English.
-
-    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
-    linker would make an RPATH of one.
-    """
+    # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
     made = {**os.environ, "LC_ALL": "C"}
     made.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:

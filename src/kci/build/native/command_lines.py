@@ -1,10 +1,7 @@
-"""The command lines of a native build: compile, link, and the stub library.
+"""Command lines of a native build (docs/format.md#flags).
 
-Where a flag is not obvious the reason stands beside it; the rules are those of docs/format.md#flags.
-ninja runs in the work directory, and everything that a command names lies there: the kernel's files, torch and the rest
-are links (`VisibleFiles`, `links`). No path of this machine is on a command line then, so none gets into a binary, and
-the same C++ sources give the same bytes wherever they are compiled (nvcc still makes some names from the directory).
-nvcc hands its options to a shell unquoted, and this way it sees nothing odd.
+Commands run in the work directory and name only paths in it, through links. So no path of this machine gets into a
+binary, and nvcc, which passes options to a shell unquoted, meets no odd characters.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
 from kci.build.native.units import Language, Unit
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import is_cache
+from kci.build.toolchains.compilers import is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers
 from kci.build.toolchains.data import toolchains
@@ -37,12 +34,8 @@ _POISON = "@"
 
 
 def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
-    """The macros of a source of a `[torch]` kernel; `named` says that it may mention the name of the extension.
-
-    Raises:
-        BuildFailedError: as `stable_abi_define`.
-    """
-    major, minor = (*floors().python, 0)[:2]  # of the oldest Python (docs/format.md#python-abi)
+    """Macros of a `[torch]` source; `named` defines the extension's name. Raises BuildFailedError."""
+    major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
     defines = [
         f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
         f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
@@ -55,16 +48,12 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
 
 
 def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
-    """The same for a source of a `[tvm-ffi]` kernel."""
+    """Macros of a `[tvm-ffi]` source."""
     return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
 
 
 def stable_abi_define(stable_abi: str) -> str:
-    """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
-
-    Raises:
-        BuildFailedError: the version has no minor; `3.0` cannot be told from an unset one.
-    """
+    """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
     version = Version.parse(stable_abi)
     if len(version) < 2:
         hint = "name a version with a minor other than 0, such as 2.11"
@@ -73,29 +62,29 @@ def stable_abi_define(stable_abi: str) -> str:
 
 
 TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "torch", "tvm_ffi", "python", "cuda", "rocm"
-"""Links in the work directory: the package of the framework, Python's headers, the toolkit; see `KERNEL`."""
+"""Links in the work directory; see `links`."""
 
 GENERATED = "generated/torch-ext"
-"""Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
+"""Directory of `registration.h`, which sources also include as `../torch-ext/registration.h`."""
 
 COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
-"""What `kci.build.native.recipe` makes: headers, an object, and functions that the linker takes from."""
+"""Headers, object and library that bind to an older glibc; see `recipe`."""
 
 EXPORTS = "exports.map"
 TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
-"""What torch's own CMake gives nvcc."""
+"""nvcc flags of torch's CMake."""
 
-# What a shell or nvcc could take for something else than a part of a name.
+# Everything that a shell or nvcc might interpret.
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
 
 
 class Toolchain(msgspec.Struct, frozen=True):
-    """Everything that compiles one variant."""
+    """The compilers, torch and libraries of one variant."""
 
     cxx: tuple[str, ...]
-    """The C++ compiler, possibly behind a cache."""
+    """With the compiler cache, if any."""
     gcc_flags: tuple[str, ...]
-    """Those of `GCC_FLAGS` that the compiler takes."""
+    """The supported ones of `GCC_FLAGS`."""
     environment: Environment
     python_include: Path
     cuda: Toolkit | None = None
@@ -104,40 +93,40 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda_headers: WheelFiles | None = None
     ar: str = "ar"
     glibc_compat: bool = False
-    """True if this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
+    """True if the machine's glibc is newer than kernels may need."""
     newer_parts: NewerParts | None = None
-    """Parts of the C++ library that go into the binary where they are used."""
+    """Parts of the C++ library to link statically."""
     sycl: oneapi.SyclCode | None = None
     spirv_extensions: str = ""
-    """Those that icpx has by default; see `oneapi.default_extensions`."""
+    """icpx's defaults; see `oneapi.default_extensions`."""
     nvcc_threads: int | None = None
     versions: tuple[str, ...] = ()
-    """What the tools say they are; another version compiles everything anew."""
+    """Version lines of the tools; a change recompiles everything."""
     cpp_library: str = "-lstdc++"
-    """What links the C++ library; see `compilers.cpp_library`."""
+    """See `compilers.cpp_library`."""
     launcher: Path | None = None
-    """The compiler cache that compilers are started through."""
+    """The compiler cache."""
 
     def fetched(self) -> list[FetchedTool]:
-        """What may have to be fetched: the environment, whose Python fetches the rest, and the rest."""
+        """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
         found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
         return [part for part in found if part is not None]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is being built."""
+    """The variant to build."""
 
     variant: Variant
     kernel_id: str
 
     @property
     def module(self) -> str:
-        """The file name of the native module."""
+        """File name of the native module."""
         return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
 
     @property
     def system(self) -> str:
-        """What it is for; everything that depends on a system asks this, and not the machine."""
+        """The variant's system, which need not be the machine's."""
         return self.variant.system
 
     @property
@@ -146,7 +135,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    """The command that compiles one source."""
+    """Compile one source."""
     if unit.language is Language.CUDA:
         return _nvcc(chain, target, unit)
     if unit.language is Language.HIP:
@@ -170,7 +159,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
-    """The libraries of torch for which empty ones stand in; see `link_command`."""
+    """Torch libraries that empty stubs replace at link time."""
     if target.tvm_ffi:
         return ()
     library = BACKENDS[target.variant.backend].torch_library
@@ -181,36 +170,24 @@ def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
 
 
 def stub_command(chain: Toolchain, library: str) -> list[str]:
-    """The command that makes an empty library."""
+    """Make an empty library."""
     soname = f"-Wl,-soname,lib{library}.so"
     return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
 
 
 def stub_path(library: str) -> str:
-    """Where `stub_command` makes it, in the work directory."""
+    """Path of an empty library in the work directory."""
     return f"stub/lib{library}.so"
 
 
 def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
     """The command that links the native module.
 
-    The libraries of torch, CUDA and ROCm are linked dynamically and found by whoever imported torch first, so there is
-    no RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
-    library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
-    SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library. For ROCm the same
-    holds of libtorch_hip.so, and for a full CUDA build of libtorch_cuda.so and libtorch_cpu.so, which are a gigabyte.
-
-    Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
-    so that a full build links the runtime that will be in the process.
-
-    The C++ library comes before torch's libraries, which export parts of it as well: what is taken from those carries
-    no version, and another torch need not export it.
-
-    OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
-    has one set of threads. The reference links none and leaves its symbols open.
-
-    Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
-    and would find nothing to check in a stripped file.
+    There is no RPATH: whoever imports torch first loads the libraries. Stubs with the right SONAME replace libraries
+    that the wheel lacks or that are large; symbols are resolved on import. Order matters: torch's ROCm wheels may carry
+    a HIP runtime, whose directory precedes AMD's; libstdc++ precedes torch, which exports parts of it without versions.
+    OpenMP is the one of torch's wheels, so that a process has one thread pool. .symtab stays, because the reference's
+    ABI check reads it.
     """
     soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
     command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
@@ -218,7 +195,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     older = [*_for_older_systems(chain, target), "-Wl,--as-needed", chain.cpp_library]
     cuda, rocm = chain.cuda, chain.rocm
     if target.tvm_ffi:
-        # CUDA's runtime is linked statically, because no torch need be there to bring it.
+        # there may be no torch to bring CUDA's runtime
         static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
         needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
         return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
@@ -248,7 +225,7 @@ def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
-    """The flags of nvcc for archs: machine code, and PTX on top with `+PTX` (docs/format.md#cuda-capabilities)."""
+    """Flags of nvcc for archs: machine code, and PTX for `+PTX` (docs/format.md#cuda-capabilities)."""
     flags: list[str] = []
     for arch in archs:
         number = arch.removesuffix("+PTX").replace(".", "")
@@ -286,26 +263,16 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def _same_bytes(unit: Unit) -> list[str]:
-    """What makes nvcc give the same object in any directory.
-
-    It hashes the source's real path into names that are local to a file, and a process id into names of temporary
-    files. The first is told by cudafe++'s own option, which nvcc splits at commas and gives to a shell unquoted; with
-    the object's folder in place of the temporary one there is no second.
-    """
+    # nvcc hashes the source's path and a process id into names
     place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
     return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
 
 
 def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    """The command for device code of ROCm.
-
-    The defines are those of torch's own `cpp_extension`, without the two that take the operators of half precision
-    away, and ENABLE_FP8: so does the reference. clang makes some names out of the source's real path unless it is given
-    a `-cuid`, which must differ between the sources of one module.
-    """
+    # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang would hash the path
     assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
     kernel_id = target.kernel_id
-    kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
+    kernel = kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *_launcher(chain),
@@ -336,8 +303,8 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def host_compiler(cxx: tuple[str, ...]) -> str:
-    """The compiler itself, without cache and flags: nvcc takes only that."""
-    programs = [word for word in cxx if not word.startswith("-") and not is_cache(word)]
+    """The compiler without cache and flags, as nvcc requires."""
+    programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
     return programs[0] if programs else cxx[0]
 
 
@@ -346,7 +313,7 @@ def _launcher(chain: Toolchain) -> list[str]:
 
 
 def standard(target: Target, *, gnu: bool = False) -> list[str]:
-    """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
+    """The C++ standard flag; host sources get GNU extensions, as with CMake."""
     if target.tvm_ffi:
         return []
     assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
@@ -354,11 +321,7 @@ def standard(target: Target, *, gnu: bool = False) -> list[str]:
 
 
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
-    """Flags of the C++ compiler for both languages.
-
-    GCC names a system header by its real path where that is shorter; which links led to it would be unknown. The seed
-    replaces a random number that would be part of some names.
-    """
+    # GCC shortens system header paths and puts random numbers into names
     return ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
 
 
@@ -372,12 +335,12 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
-    # All components' dependencies, as in the reference. Its own come first: there may be two versions of one.
+    # the reference's order: component, dependencies, `csrc`, system
+    # every component's dependencies, the source's own first: versions of one may differ
     ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
     own = [work_path(unit, path) for path in unit.include]
     own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
-    if target.tvm_ffi:  # it needs neither torch nor Python's headers, and the reference gives it no `csrc`
+    if target.tvm_ffi:  # the reference gives tvm-ffi no `csrc`
         system = [f"{TVM_FFI}/include"]
     else:
         own = [GENERATED, *own, work_path(unit, PurePosixPath("csrc"))]
@@ -392,10 +355,7 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def _toolkit_includes(chain: Toolchain) -> list[str]:
-    """The toolkit's headers, for C++ sources and for those of hipcc, which by itself looks in /usr/include before.
-
-    /usr/include must not be named: the C++ library's own come before it.
-    """
+    # never /usr/include: it must stay behind the C++ library's headers
     if chain.rocm is not None and chain.rocm.root != Path("/usr"):
         return ["-isystem", f"{ROCM}/include"]
     if chain.cuda is None or chain.cuda.root == Path("/usr"):
@@ -404,7 +364,7 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
 
 
 def links(chain: Toolchain) -> dict[str, Path]:
-    """The links of the work directory, besides the kernel's."""
+    """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     found = {package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
@@ -417,7 +377,7 @@ def links(chain: Toolchain) -> dict[str, Path]:
 
 
 def work_path(unit: Unit, path: PurePosixPath) -> str:
-    """A path of a unit as seen from the work directory: in the kernel, or in its translation."""
+    """A path of a unit, relative to the work directory."""
     return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
 
 

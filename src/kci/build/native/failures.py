@@ -1,4 +1,4 @@
-"""What to say of a native build that failed: the compilers' first error, where in the kernel it is, and a hint."""
+"""Explains failed native builds: the first error, its place in the kernel, and a hint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kci.build.native.hipify import FOLDER
 from kci.build.native.ninja import failed_commands, was_killed
 from kci.build.native.objects import Objects
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Finished, Log, silent
+from kci.build.process.run import Log, ProgramResult, silent
 from kci.build.request import Request
 from kci.diagnostics import Span, finding
 from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
@@ -28,12 +28,12 @@ from kci.utils.suggest import count
 from kci.utils.walk import OUTPUT_DIRECTORIES
 
 _PLACED = (
-    # g++, clang++ and what stands on clang: `relu.cpp:3:5: error: ...`
+    # g++, clang++, icpx, hipcc: `relu.cpp:3:5: error: ...`
     re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.+)"),
-    # nvcc's front end: `relu.cu(3): error: ...`
+    # nvcc: `relu.cu(3): error: ...`
     re.compile(r"(?P<path>\S.*?)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (?P<text>.+)"),
 )
-# A linker's error, or any line with `error:` or `fatal :` that names no place in a source.
+# linker errors, and `error:` or `fatal :` without a place
 _UNPLACED = re.compile(
     r"(?:.*: )?(?P<linker>(?:undefined reference to|multiple definition of) .+)|(?P<other>.*\b(?:error|fatal) *: .+)"
 )
@@ -42,21 +42,20 @@ _THROUGH = (
     re.compile(r".* at line (?P<line>\d+) of (?P<path>\S+)"),
     re.compile(r"(?:In file included from| +from) (?P<path>[^:]+):(?P<line>\d+)(?::(?P<column>\d+))?[:,]"),
 )
-"""How compilers name what led to an error: an instantiation says more than an include."""
-# The kernel's files, as the compilers see them in the work directory; in a sentence, at its begin or behind a word.
+"""Lines about instantiations and includes that lead to an error."""
+# kernel files in the work directory
 _OWN = rf"(?:{KERNEL}|{FOLDER})/"
-_WRITTEN = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
-# `cublas_v2.h`, `cudnn.h`: of CUDA libraries that pip's toolkit is without.
+_KERNEL_PATH = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
+# libraries that CUDA from pip lacks
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
-# torch's own #error.
 _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
-# Errors inside of pybind11's headers, and what torch's headers with them lack.
+# missing or broken pybind11 headers
 _PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
-# g++, nvcc and clang++ of a header that is not found, in this order.
+# g++, nvcc, clang++
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
-# g++ and clang++ of a flag of another processor's.
+# g++, clang++
 _OTHER_PROCESSOR = re.compile(
     r"unrecognized command[- ]line option ['‘](?P<gcc>-m[\w.+=-]+)['’]"
     r"|unknown value ['‘](?P<value>[^'’]+)['’] for ['‘](?P<option>-m\w+)['’]"
@@ -67,30 +66,26 @@ _AGAIN = "correct that, and give the same command again: what compiled is kept"
 
 
 class ErrorSpot(msgspec.Struct, frozen=True):
-    """An error, and where it is."""
+    """A compiler error and its place."""
 
     text: str
     path: str = ""
-    """Relative to the kernel's directory; empty if it is in no file of the kernel."""
+    """Relative to the kernel's directory; empty outside of it."""
     line: int = 0
     column: int = 0
     at: int = 0
-    """The number of its line in what the compiler said."""
+    """Index of the output line."""
 
 
-def named_error(said: Sequence[str]) -> ErrorSpot | None:
-    """The first error in what a compiler said; None if it named none.
-
-    An error in a header of torch or CUTLASS is one of the kernel's line that includes or instantiates it, where the
-    compiler names that.
-    """
+def find_error(said: Sequence[str]) -> ErrorSpot | None:
+    """The first error in a compiler's output. For an error in a library header, the kernel's line that leads to it."""
     for number, line in enumerate(said):
         for pattern in _PLACED:
             if found := pattern.fullmatch(line):
-                if place := _own(found["path"]):
+                if place := _kernel_path(found["path"]):
                     return ErrorSpot(found["text"], place, int(found["line"]), _column(found), number)
                 text = f"{found['text']} ({found['path']}:{found['line']})"
-                through = _through(said[max(0, number - _BEFORE) : number + _BEHIND])
+                through = _instantiation_site(said[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, at=number)
     for number, line in enumerate(said):
         if found := _UNPLACED.fullmatch(line):
@@ -98,8 +93,8 @@ def named_error(said: Sequence[str]) -> ErrorSpot | None:
     return None
 
 
-def excerpt(said: Sequence[str], at: int) -> list[str]:
-    """The lines around the first error, as many as a person reads; what was left out is counted."""
+def error_excerpt(said: Sequence[str], at: int) -> list[str]:
+    """Output around the first error, with counts of omitted lines."""
     start = max(0, at - _BEFORE)
     shown = list(said[start : start + _SHOWN])
     left = len(said) - start - len(shown)
@@ -107,25 +102,25 @@ def excerpt(said: Sequence[str], at: int) -> list[str]:
     return [*before, *shown, *([f"... ({left} lines behind it)"] if left else [])]
 
 
-def as_written(line: str, kernel_dir: Path) -> str:
-    """A compiler's line with the kernel's files named as the user names them, so that a click opens them."""
+def show_kernel_paths(line: str, kernel_dir: Path) -> str:
+    """Show kernel files by their real paths, so that they can be clicked."""
     folder = kernel_dir.as_posix()
     prefix = "" if folder == "." else f"{folder.rstrip('/')}/"
-    return _WRITTEN.sub(lambda found: f"{found['before']}{prefix}", line)
+    return _KERNEL_PATH.sub(lambda found: f"{found['before']}{prefix}", line)
 
 
-def _through(said: Sequence[str]) -> tuple[str, int, int]:
-    """The kernel's own line that led to an error elsewhere."""
+def _instantiation_site(said: Sequence[str]) -> tuple[str, int, int]:
+    # an instantiation says more than an include
     for pattern in _THROUGH:
         for line in said:
             found = pattern.fullmatch(line)
-            if found and (place := _own(found["path"])):
+            if found and (place := _kernel_path(found["path"])):
                 return place, int(found["line"]), _column(found)
     return "", 0, 0
 
 
-def _own(path: str) -> str:
-    """A path of the work directory relative to the kernel's directory; empty for a file that is not the kernel's."""
+def _kernel_path(path: str) -> str:
+    # relative to the kernel's directory; empty for other files
     if not re.match(_OWN, path):
         return ""
     return posixpath.normpath(path.partition("/")[2])
@@ -135,18 +130,14 @@ def _column(found: re.Match[str]) -> int:
     return int(found.groupdict().get("column") or 0)
 
 
-def unwritable(work: Path, error: OSError) -> BuildFailedError:
-    """The error for a work directory that cannot be written: a full disk, above all."""
+def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
+    """The error for an unwritable work directory, such as a full disk."""
     hint = full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place"
     return BuildFailedError(f"cannot write {failed_path(error, work)}: {error.strerror or error}", hint=hint)
 
 
-def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = silent) -> BuildFailedError:
-    """The error for a command of ninja's that failed.
-
-    Its message has what the compiler said around the first error, and the command; its finding the place (KCI513).
-    `log` takes what the message has no room for.
-    """
+def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
+    """Make the error (KCI513) for a failed ninja command; `log` gets output that its message omits."""
     name, work = request.variant.name, recipe.work
     found = failed_commands(done.output)
     if not found:
@@ -155,14 +146,14 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
         )
     failed, more = found[0], len(found) - 1
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
-    spot = named_error(failed.said) or ErrorSpot(f"{what} failed")
+    spot = find_error(failed.said) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in found if len(failed.said) > _SHOWN else found[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
-            log(as_written(line, request.kernel_dir))
+            log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
-    message += [as_written(line, request.kernel_dir) for line in excerpt(failed.said, spot.at)]
+    message += [show_kernel_paths(line, request.kernel_dir) for line in error_excerpt(failed.said, spot.at)]
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
@@ -171,7 +162,6 @@ def failed_build(recipe: Recipe, request: Request, done: Finished, log: Log = si
 
 
 def _header_hint(spot: ErrorSpot, request: Request) -> str:
-    """What to add to build.toml for a header that is not found, and that lies in the kernel."""
     if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     wanted = next(name for name in missing.groups() if name)
@@ -194,7 +184,6 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
 
 
 def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
-    """The table of build.toml that lists a source, else that of the binding, and where its headers are looked for."""
     for label, part in active(request.build, request.variant).items():
         if source in part.src:
             return f"[kernel.{label}]", (*(part.include or ()), "csrc")
@@ -202,8 +191,8 @@ def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
     return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
 
 
-def failure_hint(done: Finished, work: Path, system: str) -> str:
-    """What to do about a failure that a build on a bare machine is likely to meet."""
+def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
+    """A hint for failures that are typical of a bare machine."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
             f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
@@ -224,8 +213,8 @@ def failure_hint(done: Finished, work: Path, system: str) -> str:
     return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
 
 
-def out_of_time(request: Request, objects: Objects) -> KciError:
-    """Why a build has ended before it was done."""
+def timeout_error(request: Request, objects: Objects) -> KciError:
+    """The error for a build that reached its time limit."""
     done = objects.done()
     hint = "" if objects.use().made else "nothing was done in this time; give it more"
     return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)

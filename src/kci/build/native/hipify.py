@@ -1,12 +1,7 @@
-"""Turning CUDA sources into HIP, with the hipify that comes in torch's wheel (docs/format.md#flags).
+"""Translates a copy of CUDA sources to HIP with torch's hipify (docs/format.md#flags).
 
-The files that the build sees are copied into the work directory and translated there; the kernel's own are never
-written. The `.cu` sources and the headers that they include are translated, and C++ sources are compiled as they are:
-so does the reference.
-
-A stable-ABI build is compiled against the CPU wheel, whose headers hide the declarations of the GPU functions behind
-`USE_CUDA`. Torch translates its own headers in the same way when it is built for ROCm, so translating them here gives
-those of a ROCm wheel.
+Like the reference, C++ sources stay. A stable-ABI build also translates torch's headers: the CPU wheel hides GPU
+functions behind `USE_CUDA`.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.build.kernel_files import refused
+from kci.build.kernel_files import kernel_error
 from kci.build.native.units import Language, Unit
 from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.environment import Environment
@@ -30,48 +25,39 @@ from kci.utils.bounded_json import read_json
 from kci.utils.cache import CACHE_VARIABLE
 
 FOLDER = "hip"
-"""The translated copy of the kernel, in the work directory."""
+"""The translated kernel, in the work directory."""
 TORCH_FOLDER = "torch-hip"
-"""Those of torch's headers that the translation changed, in the work directory."""
+"""The translated torch headers, in the work directory."""
 
 _SCRIPT = Path(__file__).with_name("hipify_script.py")
 _ASKED, _TOLD = "hipify.json", "hipify-result.json"
 _RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
-_MEANT = {
+_ERROR_HINTS = {
     "UnicodeDecodeError": "the sources are read as UTF-8",
     "no kernel end found": "every kernel launch needs its <<<...>>> on both sides",
 }
-"""What hipify says of sources that it does not take, and what that means."""
+"""Hints for hipify's errors."""
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """What is translated, and where to."""
+    """The input and output of a translation."""
 
     kernel: Path
-    """The kernel's folder of links."""
+    """Folder of links."""
     work: Path
     environment: Environment
     sources: dict[str, str]
-    """Each `.cu` source to its translation, relative to the kernel's directory and to `FOLDER`."""
+    """Each `.cu` source with its translation, relative to the kernel and to `FOLDER`."""
     include: tuple[str, ...]
-    """The include directories of these sources, relative to the kernel's directory."""
+    """Include directories, relative to the kernel."""
     torch_headers: bool
-    """True if torch's headers are translated as well."""
 
     def command(self) -> list[str]:
-        """The command that translates."""
         return [str(self.environment.python), "-I", "-B", str(_SCRIPT), str(self.work / _ASKED)]
 
 
-def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
-    """Units that compile the translations of their `.cu` sources, and which these are.
-
-    Returns:
-        The units; and each translated source with its translation, as in `Translation`.
-
-    Raises:
-        FindingsError: two sources have the same name after translation, and one would overwrite the other.
-    """
+def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
+    """Replace `.cu` sources by translations, and return both. Raises FindingsError if two translations collide."""
     made: list[Unit] = []
     names: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -81,21 +67,21 @@ def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]
         name = hip_path(relative) if translate else relative
         if sources.setdefault(name, relative) != relative:
             both = " and ".join(sorted((repr(relative), repr(sources[name]))))
-            raise refused("KCI509", f"for ROCm, {both} are both {name!r}")
+            raise kernel_error("KCI509", f"for ROCm, {both} are both {name!r}")
         if not translate:
             made.append(unit)
             continue
         names[relative] = name
         include = dict.fromkeys(unit.include)
         if PurePosixPath(name).parent != unit.source.parent:
-            # Files that are not translated stay in the folder with the old name.
+            # untranslated files stay in the old folder
             include[unit.source.parent] = None
         made.append(msgspec.structs.replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True))
     return tuple(made), names
 
 
 def hip_path(relative: str) -> str:
-    """Where the translation of a `.cu` source goes: `csrc/cuda/a.cu` becomes `csrc/hip/a.hip`."""
+    """Path of a translation: `csrc/cuda/a.cu` becomes `csrc/hip/a.hip`."""
     path = relative[: -len(".cu")]
     for cuda, hip in _RENAMED:
         path = path.replace(cuda, hip)
@@ -103,11 +89,7 @@ def hip_path(relative: str) -> str:
 
 
 def translate(plan: Translation, log: Log) -> None:
-    """Make the translations. A file that has not changed is left alone, so that ninja compiles only what has.
-
-    Raises:
-        BuildFailedError: hipify failed, or reports calls that HIP does not have.
-    """
+    """Translate; unchanged files are not written. Raises BuildFailedError for hipify errors and unsupported calls."""
     project, headers = (plan.work / f"{name}.new" for name in (FOLDER, TORCH_FOLDER))
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
@@ -129,20 +111,20 @@ def translate(plan: Translation, log: Log) -> None:
     (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    told = _told(plan.work / _TOLD)
+    told = _unsupported_calls(plan.work / _TOLD)
     if done.code != 0 or told is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        hint = hint or next((meaning for word, meaning in _MEANT.items() if word in done.output), "")
+        hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
     if told:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         raise BuildFailedError(f"hipify reports calls that HIP does not have: {', '.join(sorted(told))}", hint=hint)
     for made in (project, headers):
-        _take_over(made, made.with_suffix(""))
+        _replace_changed(made, made.with_suffix(""))
 
 
-def _told(path: Path) -> list[str] | None:
-    """What the script found unsupported; None if it did not get that far."""
+def _unsupported_calls(path: Path) -> list[str] | None:
+    # None if the script failed before
     try:
         return read_json(path, list[str])
     except (OSError, ValueError):
@@ -158,8 +140,8 @@ def _copy(kernel: Path, into: Path) -> None:
             (target / name).chmod(0o644)
 
 
-def _take_over(made: Path, folder: Path) -> None:
-    """Make a folder equal to a new one, writing only what differs, and remove the new one."""
+def _replace_changed(made: Path, folder: Path) -> None:
+    # only changed files are written
     folder.mkdir(exist_ok=True)
     new = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     for old in sorted(folder.rglob("*"), reverse=True):

@@ -1,7 +1,6 @@
-"""Runs torch's hipify over a copy of a kernel. It is a program of its own: `python hipify_script.py REQUEST`.
+"""A separate program: runs torch's hipify on a copy of a kernel, `python hipify_script.py REQUEST`.
 
-The torch of the build's environment must not be imported (it was installed without its dependencies), and hipify needs
-nothing of it, so the hipify package is loaded by its path. Only the standard library is used here.
+hipify is loaded by path, because the build's torch has no dependencies and cannot be imported.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# What a stable-ABI kernel may include of torch.
+# torch headers for stable-ABI kernels
 _STABLE_HEADERS = ("torch/csrc/inductor/aoti_torch", "torch/csrc/stable", "torch/headeronly")
 _COUNT = re.compile(r"Total number of unsupported CUDA function calls: (\d+)\n(.*)")
 
 
 def main(request: Path) -> None:
-    """Do what a request says, and write the unsupported calls to its result file."""
+    """Run a request, and write unsupported calls to its result file."""
     asked: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))  # noqa: TID251  - without kci
     try:
         module = load(Path(asked["hipify"]))
@@ -37,7 +36,7 @@ def main(request: Path) -> None:
 
 
 def load(package: Path) -> ModuleType:
-    """The module `hipify_python` of the package in a directory, without importing what the package lies in."""
+    """Import `hipify_python` without its parent package, torch.utils."""
     spec = importlib.util.spec_from_file_location(
         "hipify", package / "__init__.py", submodule_search_locations=[str(package)]
     )
@@ -49,11 +48,7 @@ def load(package: Path) -> ModuleType:
 
 
 def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
-    """Translate the sources of a kernel, in place, and put each where the request wants it.
-
-    Returns:
-        The calls that hipify reports as unsupported.
-    """
+    """Translate sources in place, move each to its destination, and return unsupported calls."""
     project = Path(asked["project"])
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -72,7 +67,7 @@ def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
         _count_as(Path(original).relative_to(project).as_posix(), original, result.hipified_path, asked["folder"])
     for source, wanted in asked["sources"].items():
         original = str(project / source)
-        # None: the source is itself the output of hipify.
+        # None: the source is hipify's own output
         made = Path(results[original].hipified_path or original)
         if made != project / wanted:
             (project / wanted).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +77,7 @@ def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
 
 
 def _count_as(name: str, original: str, translation: str | None, folder: str) -> None:
-    """Have compilers name the file and the lines that somebody wrote: hipify puts lines of its own on top."""
+    # compilers should name the original file and lines; hipify adds lines on top
     if translation in (None, original):
         return
     written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -93,10 +88,7 @@ def _count_as(name: str, original: str, translation: str | None, folder: str) ->
 
 
 def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:
-    """Copy torch's headers for stable-ABI kernels, translate them as torch's own build does, and keep the changed ones.
-
-    Below `torch/` hipify works in place, which is how the headers of a ROCm wheel come to be.
-    """
+    """Copy torch's stable headers, translate them as torch's own ROCm build does, and keep the changed ones."""
     for folder in _STABLE_HEADERS:
         if (include / folder).is_dir():
             shutil.copytree(include / folder, copy / folder)

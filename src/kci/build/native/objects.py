@@ -1,7 +1,6 @@
-"""The objects of one build, by ccache, and the packs that carry them.
+"""ccache's objects of a build, and packs that carry them between machines.
 
-ccache looks at what a compiler read the last time, and not at a header that would be found before one of those now. So
-the names of the kernel's files, torch and the toolkit are a namespace: of other ones nothing is found.
+A ccache namespace of all visible file names keeps ccache from missing a new header earlier in the search path.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import msgspec
 
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Log, output_of
-from kci.build.request import PartOf, Request
-from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_cache
+from kci.build.process.run import Log, program_output
+from kci.build.request import BuildPart, Request
+from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_compiler_cache
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import objects_name, this_system
 from kci.utils.archive import (
@@ -41,46 +40,38 @@ from kci.utils.suggest import count
 SCHEMA = 1
 HEAD = "objects.json"
 _LEVEL = 3
-"""Of zstd: machine code does not get much smaller with more, and takes ten times as long."""
+"""A zstd level: higher ones take ten times as long for little."""
 _CHUNK = 1024 * 1024
 _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
-"""A result or a manifest of ccache."""
+"""A result or manifest of ccache."""
 
 
 class PackHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pack says of itself, in front."""
+    """The first member of a pack."""
 
     kernel: str
     variant: str
-    part: PartOf | None = None
-    """The share whose objects these are; None for those of the whole variant."""
+    part: BuildPart | None = None
+    """None for the whole variant."""
     objects: int
-    """How many there are."""
     wanted: int
-    """How many it would have if all compilers had ended."""
+    """Number of objects of the finished build."""
     use: ObjectUse | None = None
-    """How many of them the build found."""
     run: RunId = ""
-    """The CI run that packed them, empty outside of one."""
+    """CI run; empty outside CI."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
 
 
-def pack_name(kernel: str, variant: str, part: PartOf | None) -> str:
-    """The name of a pack in a folder of them."""
+def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
+    """File name of a pack in a folder."""
     return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
 
 
 def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
-    """Write a pack of what a folder of ccache has that was made or found since a time (`time.time`).
-
-    Raises:
-        UsageError: the file name ends with neither suffix.
-        ClientError: it cannot be written.
-        MissingToolError: `.tar.zst` without the zstandard package.
-    """
+    """Pack ccache entries that were written or read since a time. Raises UsageError, ClientError, MissingToolError."""
     if not out_file.name.endswith(SUFFIXES):
         raise UsageError(f"{out_file} is not the name of a pack", hint=f"end it with {' or '.join(SUFFIXES)}")
     out_file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,12 +92,12 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
-    """What was not given of a variant's parts, and which of those that were given are not finished; for a person."""
+    """Describe the missing and the unfinished parts of a variant."""
     given = [head for head in heads if head.variant == variant and head.part is not None]
     whole = {head.part for head in given if head.objects == head.wanted}
     found = []
     for of in sorted({head.part.of for head in given if head.part}):
-        for part in (PartOf(number, of) for number in range(1, of + 1)):
+        for part in (BuildPart(number, of) for number in range(1, of + 1)):
             short = max((head for head in given if head.part == part), key=lambda head: head.objects, default=None)
             if short is None:
                 found.append(f"part {part} was not given")
@@ -116,11 +107,7 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
 
 
 def packs_in(places: Sequence[Path]) -> list[Path]:
-    """The packs that some paths name: files, and those in folders, by name.
-
-    Raises:
-        UsageError: nothing is there.
-    """
+    """List packs: files, and those in folders by name. Raises UsageError without any."""
     found: list[Path] = []
     for place in places:
         inside = sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES)) if place.is_dir() else [place]
@@ -131,11 +118,7 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
 
 
 def read_head(pack: Path) -> PackHead:
-    """What a pack says of itself.
-
-    Raises:
-        FindingsError: it does not say it.
-    """
+    """Read a pack's head. Raises FindingsError."""
     try:
         with opened_archive(pack) as archive:
             for member in archive.members():
@@ -146,14 +129,7 @@ def read_head(pack: Path) -> PackHead:
 
 
 def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
-    """Put the objects of a pack into a folder of ccache. Of a pack that is cut short what is whole is taken.
-
-    ccache compares the checksum of an object as it takes it, and goes on without one that is damaged.
-
-    Raises:
-        FindingsError: the file is no pack.
-        UnsafeError: it holds something that no pack has.
-    """
+    """Unpack objects into a ccache folder; ccache verifies them. Raises FindingsError or UnsafeError."""
     head: PackHead | None = None
     try:
         with opened_archive(pack) as archive:
@@ -186,7 +162,7 @@ def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
 
 def _take(archive: TarStream, place: Path) -> None:
     data = _content(archive)
-    if not place.exists():  # of two with one name the first is taken
+    if not place.exists():  # the first of a name wins
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
         os.utime(place, (0, 0))
@@ -196,14 +172,14 @@ def _content(archive: TarStream) -> bytes:
     return b"".join(iter(lambda: archive.read(_CHUNK), b""))
 
 
-OWN = "ccache"
-"""The folder of ccache: in the cache, and in the work directory of a build that is given objects or hands them on."""
+CCACHE_FOLDER = "ccache"
+"""Folder of ccache, in the cache or in the work directory of a build with packs."""
 
 _PARTS_OF_CXX = ("cc1plus", "as")
 _PARTS_OF_CUDA = (
     *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
     *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
-    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # read by what nvcc generates, and not listed
+    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
 )
 _PARTS_OF_ROCM = (
     *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
@@ -212,9 +188,9 @@ _PARTS_OF_ROCM = (
 _NAMES_FOLDER = re.compile(
     r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
 )
-"""Flags with which the object names the directory that it was compiled in."""
+"""Flags that put the working directory into objects."""
 _OUTSIDE = re.compile(r"(?:.*,)?(?:--?[a-z][a-z-]*=?)?/", re.IGNORECASE)
-"""Flags that name a file or folder of this machine, as `-I/opt/include` does: all else lies in the work directory."""
+"""Flags with a path of this machine."""
 _INCLUDE_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _STATS = "ccache-stats.log"
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
@@ -224,20 +200,15 @@ class Objects:
     """The objects of one build."""
 
     def __init__(self, recipe: Recipe, request: Request, log: Log) -> None:
-        """Begin the build: nothing that an earlier one made is left, and the objects that it is given are unpacked.
-
-        Raises:
-            OSError: the work directory cannot be written.
-            KciError: a pack is none, or not safe.
-        """
+        """Clear earlier objects and unpack given ones. Raises OSError or KciError."""
         self._request = request
         self._recipe = recipe
         self._work = recipe.work
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
         self._carried = bool(options.objects_from or options.objects_to)
-        own = Path(os.environ.get("CCACHE_DIR") or options.cache / OWN)
-        self._folder = recipe.work / OWN if self._carried else own
+        own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
+        self._folder = recipe.work / CCACHE_FOLDER if self._carried else own
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
@@ -248,11 +219,10 @@ class Objects:
 
     @property
     def wanted(self) -> int:
-        """How many there are to be."""
         return len(self._steps)
 
     def environment(self) -> dict[str, str]:
-        """Ccache's variables. What somebody else sets of these would make it take another object, or none."""
+        """Variables for ccache, which replace the user's."""
         made = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
@@ -265,7 +235,7 @@ class Objects:
         words = (word for step in self._steps for word in step.command)
         made["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
         if any(map(_OUTSIDE.match, self._flags())) or any(map(os.environ.get, _INCLUDE_VARIABLES)):
-            # The namespace does not have the names of those files, so a header may be found before one that was read.
+            # files outside the namespace: a header may appear before one that was read
             made["CCACHE_NODIRECT"] = "1"
         return _for_ccache(made)
 
@@ -273,7 +243,6 @@ class Objects:
         return (flag for unit in self._recipe.sources.units for flag in unit.flags)
 
     def use(self) -> ObjectUse:
-        """How many were found."""
         try:
             lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -283,11 +252,11 @@ class Objects:
         return ObjectUse(found, self.done() - found, runs)
 
     def done(self) -> int:
-        """How many are there now, found or made."""
+        """Number of objects so far."""
         return sum((self._work / step.output).is_file() for step in self._steps)
 
     def finish(self) -> None:
-        """The build ends, however it does: its objects are packed, where that is asked for."""
+        """Pack the objects, if requested, however the build ends."""
         request = self._request
         if (out_file := request.options.objects_to) is not None and self._carried:
             head = PackHead(
@@ -303,11 +272,13 @@ class Objects:
         self._cleared()
 
     def _cleared(self) -> None:
-        shutil.rmtree(self._work / OWN, ignore_errors=True)
+        shutil.rmtree(self._work / CCACHE_FOLDER, ignore_errors=True)
 
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
-        words = sorted(path for path, _ in inputs.compiled_from(self._request.variant))  # of a set, in any order
+        words = sorted(
+            path for path, _ in inputs.compiled_from(self._request.variant)
+        )  # sorted, because sets have no order
         words += ["", *chain.versions, *environment_flags()]
         words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
         if any(word.endswith("=native") for step in self._steps for word in step.command):
@@ -316,9 +287,9 @@ class Objects:
 
 
 def _programs(chain: Toolchain) -> Iterator[Path]:
-    """The programs that compilers run: ccache itself looks at the driver alone."""
-    asked = (output_of(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
-    for name in (*(word for word in chain.cxx if not is_cache(word)), *asked):
+    # ccache looks at the compiler driver only
+    asked = (program_output(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *asked):
         if found := shutil.which(name):
             yield Path(os.path.realpath(found))
     tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))
@@ -342,6 +313,6 @@ def _this_processor() -> Sequence[str]:
 
 
 def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
-    # it replaces `$NAME` in a value, once, and has no way to write a `$` itself
+    # it expands `$NAME` once, and has no escape for `$`
     inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
     return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner

@@ -1,4 +1,4 @@
-"""What a native build is to do, decided before anything runs; `--dry-run` prints it."""
+"""The plan of a native build, which `--dry-run` prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kci.build.native.ninja import Step
 from kci.build.native.units import Language, Sources, Unit, collect
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.process.run import Log, shell_line
-from kci.build.request import PartOf, Request
+from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
 from kci.matrix.variants import Kind, Variant
@@ -38,8 +38,8 @@ from kci.utils.cache import work_dir
 from kci.utils.suggest import count
 
 
-def share_of(units: tuple[Unit, ...], part: PartOf) -> frozenset[str]:
-    """The objects that one part compiles: of the sources by name, every so many one."""
+def share_of(units: tuple[Unit, ...], part: BuildPart) -> frozenset[str]:
+    """Objects of a part: the sources by name, dealt out in turn."""
     ordered = sorted(units, key=lambda unit: unit.shown)
     return frozenset(unit.object for unit in ordered[part.number - 1 :: part.of])
 
@@ -47,27 +47,26 @@ def share_of(units: tuple[Unit, ...], part: PartOf) -> frozenset[str]:
 COMPAT_SOURCE = "compat.cpp"
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
-"""Headers that come before the system's, a source that is part of every kernel, and sources of functions of which the
-linker takes what is needed."""
+"""Headers before the system's, a source in every kernel, and functions that the linker picks from."""
 
 
 @cache
 def stand_ins() -> dict[str, str]:
-    """The files, by their place in the work directory."""
+    """Stand-in files by path in the work directory."""
     files = (path for path in sorted(_STAND_INS.rglob("*")) if path.is_file())
     return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def older_files(chain: Toolchain, target: Target) -> dict[str, str]:
-    """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
+def compat_files(chain: Toolchain, target: Target) -> dict[str, str]:
+    """Files for older systems by path in the work directory; empty on a machine that is old enough."""
     if not chain.glibc_compat:
         return {}
     libraries = old_libraries(target.system)
     return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
 
 
-def older_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
-    """The commands; the link command names their outputs."""
+def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+    """Compile the sources of `compat_files`."""
     if not chain.glibc_compat:
         return
 
@@ -92,7 +91,7 @@ def older_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) ->
 
 
 _TOOLS_FILE = "tools.txt"
-"""What every command depends on: the versions of the tools, and what they take from the environment."""
+"""Tool versions and environment flags, on which every command depends."""
 
 _CUTLASS = "-cutlass"
 
@@ -100,49 +99,41 @@ _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """A planned build: what to install, what to write, what to run, what to copy."""
+    """A planned build."""
 
     work: Path
-    """Where objects are kept from one build to the next."""
     target: Target
     chain: Toolchain
     sources: Sources
     translation: hipify.Translation | None
-    """For ROCm: what is turned from CUDA into HIP before anything is compiled."""
+    """None except for ROCm."""
     steps: tuple[Step, ...]
     links: dict[str, Path]
-    """Links in the work directory."""
     kernel: str
-    """What the folder of the kernel has links to, in words."""
+    """Description of the linked files."""
     files: dict[str, str]
-    """Generated files, relative to the work directory."""
+    """By path in the work directory."""
     package: dict[str, Path]
     jobs: int
     pools: dict[str, int]
-    """How many compilers of a kind have memory at once, by the pool of their steps."""
+    """Parallel compilers that fit into memory, by pool."""
     limits: tuple[str, ...] = ()
-    """What there is to say of how much is done at once, and for how long."""
+    """Messages about limits of parallelism and time."""
 
     def ninja(self) -> list[str]:
-        """The command that compiles and links."""
+        """The ninja command."""
         return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
 
 
 def checked_sources(request: Request, log: Log) -> Sources:
-    """The sources of a variant, once what surrounds them was found to be right.
-
-    Raises:
-        FindingsError: the kernel's files are not as build.toml says.
-        UnsafeError: build.toml names a path outside of the kernel's directory.
-        BuildFailedError: no component is left.
-    """
+    """Check a kernel's files and list its sources. Raises FindingsError, UnsafeError or BuildFailedError."""
     checked_id(request.kernel_id)
     package_files(request.kernel_dir, request.build, compiled=True)
     return collect(request, log)
 
 
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
-    """What building a variant with some tools takes."""
+    """Plan the build with a toolchain."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain, target)
@@ -169,7 +160,6 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
 
 
 def _share(request: Request, sources: Sources) -> frozenset[str] | None:
-    """The objects of the part that is asked for; None for all there is to do."""
     if (part := request.part) is None:
         return None
     return share_of(sources.units, part)
@@ -183,7 +173,7 @@ def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Ite
 
 
 def commands(recipe: Recipe) -> list[str]:
-    """What a build runs, one shell line each, for `--dry-run`."""
+    """The shell lines of a build, for `--dry-run`."""
     python = recipe.chain.environment.python
     lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
@@ -204,7 +194,7 @@ def commands(recipe: Recipe) -> list[str]:
 def _steps(
     chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...], pools: Collection[str]
 ) -> Iterator[Step]:
-    """Every command. All of them depend on the generated files, which also name the versions of the tools."""
+    # every command depends on the generated files
     for unit in units:
         tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
@@ -214,7 +204,7 @@ def _steps(
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    older = tuple(older_steps(chain, target, generated))
+    older = tuple(compat_steps(chain, target, generated))
     yield from older
     libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
@@ -229,7 +219,7 @@ def _pool(variant: Variant, unit: Unit) -> str:
 
 
 def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
-    """How many compilers have memory, by what one takes at its worst: with headers of CUTLASS it is more."""
+    # by a compiler's peak memory, which CUTLASS raises
     found: dict[str, int] = {}
     for name in {_pool(request.variant, unit) for unit in units}:
         backend, cutlass = name.removesuffix(_CUTLASS), name.endswith(_CUTLASS)
@@ -241,10 +231,10 @@ def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
 def _translation(
     request: Request, work: Path, chain: Toolchain, sources: Sources
 ) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
-    """What hipify has to do, and the units after it. A kernel that is all HIP still needs torch's stable headers."""
+    # a kernel of HIP only still needs torch's stable headers
     if chain.rocm is None:
         return None, sources.units
-    units, names = hipify.translated(sources.units)
+    units, names = hipify.translate_units(sources.units)
     include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
@@ -258,5 +248,5 @@ def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
         "stub.cpp": STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: EXPORTS_MAP,
-        **older_files(chain, target),
+        **compat_files(chain, target),
     }

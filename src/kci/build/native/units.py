@@ -1,4 +1,4 @@
-"""What is compiled for one variant: every source of the binding and of the backend's components, checked."""
+"""The translation units of a variant, checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.build.kernel_files import inside, is_plain, refused, source_file
+from kci.build.kernel_files import is_plain, kernel_error, resolve_inside, source_file
 from kci.build.process.run import Log
 from kci.build.request import Request
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import compiler_id, compiler_of
+from kci.build.toolchains.compilers import compiler_id, variant_compiler
 from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
 from kci.config.values import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS, Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
@@ -27,26 +27,22 @@ _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What expressions can ask about a source."""
+class FlagContext(msgspec.Struct, frozen=True):
+    """Values for generator expressions."""
 
     language: str
-    """Its language as CMake calls it: `CXX`, `CUDA` or `HIP`."""
+    """As in CMake: `CXX`, `CUDA` or `HIP`."""
     compilers: dict[str, str]
-    """The name of the compiler of each language, such as `GNU`."""
+    """CMake's compiler id by language, such as `GNU`."""
     configuration: str = "Release"
 
 
-def expand_flag(flag: str, facts: Facts) -> tuple[str, ...]:
-    """The flags that one with generator expressions stands for; often none.
-
-    Raises:
-        ValueError: there is an expression that is not known, or not closed.
-    """
+def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
+    """Evaluate CMake generator expressions in a flag. Raises ValueError for an unknown or open one."""
     return tuple(part for part in _text(flag, facts).split(";") if part) if "$<" in flag else (flag,)
 
 
-def _text(text: str, facts: Facts) -> str:
+def _text(text: str, facts: FlagContext) -> str:
     made, place = "", 0
     while (start := text.find("$<", place)) >= 0:
         end = _closing(text, start)
@@ -68,13 +64,13 @@ def _closing(text: str, start: int) -> int:
     raise ValueError(f"the generator expression {text[start:]} is not closed")
 
 
-def _value(inside: str, facts: Facts) -> str:
+def _value(inside: str, facts: FlagContext) -> str:
     first, *rest = _split(inside, ":", 1)
     name, given = _text(first, facts), rest[0] if rest else None
     if given is None:
-        if name not in _LITERALS and name not in _known(facts):
+        if name not in _LITERALS and name not in _expression_values(facts):
             raise ValueError(f"kci does not know the generator expression $<{inside}>")
-        return _LITERALS.get(name) or _known(facts)[name]
+        return _LITERALS.get(name) or _expression_values(facts)[name]
     match name:
         case "0":
             return ""
@@ -87,7 +83,7 @@ def _value(inside: str, facts: Facts) -> str:
     return "1" if _holds(name, arguments, facts, inside) else "0"
 
 
-def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
+def _holds(name: str, arguments: list[str], facts: FlagContext, inside: str) -> bool:
     match name:
         case "NOT":
             return arguments[0] != "1"
@@ -105,19 +101,18 @@ def _holds(name: str, arguments: list[str], facts: Facts, inside: str) -> bool:
             return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
         case "CONFIG":
             return facts.configuration.upper() in (argument.upper() for argument in arguments)
-    if name not in _known(facts):
+    if name not in _expression_values(facts):
         raise ValueError(f"kci does not know the generator expression $<{inside}>")
-    return _known(facts)[name] in arguments
+    return _expression_values(facts)[name] in arguments
 
 
-def _known(facts: Facts) -> dict[str, str]:
-    """Expressions that have a value, and are compared with one if they are given some."""
+def _expression_values(facts: FlagContext) -> dict[str, str]:
     found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
     return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
 
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:
-    """Split outside of nested expressions."""
+    # not inside of nested expressions
     parts: list[str] = []
     depth, begin = 0, 0
     for place, char in enumerate(text):
@@ -131,14 +126,14 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     return [*parts, text[begin:]]
 
 
-# The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
+# flags that a toolkit below 12.8 rejects (docs/format.md#flags)
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
 class Language(enum.StrEnum):
-    """Which compiler takes a source."""
+    """The compiler of a source."""
 
     CXX = "cxx"
     CUDA = "cuda"
@@ -149,29 +144,29 @@ _DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
     Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
     Language.HIP: {Language.HIP: HIP_ENDINGS},
 }
-"""What the components of a backend may have besides C++, by the language of their device code."""
+"""Endings besides C++, by the language of a component's device code."""
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """One source to compile."""
+    """A source to compile."""
 
     source: PurePosixPath
-    """Relative to the kernel, as build.toml names it: a link has a language and a folder of its own."""
+    """Relative to the kernel, links unresolved: a link has its own language and folder."""
     shown: str
-    """The path as build.toml names it."""
+    """As in build.toml."""
     object: str
-    """Where the object goes, relative to the work directory: into a folder of its own, which nvcc also works in."""
+    """Relative to the work directory, in a separate folder: nvcc works in it."""
     language: Language
     include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
-    """The author's flags, in the order of build.toml."""
+    """In the order of build.toml."""
     archs: tuple[str, ...] = ()
     depends: tuple[Depend, ...] = ()
-    """What its own component depends on. The others' are there as well, behind these."""
+    """The component's own; those of others follow."""
     translated: bool = False
-    """True if the paths are those of the copy that hipify made, and not those of the kernel."""
+    """True for paths in hipify's output."""
     named: bool = True
-    """True if it may mention the extension's name, which is the kernel's id; see `kci.build.native.command_lines`."""
+    """True if the source may use the extension's name, the kernel id."""
 
     @property
     def openmp(self) -> bool:
@@ -179,40 +174,33 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """All of a variant's units, and what the components ask for on top."""
+    """The units of a variant."""
 
     units: tuple[Unit, ...]
     depends: tuple[Depend, ...]
     archs: tuple[str, ...]
-    """The union over the components, sorted as text, as metadata.json lists them (docs/format.md#arch-order)."""
+    """Union of the components' archs, sorted as text (docs/format.md#arch-order)."""
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """One table of build.toml that names sources."""
-
+    # a table of build.toml with sources
     label: str
     src: tuple[str, ...]
     include: tuple[str, ...]
     cxx_flags: tuple[str, ...]
     device: Language | None = None
-    """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     left: bool = False
-    """True if it has no code for the archs that were asked for."""
+    """True without code for the requested archs."""
     depends: tuple[Depend, ...] = ()
 
 
 def collect(request: Request, log: Log) -> Sources:
-    """The units of a variant, in the order of build.toml.
+    """List the units in the order of build.toml; a component above the variant's toolkit is left out.
 
-    A component whose `cuda-minver` is above the variant's toolkit is left out (docs/format.md#components).
-
-    Raises:
-        FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
-        UnsafeError: a path leads out of the kernel's directory.
-        BuildFailedError: no component is left.
-        UsageError: no component is for an arch that was asked for.
+    Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of the kernel.
+    BuildFailedError: no component left. UsageError: no component for a requested arch.
     """
     framework = request.build.torch or request.build.tvm_ffi
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
@@ -231,9 +219,9 @@ def collect(request: Request, log: Log) -> Sources:
             known = units.get(unit.source)
             place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
             units[unit.source] = (
-                msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
+                msgspec.structs.replace(unit, object=place) if known is None else _merge_units(known, unit)
             )
-    named = with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
         units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
@@ -241,11 +229,8 @@ def collect(request: Request, log: Log) -> Sources:
     )
 
 
-def with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
-    """Those of the sources that may mention the name of the extension: each by its own text.
-
-    It is all of them where another file mentions it, or one of them that is included by its name.
-    """
+def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
+    """The sources that may use the extension's name, by their own text; all of them if a shared file uses it."""
     tree = inputs.tree
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
@@ -286,24 +271,23 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
-    archs = _chosen(request, listed) if request.options.archs else listed
+    archs = _requested_archs(request, listed) if request.options.archs else listed
     if not listed:
         wanted = ", ".join(asked or ()) or "no archs"
-        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
+        raise kernel_error("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
-                raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
+                raise kernel_error("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     if not archs:
         log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
-    # Its functions have to be there all the same.
+    # its functions must exist even so
     return msgspec.structs.replace(
         origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
     )
 
 
-def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
-    """What is left of a component's archs if only some are asked for; one that the toolkit does not know is refused."""
+def _requested_archs(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     if request.variant.backend == Backend.ROCM:
         return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")
@@ -317,10 +301,12 @@ def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
 def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
+            raise kernel_error(
+                "KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file"
+            )
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
     flags: dict[Language, tuple[str, ...]] = {}
-    folders = (inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    folders = (resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
     include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
@@ -342,25 +328,21 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
 
 
 def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
-    """The author's flags for a language, with CMake's generator expressions evaluated."""
     given = origin.cxx_flags if language is Language.CXX else origin.device_flags
     if not any("$<" in flag for flag in given):
         yield from given
         return
-    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant))
-    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
+    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(variant_compiler(variant))
+    facts = FlagContext(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
     for flag in given:
         try:
             yield from expand_flag(flag, facts)
         except ValueError as error:
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
+            raise kernel_error("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
-def _together(first: Unit, later: Unit) -> Unit:
-    """A source that two components list: compiled once, as the reference's one CMake target does.
-
-    The later component's `include` holds, if it has one; archs and flags are those of both, each once.
-    """
+def _merge_units(first: Unit, later: Unit) -> Unit:
+    # compiled once, as by the reference's CMake target; the later component's `include` wins
     return msgspec.structs.replace(
         first,
         include=later.include or first.include,
@@ -371,7 +353,7 @@ def _together(first: Unit, later: Unit) -> Unit:
 
 
 def _language(origin: _Origin, entry: str) -> Language | None:
-    """The compiler for a source; None for a header, which is listed so that it is known to be part of the kernel."""
+    # None for a header
     ending = PurePosixPath(entry).suffix.lower()
     if ending in HEADER_ENDINGS:
         return None
@@ -381,9 +363,9 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         if ending in endings:
             return language
     where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
-    raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+    raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 
 def _plain_name(entry: str) -> str:
-    """The file name with everything but letters, digits, dots and dashes replaced; the number keeps it unique."""
+    # nvcc and ninja need a plain name; the number keeps it unique
     return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

@@ -1,8 +1,4 @@
-"""Running a build inside an image: the same directories at the same paths, as the same user, with kci of this checkout.
-
-Everything that the container may touch is mounted at its own path, so commands, messages and results need no
-translation. The container gets no privileges, no capabilities and no docker socket.
-"""
+"""Runs a build in a container with the same paths, user and kci, and without privileges or the docker socket."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Finished, Log, output_of, run_in_group
+from kci.build.process.run import Log, ProgramResult, program_output, run_in_group
 from kci.config.discovery import find_root
 from kci.errors import (
     UNFINISHED,
@@ -39,24 +35,24 @@ from kci.utils.walk import is_bytecode, walk
 from kci.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[2]
-"""Where kci itself lies."""
+"""The installed kci."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: kci\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 class RunningWheel(msgspec.Struct, frozen=True):
-    """The wheel, in memory."""
+    """The wheel in memory."""
 
     digest: str
     data: bytes
 
     def place(self, cache: Path) -> Path:
-        """Where it lies in a cache directory; `write` puts it there."""
+        """Path in a cache directory."""
         return cache / "wheels" / self.digest[:16] / f"kci-{__version__}-py3-none-any.whl"
 
     def write(self, cache: Path) -> Path:
-        """Put it into a cache directory, unless it is there."""
+        """Write the wheel to a cache directory, unless it exists."""
         place = self.place(cache)
         if not place.is_file():
             write_atomic(place, self.data)
@@ -64,10 +60,7 @@ class RunningWheel(msgspec.Struct, frozen=True):
 
 
 def running_wheel() -> RunningWheel | None:
-    """The wheel of this process's kci; None if it is not installed, so that its dependencies are unknown.
-
-    The same files give the same bytes.
-    """
+    """A reproducible wheel of this kci; None for a checkout, whose dependencies are unknown."""
     from importlib import metadata
 
     try:
@@ -96,17 +89,17 @@ def _hash(content: bytes) -> str:
 
 
 ENGINES = ("docker", "podman")
-"""The container engines that kci can run, in the order in which they are looked for."""
+"""Supported engines, in order of preference."""
 
-CHOICE = "KCI_CONTAINER_ENGINE"
-"""Names one of them; needed only where both are there and the second is meant."""
+ENGINE_VARIABLE = "KCI_CONTAINER_ENGINE"
+"""Variable with the engine, to override the order."""
 
 _VERSION = {"docker": "{{.Server.Version}}", "podman": "{{.Client.Version}}"}
 _REMOVE = {"docker": ("rm", "--force"), "podman": ("rm", "--force", "--time=0")}
 _INIT_OF_PODMAN = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
-# Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
-PASSED_ON = (
+# Passed by name, so that values such as passwords stay out of command lines and logs.
+FORWARDED_VARIABLES = (
     "GITHUB_RUN_ATTEMPT",
     "GITHUB_RUN_ID",
     "HTTPS_PROXY",
@@ -125,23 +118,21 @@ PASSED_ON = (
     "no_proxy",
 )
 
-PLACES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
-"""The same, with files and folders in their values, which the container sees as well."""
+PATH_VARIABLES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
+"""Variables with paths, which are mounted."""
 
-# `registry/name:tag` or `name@digest`, and no option of docker; then one by digest, which never moves.
+# An image name, not an option of docker; then one with a digest.
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
 _ENGINE_SECONDS = 15
 _KINDS = (FindingsError, UsageError, MissingToolError, BuildFailedError, UnsafeError)
-"""What kci in the container can end with; other rooms have kinds of their own, with some of the same codes."""
+"""Errors that kci in the container reports by exit code."""
 
 _ENGINE_CODES = (125, 126, 127)
-"""docker's own exit codes: it failed itself, or the image has nothing to run."""
+"""docker's own exit codes: a failure of docker, or no program to run."""
 
-# Arguments: what to install as kci (a wheel or a directory), a name to keep the environment under (empty: not kept),
-# then the arguments of kci. Images for building manylinux wheels carry their Pythons under /opt/python; others have one
-# on the PATH. An environment that is kept is made under a name of its own and then linked to, so that several
-# containers may do so at once, and a start that finds one needs no network.
+# Arguments: wheel or directory of kci, name of the kept environment or empty, arguments of kci.
+# Concurrent containers each make an environment and link it by name. A later start needs no network.
 SCRIPT = """\
 set -eu
 kci="$1"
@@ -181,41 +172,39 @@ exec "$room/bin/kci" "$@"
 
 
 class Mount(msgspec.Struct, frozen=True, order=True):
-    """A directory that the container sees, at the same path as outside."""
+    """A directory in the container, at the same path as outside."""
 
     path: Path
     writable: bool = False
 
 
 class ContainerBuild(msgspec.Struct, frozen=True):
-    """A `kci build` in an image, and what it sees of this machine."""
+    """A `kci build` in an image."""
 
     image: str
     kernel_dir: Path
-    """The kernel; its whole repository is visible, because the kernel's id is made from its state."""
+    """Its repository is mounted, because the kernel id depends on it."""
     arguments: Sequence[str]
-    """What follows `kci`, with absolute paths and without `--container`."""
+    """Arguments of kci with absolute paths, without `--container`."""
     writable: Sequence[Path]
-    """The directories that take the variant and the artifact. All else of this machine is read-only."""
+    """Directories for results; the rest of the machine is read-only."""
     cache: Path
     readable: Sequence[Path] = ()
-    """Files that it reads beside the repository."""
+    """Additional files."""
 
 
 def engine() -> str:
-    """The engine to use: the one that is chosen, else docker, else podman; docker where there is neither.
-
-    Raises:
-        UsageError: another one is chosen.
-    """
-    choice = os.environ.get(CHOICE)
+    """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
+    choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(f"{CHOICE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}"
+        )
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
 def _init(name: str) -> list[str]:
-    """A small init as the first process, which hands on signals; podman has one only with another package."""
+    # an init forwards signals; podman needs an extra package for it
     there = name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN)
     return ["--init"] if there else []
 
@@ -229,11 +218,7 @@ def container_command(
     environment: Iterable[str] = (),
     settings: Iterable[tuple[str, str]] = (),
 ) -> list[str]:
-    """The docker command that runs something in an image; `environment` is passed on by name, `settings` are set.
-
-    Raises:
-        UsageError: the image's name or a path is not one that can be passed safely.
-    """
+    """The docker command for an image: `environment` is passed by name, `settings` by value. Raises UsageError."""
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
     name = engine()
@@ -251,39 +236,31 @@ def container_command(
 
 
 def build_command(build: ContainerBuild) -> list[str]:
-    """The command that runs `kci build` in an image.
-
-    Raises:
-        UsageError: as `container_command`.
-    """
+    """The docker command of a build. Raises UsageError as `container_command`."""
     cache = build.cache.resolve()
     source, digest, mounts = kci_source(cache)
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
-    # An environment belongs to its image, whose Python it points at, and to one kci.
+    mounts += [Mount(path) for name in PATH_VARIABLES for path in _variable_paths(name)]
+    variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
+    # an environment fits one image and one kci
     kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
-    # The user has no home in the image, and pip and git must not take the root directory for one.
+    # without a home, pip and git would use the root directory
     return container_command(
         build.image,
         mounts,
         ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
         workdir=build.kernel_dir.resolve(),
-        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ] + _of_launchers(),
+        environment=[*variables, *_cache_variables()],
         settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
     )
 
 
-def run_in_container(build: ContainerBuild, log: Log) -> Finished:
-    """Run `kci build` in an image; `log` takes lines of progress.
-
-    Raises:
-        MissingToolError: docker is not there, does not answer, or cannot run the image.
-        KciError: kci failed in the image; the error is of the kind that its exit code stands for.
-    """
+def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
+    """Run a build in an image. Raises MissingToolError without docker or image, and kci's own errors by exit code."""
     require_engine()
-    # docker would make missing directories itself, as root.
+    # docker would create missing directories as root
     image, cache = build.image, build.cache
     for place in (*build.writable, cache, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
@@ -292,8 +269,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> Finished:
     command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
-    # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
-    # podman's monitor writes a file `oom` into the folder that it was started in.
+    # On a stop the container must be removed; podman's monitor writes a file `oom` into its working directory.
     with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
         done = run_in_group(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
     if done.code == 0:
@@ -311,11 +287,11 @@ def run_in_container(build: ContainerBuild, log: Log) -> Finished:
 
 
 def _tell_digest(image: str, log: Log) -> None:
-    """Say which image a tag meant, because tomorrow it can mean another one."""
+    # a tag can move
     if "@" in image:
         return
     name = (
-        output_of(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+        program_output(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
         .strip()
         .rpartition("\n")[2]
     )
@@ -324,11 +300,7 @@ def _tell_digest(image: str, log: Log) -> None:
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:
-    """The image to build in, or None for this machine: `auto` means that of the leg, which is empty if it has none.
-
-    Raises:
-        MissingToolError: an image is asked for by name, and there is no docker to run it.
-    """
+    """The image of `--container`; `auto` is the leg's, None this machine. Raises MissingToolError without an engine."""
     if option == "none" or (option == "auto" and not image):
         return None
     if option != "auto":
@@ -343,12 +315,7 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
 
 
 def require_engine() -> None:
-    """Make sure that a container engine is here and answers.
-
-    Raises:
-        MissingToolError: it is not, or does not.
-        UsageError: as `engine`.
-    """
+    """Raise MissingToolError unless a container engine answers, or UsageError for an unknown one."""
     name = engine()
     if shutil.which(name) is None:
         hint = f"install {' or '.join(ENGINES)}, or use --container none"
@@ -370,11 +337,7 @@ def require_engine() -> None:
 
 
 def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
-    """What to install as kci in the container, its digest, and what to mount for it.
-
-    That is the kci that is running, as a wheel in the cache, so that both are the same whatever index there is. One
-    that runs out of a checkout without being installed is installed from there, at each start.
-    """
+    """Find what pip installs in the container, its digest, and mounts: a wheel of this kci, or its checkout."""
     wheel = running_wheel()
     if wheel is not None:
         return str(wheel.place(cache.resolve())), wheel.digest, []
@@ -383,7 +346,7 @@ def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
 
 
 def _sources(kernel_dir: Path) -> list[Mount]:
-    """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
+    # the git directory may lie elsewhere
     place = find_root(kernel_dir)[0]
     if (place / ".git").is_file():
         common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
@@ -391,17 +354,16 @@ def _sources(kernel_dir: Path) -> list[Mount]:
     return [Mount(place)]
 
 
-def _of_launchers() -> list[str]:
-    """The variables that compiler caches read themselves, without those with a place of this machine."""
+def _cache_variables() -> list[str]:
+    # compiler caches read them; those with paths of this machine are left out
     prefixes = ["CCACHE_", "SCCACHE_"]
     if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
-        prefixes.append("AWS_")  # what S3 asks for
-    named = (item for item in os.environ.items() if item[0].startswith(tuple(prefixes)) and item[0] not in PLACES)
-    return [name for name, value in named if not value.startswith(("/", "~"))]
+        prefixes.append("AWS_")  # S3 credentials
+    names = [name for name in os.environ if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES]
+    return [name for name in names if not os.environ[name].startswith(("/", "~"))]
 
 
-def _named_places(variable: str) -> list[Path]:
-    """The files and folders of this machine that a variable names, separated as pip separates them."""
+def _variable_paths(variable: str) -> list[Path]:
     return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
 
 

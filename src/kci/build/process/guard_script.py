@@ -1,11 +1,8 @@
-"""A program of its own, run with `python -I -S`: runs a command, and ends all that it started if kci is gone.
+"""A separate program (`python -I -S`): runs a command, and ends all its processes if kci dies.
 
-Arguments: the number of a pipe that kci holds the other end of; how many words of a command follow that undoes what is
-left of one that was stopped, and those words; then the command. However kci ends, by SIGKILL as well,
-the pipe closes with it. Then the command is asked to end, and after a while everything below it is killed: this process
-takes over whatever lost its parent (PR_SET_CHILD_SUBREAPER), so that nothing gets away. What a command leaves that ends
-by itself is killed as well: nobody waits for it. kci's lock on the work
-directory is open here and in everything below, so that the next kci waits until the last of them is gone.
+Arguments: number of an inherited pipe; number of words of the undo command; these words; the command. The pipe closes
+with kci, even on SIGKILL. Orphans are adopted (PR_SET_CHILD_SUBREAPER), so none escapes. kci's lock file stays open in
+all processes, so that the next kci waits for the last.
 """
 
 import contextlib
@@ -25,7 +22,7 @@ _UNDO_SECONDS = 20
 
 
 def main() -> int:
-    """Run the command; the exit code is its own, or 128 and the signal that ended it."""
+    """Run the command and return its exit code, or 128 plus a signal number."""
     alive, words = int(sys.argv[1]), int(sys.argv[2])
     undo, command = sys.argv[3 : 3 + words], sys.argv[3 + words :]
     os.set_inheritable(alive, False)
@@ -40,7 +37,7 @@ def main() -> int:
         ready, _, _ = select.select([alive, wake], [], [])
         received = os.read(wake, 4096) if wake in ready else b""
         if (code := _ended(child)) is not None:
-            if not undo:  # what a container engine leaves cleans up behind the container
+            if not undo:  # a container's remains are left to the engine
                 _kill_rest(child)
             return code
         if alive in ready or set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
@@ -54,7 +51,7 @@ def _start(command: list[str]) -> int:
     try:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _linux(_PR_SET_PDEATHSIG, signal.SIGTERM)  # should this process be killed itself
+        _linux(_PR_SET_PDEATHSIG, signal.SIGTERM)  # in case this process is killed
         os.execvp(command[0], command)  # noqa: S606  - no shell is wanted
     except OSError as error:
         os.write(2, f"cannot run {command[0]}: {error.strerror}\n".encode())
@@ -62,7 +59,7 @@ def _start(command: list[str]) -> int:
 
 
 def _ended(child: int) -> int | None:
-    # others that were taken over are let go on the way
+    # also reaps adopted processes
     code = None
     while True:
         try:
@@ -77,7 +74,7 @@ def _ended(child: int) -> int | None:
 
 
 def _stop(child: int, wake: int, undo: list[str]) -> int:
-    """Ask the child to end, wait, undo, then kill what is left. The code is that of a program ended by SIGTERM."""
+    # the code of a program ended by SIGTERM
     _signal(child, signal.SIGTERM)
     _wait(child, wake, _GRACE_SECONDS)
     if undo:
@@ -101,10 +98,7 @@ def _wait(child: int, wake: int, seconds: float) -> None:
 
 
 def _descendants() -> list[int]:
-    """Every process below this one, zombies left out.
-
-    Where there is no /proc it is empty: there the child is trusted to end what it started, which ninja does.
-    """
+    # empty without /proc, as on macOS, where the child must end its own children
     parents: dict[int, list[int]] = {}
     for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:

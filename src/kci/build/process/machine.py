@@ -1,4 +1,4 @@
-"""Cores and memory of this machine or its control group, and how many compilers run at once."""
+"""Cores and memory of the machine or its cgroup, and the number of parallel compilers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kci.errors import UsageError
 from kci.matrix.catalog.runners import default_runners
 
 _UNKNOWN = 4 * 2**30
-"""What to count with where the machine does not say."""
+"""Assumed memory in bytes where the machine does not tell."""
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """The cores that compilers may use; in a container they can be fewer than the machine has."""
+    """Cores available to compilers."""
     affinity = getattr(os, "sched_getaffinity", None)
     found = len(affinity(0)) if affinity else os.cpu_count() or 1
     limit = cpu_limit()
@@ -28,28 +28,28 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """The bytes of memory that this process and its children may use."""
+    """Bytes of memory available to this process and its children."""
     if sys.platform == "win32":
         return _UNKNOWN
     try:
         found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # macOS has not all names
+    except (ValueError, OSError):  # macOS lacks some names
         found = _UNKNOWN
     limit = memory_limit()
     return found if limit is None else min(found, limit)
 
 
 def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
-    """The bytes that this process and its children may use; None where nothing limits them."""
+    """The cgroup's memory limit in bytes; None without one."""
     files = [place / "memory.max" for place in _unified(membership, mount)]
     files += [place / "memory.limit_in_bytes" for place in _controller("memory", membership, mount)]
     limits = (limit for path in files if (limit := _number(path)) is not None)
-    # The older kind writes a number near 2**63 where there is no limit.
+    # cgroup v1 writes a number near 2**63 for no limit
     return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
 def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
-    """The cores that they may use together; None where nothing limits them."""
+    """The cgroup's limit in cores; None without one."""
     found: list[float] = []
     for place in _unified(membership, mount):
         quota, _, period = _text(place / "cpu.max").partition(" ")
@@ -63,7 +63,7 @@ def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | N
 
 
 def _unified(membership: Path, mount: Path) -> Iterator[Path]:
-    # the group and those above it, of the newer kind
+    # cgroup v2: the group and its parents
     for line in _text(membership).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -72,7 +72,7 @@ def _unified(membership: Path, mount: Path) -> Iterator[Path]:
 
 
 def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
-    # the same of the older kind, where each controller has a tree of its own
+    # cgroup v1: a hierarchy per controller
     for line in _text(membership).splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if name in controllers.split(","):
@@ -81,7 +81,7 @@ def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    # in a container the group can be named as the host sees it, while its own files are at the top
+    # in a container the path may be the host's, with the files at the top
     path = PurePosixPath("/", group)
     for part in (path, *path.parents):
         yield root / part.relative_to("/")
@@ -100,13 +100,7 @@ def _text(path: Path) -> str:
 
 
 def job_count(asked: int | None, builds: int = 1) -> int:
-    """How many commands ninja runs at once: what was asked for, else `MAX_JOBS`, else as many as there are cores.
-
-    Of several builds at once each gets an equal part.
-
-    Raises:
-        UsageError: the number asked for is not a positive integer.
-    """
+    """Number of parallel ninja commands per build: requested, `MAX_JOBS`, or cores. Raises UsageError."""
     if asked is not None and asked < 1:
         raise UsageError(f"the number of jobs must be at least 1, not {asked}")
     jobs = asked or _positive("MAX_JOBS") or cores()
@@ -114,10 +108,7 @@ def job_count(asked: int | None, builds: int = 1) -> int:
 
 
 def pool_depth(asked: int | None, backend: str, *, cutlass: bool = False, builds: int = 1) -> int | None:
-    """How many compilers of a backend have memory at their worst; None where somebody chose how many are to run.
-
-    nvcc may run several threads (`NVCC_THREADS`), and each of them takes as much.
-    """
+    """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's threads count."""
     if asked is not None or _positive("MAX_JOBS") is not None:
         return None
     threads = nvcc_threads() if backend == "cuda" else None
@@ -126,11 +117,7 @@ def pool_depth(asked: int | None, backend: str, *, cutlass: bool = False, builds
 
 
 def nvcc_threads() -> int | None:
-    """`NVCC_THREADS`, or None if it is not set.
-
-    Raises:
-        UsageError: it is not a positive integer.
-    """
+    """`NVCC_THREADS`; None if unset. Raises UsageError."""
     return _positive("NVCC_THREADS")
 
 
@@ -143,33 +130,33 @@ def _positive(name: str) -> int | None:
     return int(text)
 
 
-_TELLS_TIME = (1, 13)
-"""Since this version ninja says how much time is left."""
+_ESTIMATES_SINCE = (1, 13)
+"""First ninja that estimates remaining time."""
 
-# `[3/17 00:42] c++ csrc/relu.cpp`; the time can have hours, and is `?` at first
-_TOLD = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
+# `[3/17 00:42] c++ csrc/relu.cpp`; hours are optional, and `?` comes first
+_STATUS_LINE = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far ninja has come."""
+    """The progress of a ninja run."""
 
     done: int
-    """Commands that have ended: one for each translation unit, and the links."""
+    """Finished commands."""
     total: int
     left: int | None
-    """Seconds that the rest will take, by what the same commands took the last time; None if it does not say."""
+    """Estimated seconds; None without an estimate."""
     what: str
-    """The command that has just ended, such as `c++ csrc/relu.cpp`."""
+    """Last finished command, such as `c++ csrc/relu.cpp`."""
 
 
 def ninja_status(version: Sequence[int]) -> str:
-    """The value of `NINJA_STATUS` for a ninja of a version (major and minor), by which `read_progress` reads it."""
-    return "[%f/%t %W] " if tuple(version) >= _TELLS_TIME else "[%f/%t] "
+    """`NINJA_STATUS` for a ninja version, in the format of `read_progress`."""
+    return "[%f/%t %W] " if tuple(version) >= _ESTIMATES_SINCE else "[%f/%t] "
 
 
 def read_progress(line: str) -> Progress | None:
-    """What one of ninja's lines says about its progress; None for a line that says something else."""
-    found = _TOLD.fullmatch(line)
+    """Parse a status line of ninja; None for other lines."""
+    found = _STATUS_LINE.fullmatch(line)
     if found is None:
         return None
     hours, minutes, seconds = (int(part or 0) for part in found.group(3, 4, 5))

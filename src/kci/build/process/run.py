@@ -1,7 +1,4 @@
-"""Running programs: always a list of arguments, never a shell; and stopping all that some threads have started.
-
-Ctrl-C reaches the main thread only, so programs of other threads end by their `ProgramScope`.
-"""
+"""Runs programs without a shell. A `ProgramScope` ends those of threads, which Ctrl-C does not reach."""
 
 from __future__ import annotations
 
@@ -26,15 +23,15 @@ _SHOWN_LINES = 200
 _GUARD = Path(__file__).with_name("guard_script.py")
 
 Log = Callable[[str], None]
-"""Takes one line of progress."""
+"""Receives a line of progress."""
 
 
 class StoppedError(BaseException):
-    """The work that a program belongs to was stopped. No `except Exception` takes it for a failure of the program."""
+    """The scope of a program was stopped. Not an Exception, so that no handler takes it for a failure."""
 
 
 class ProgramScope:
-    """What is started within it, by whichever thread, ends when it is stopped; nothing more is started then."""
+    """Stops all programs that its threads have started."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -43,7 +40,7 @@ class ProgramScope:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Programs that this thread starts from here on belong to the scope."""
+        """Add programs of this thread to the scope."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -51,14 +48,14 @@ class ProgramScope:
             _CURRENT.reset(token)
 
     def stop(self) -> None:
-        """Ask every program to end, and let no other one start."""
+        """Terminate the programs, and start no more."""
         with self._guard:
             self._stopped = True
             for process in self._running:
                 process.terminate()
 
     def require_running(self) -> None:
-        """Raise `StoppedError` if the scope was stopped."""
+        """Raise `StoppedError` after a stop."""
         if self._stopped:
             raise StoppedError
 
@@ -80,26 +77,26 @@ _CURRENT: ContextVar[ProgramScope] = ContextVar("kci_program_scope")
 _NEVER_STOPPED = ProgramScope()
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """A program that ran to its end."""
+class ProgramResult(msgspec.Struct, frozen=True):
+    """A finished program."""
 
     code: int
     output: str
-    """stdout and stderr together."""
+    """stdout and stderr."""
 
     def tail(self) -> str:
-        """The end of the output, as much as a person reads."""
+        """The last lines of the output."""
         lines = self.output.strip().splitlines()
         cut = [f"... ({count(len(lines) - _SHOWN_LINES, 'line')} left out)"] if len(lines) > _SHOWN_LINES else []
         return "\n".join(cut + lines[-_SHOWN_LINES:])
 
 
 def silent(_line: str) -> None:
-    """A log that keeps nothing."""
+    """Discard a line."""
 
 
-def output_of(*command: str) -> str:
-    """What a program says; nothing where it fails, or is not here."""
+def program_output(*command: str) -> str:
+    """A program's output; empty if it fails or does not exist."""
     try:
         done = run(command)
     except MissingToolError:
@@ -109,15 +106,8 @@ def output_of(*command: str) -> str:
 
 def run(
     command: Sequence[str], log: Log = silent, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> Finished:
-    """Run a program, pass on each line as it comes, and keep them all.
-
-    Whatever stops this, Ctrl-C above all, stops the program as well and waits for its end.
-
-    Raises:
-        MissingToolError: there is no such program, or it is not executable here.
-        StoppedError: the scope that this thread is in was stopped.
-    """
+) -> ProgramResult:
+    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError."""
     return _finish(command, log, cwd, env)
 
 
@@ -130,19 +120,13 @@ def run_in_group(
     lock: int | None = None,
     undo: Sequence[str] = (),
     started: Callable[[int], None] = lambda _session: None,
-) -> Finished:
-    """Like `run`, for a program that starts others: all of them end with this process, however that ends.
+) -> ProgramResult:
+    """Like `run`, but all descendants end with this process.
 
-    Args:
-        command: the program and its arguments.
-        log: takes each line.
-        cwd: where to run it.
-        env: its environment.
-        lock: an open lock file (`kci.utils.atomic.locked`), which stays locked until the last of them has ended.
-        undo: a command that removes what is left of a program that was stopped, such as its container.
-        started: is told the session that the program and all that it starts are in; not called on Windows.
+    `lock` is an open lock file that they inherit, `undo` a command that cleans up after a stop, and `started` receives
+    the session id, except on Windows.
     """
-    if sys.platform == "win32":  # pragma: no cover - there is no such thing as taking over a child there
+    if sys.platform == "win32":  # Windows cannot adopt processes
         return _finish(command, log, cwd, env)
     if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
@@ -162,7 +146,7 @@ def _finish(
     env: Mapping[str, str] | None,
     inherited: tuple[int, ...] = (),
     started: Callable[[int], None] = lambda _session: None,
-) -> Finished:
+) -> ProgramResult:
     lines: list[str] = []
 
     def start() -> _Process:
@@ -191,13 +175,13 @@ def _finish(
                 lines.append(line)
                 log(line.rstrip("\n"))
         except BaseException:
-            # Without this a Ctrl-C would wait a quarter of a second and leave behind what takes longer to end.
+            # Ctrl-C would otherwise wait, and leave slow programs behind
             process.terminate()
             process.wait()
             raise
-    return Finished(process.returncode, "".join(lines))
+    return ProgramResult(process.returncode, "".join(lines))
 
 
 def shell_line(command: Sequence[str]) -> str:
-    """A command as it can be pasted into a shell."""
+    """Quote a command for a shell."""
     return shlex.join(command)

@@ -1,1 +1,1 @@
-"""What compiles: compilers, CUDA, ROCm, oneAPI, CUTLASS, environments with torch."""
+"""Compilers, CUDA, ROCm, oneAPI, CUTLASS, and environments with torch."""

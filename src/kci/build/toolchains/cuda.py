@@ -1,7 +1,4 @@
-"""The CUDA to compile with: this machine's toolkit if its version is the variant's, else wheels from PyPI.
-
-Full-ABI kernels need the headers of CUDA libraries such as cuBLAS as well, which small toolkits do not have.
-"""
+"""CUDA toolkits: this machine's if the version fits, else wheels from PyPI; and headers of CUDA libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from kci.build.process.run import Log, output_of, run
+from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import FetchedTool, install, pip_install
 from kci.build.toolchains.environment import same_version
@@ -19,26 +16,26 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 
-# `Cuda compilation tools, release 13.0, V13.0.88`; what `nvcc --dryrun` prints of its directory
+# `release 13.0, V13.0.88`; the directory in `nvcc --dryrun`
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _RUNTIME = "nvidia-cuda-runtime"
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
 class Toolkit(FetchedTool, frozen=True):
-    """A CUDA toolkit of one version."""
+    """A CUDA toolkit."""
 
     version: str
     nvcc: Path
     root: Path
     wheels: Path | None = None
-    """The folder that the wheels go into, if it is made of wheels."""
+    """Folder of the wheels; None for a toolkit of the machine."""
     reproducible: bool = True
-    """True if its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
+    """True if nvcc, from 13 on, has the options for directory-independent objects."""
 
     @property
     def runtime(self) -> str:
-        """The SONAME of the CUDA runtime library, which carries the major version."""
+        """SONAME of the CUDA runtime."""
         return f"libcudart.so.{self.version.partition('.')[0]}"
 
     @property
@@ -72,29 +69,25 @@ class Toolkit(FetchedTool, frozen=True):
 
 
 def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
-    """The toolkit for a CUDA version such as `13.0`; `Toolkit.ensure` makes it if it is one of wheels.
-
-    Raises:
-        MissingToolError: this machine has none of that version and PyPI has neither; or `NVCC` names another version.
-    """
+    """The toolkit of a CUDA version such as `13.0`, perhaps to be downloaded. Raises MissingToolError."""
     version = Version.parse(compute).minor_text
     return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
 
 
 def nvcc_version(nvcc: Path) -> str | None:
-    """The release that an nvcc says it is, or None if it says nothing useful."""
+    """The release of an nvcc; None if unknown."""
     found = _release(nvcc)
     return found[1] if found else None
 
 
 def nvcc_name(toolkit: Toolkit) -> str:
-    """What its nvcc is, as exactly as it says: two of one release can make different code."""
+    """The full version of its nvcc: two of a release can differ in code."""
     found = _release(toolkit.nvcc)
     return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
 
 
 def _release(nvcc: Path) -> re.Match[str] | None:
-    return _RELEASE.search(output_of(str(nvcc), "--version"))
+    return _RELEASE.search(program_output(str(nvcc), "--version"))
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
@@ -122,18 +115,18 @@ def _toolkit(version: str, nvcc: Path) -> Toolkit:
 
 
 def _candidates(version: str) -> list[Path]:
-    # in the order in which they are asked
+    # in order of preference
     homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
     on_path = shutil.which("nvcc")
     places = [home / "bin" / "nvcc" for home in homes]
     places += [Path(on_path)] if on_path else []
     places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
-    places = [place.absolute() for place in places]  # nvcc is started in another directory
+    places = [place.absolute() for place in places]  # absolute: nvcc runs in another directory
     return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
 
 
 def _root(nvcc: Path) -> Path:
-    # nvcc is asked, because the nvcc on the PATH may be a wrapper script elsewhere
+    # nvcc on PATH may be a wrapper script
     done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
     top = _TOP.search(done.output)
     root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
@@ -149,23 +142,23 @@ def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
         hint = f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})"
         raise MissingToolError(f"no nvcc of CUDA {version} on this machine", hint=hint)
     wheels = cache / "cuda" / version
-    # Wheels of one major version share a directory, whatever the minor.
+    # wheels of a major version share a directory
     root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
     return Toolkit(version, root / "bin" / "nvcc", root, wheels)
 
 
 LINK = "cuda-headers"
-"""Their link in the work directory."""
+"""Link to the library headers in the work directory."""
 
 _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
 
 
 class WheelFiles(FetchedTool, frozen=True):
-    """Headers out of NVIDIA's wheels."""
+    """Headers from NVIDIA's wheels."""
 
     folder: Path
     requirements: tuple[str, ...]
-    """The wheels that they are in."""
+    """The wheels."""
 
     @property
     def place(self) -> Path:
@@ -179,7 +172,7 @@ class WheelFiles(FetchedTool, frozen=True):
         return []
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
-        # about a megabyte out of wheels of hundreds
+        # a megabyte out of wheels of hundreds
         from kci.build.toolchains.downloads import extract, find_wheel
 
         for requirement in self.requirements:
@@ -189,12 +182,12 @@ class WheelFiles(FetchedTool, frozen=True):
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:
-    """True if sources include a header of such a library themselves; a stable-ABI kernel needs none otherwise."""
+    """True if sources include headers of CUDA libraries."""
     return any(_INCLUDE.search(source.read_bytes()) for source in sources)
 
 
 def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
-    """Those that a toolkit lacks; None if it has them all, or if none are known for its version."""
+    """Library headers that a toolkit lacks; None if complete, or unknown for its version."""
     missing = [
         requirement
         for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
@@ -207,6 +200,6 @@ def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
 
 
 def wheel_path(path: str) -> str | None:
-    """Where a file of an NVIDIA wheel goes: headers lie in `nvidia/cu13/include` or `nvidia/<library>/include`."""
+    """Target path of a file in an NVIDIA wheel; None if it is not a header."""
     parts = path.split("/")
     return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None

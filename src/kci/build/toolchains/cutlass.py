@@ -1,4 +1,4 @@
-"""Headers that components depend on besides torch: CUTLASS, from a folder, a wheel, or its pinned commit."""
+"""Header-only dependencies such as CUTLASS: from a folder, a wheel, or a pinned commit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kci.utils.atomic import full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
-"""The reference's own variable: a checkout of CUTLASS to use as it is."""
+"""The reference's variable: a checkout of CUTLASS."""
 
 SYCL_SOURCE_DIR = "SYCL_TLA_SRC_DIR"
-"""The same for SYCL*TLA, Intel's CUTLASS."""
+"""The same for SYCL*TLA."""
 
 _INCLUDE = ("include", "tools/util/include")
-"""What components see of a checkout: the headers, and those of its utilities, as in the reference's Nix package."""
+"""Include directories of a checkout, as in the reference."""
 
 _WHEEL_INCLUDE = tuple(f"cutlass_library/source/{path}" for path in _INCLUDE)
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR)\s+(\d+)", re.MULTILINE)
@@ -34,7 +34,7 @@ _SECONDS = 60
 
 
 class HeaderSource(enum.StrEnum):
-    """How headers are had."""
+    """Origin of headers."""
 
     FOLDER = "folder"
     WHEEL = "wheel"
@@ -45,13 +45,13 @@ class Headers(FetchedTool, frozen=True):
     """A header-only dependency."""
 
     name: str
-    """As a component names it, `cutlass_4_0`; also its link in the work directory."""
+    """Name in `depends`, `cutlass_4_0`, and of the link in the work directory."""
     folder: Path
     include: tuple[str, ...]
-    """Where the headers are in the folder."""
+    """Include directories in the folder."""
     source: HeaderSource
     where: str = ""
-    """The requirement of the wheel, or the address of the repository."""
+    """Requirement of the wheel, or URL of the repository."""
     release: CutlassRelease | None = None
 
     @property
@@ -77,7 +77,7 @@ class Headers(FetchedTool, frozen=True):
     def fetch(self, python: Path, place: Path, log: Log) -> None:
         log(f"getting {self.name} from {self.where}")
         for command in self.setup(python, place):
-            # git's own settings can lead elsewhere (`insteadOf`), and it knows addresses that are commands (`ext::`).
+            # git's settings may redirect (`insteadOf`) or run commands (`ext::`)
             limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
             environment = {**os.environ, **limits}
             wheel = self.source is HeaderSource.WHEEL
@@ -96,25 +96,15 @@ class Headers(FetchedTool, frozen=True):
 
 
 def find_headers(depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = "") -> tuple[Headers, ...]:
-    """Where a variant's `depends` come from.
+    """Find `depends`: variables first, then the wheel, then the pinned commit. Raises MissingToolError.
 
-    `CUTLASS_SRC_DIR` (for Intel's, `SYCL_TLA_SRC_DIR`) comes first, then the wheel of just that version, then the
-    pinned commit from GitHub.
-
-    Args:
-        depends: all dependencies of the variant's components; torch is always there.
-        cache: the cache directory.
-        log: takes a line about a folder of another version.
-        compute: the oneAPI version of an XPU variant, which decides the version of SYCL*TLA.
-
-    Raises:
-        MissingToolError: one of them cannot be had.
+    `compute` is the oneAPI version of an XPU variant, for SYCL*TLA.
     """
     return tuple(_find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH)
 
 
 def headers_digest(folder: Path) -> str:
-    """SHA-256 over the paths and contents of a checkout's headers, as `sha256sum` would list them, by path."""
+    """SHA-256 over a checkout's headers, as `sha256sum` lists them by path."""
     files = (path for part in _INCLUDE for path in (folder / part).rglob("*"))
     regular = (path for path in files if path.is_file() and not path.is_symlink())
     whole = hashlib.sha256()
@@ -124,11 +114,7 @@ def headers_digest(folder: Path) -> str:
 
 
 def tla_version(compute: str) -> SyclTlaVersion:
-    """SYCL*TLA for a oneAPI version.
-
-    Raises:
-        MissingToolError: there is none.
-    """
+    """The SYCL*TLA of a oneAPI version. Raises MissingToolError."""
     known = toolchains().sycl_tla.versions
     version = Version.parse(compute).minor_text
     if version not in known:
@@ -146,7 +132,7 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
         raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
     variable, project = (SYCL_SOURCE_DIR, "sycl-tla") if sycl else (SOURCE_DIR, "cutlass")
     if folder := os.environ.get(variable):
-        return _given(depend, variable, Path(folder).absolute(), release, log)
+        return _checkout_headers(depend, variable, Path(folder).absolute(), release, log)
     if not release.commit:
         hint = f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}"
         raise MissingToolError(f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it", hint=hint)
@@ -157,14 +143,14 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     return Headers(depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release)
 
 
-def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
+def _checkout_headers(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         hint = "name the top directory of a checkout of CUTLASS, or unset it"
         raise MissingToolError(f"{variable}={folder} holds no include/cutlass/version.h", hint=hint)
     found = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
     has = f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}"
-    # SYCL*TLA says there which CUTLASS it follows, and not its own version.
+    # SYCL*TLA has CUTLASS's version there
     if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
         log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)

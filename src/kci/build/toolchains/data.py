@@ -11,41 +11,41 @@ from kci.matrix.variants import digits
 from kci.utils.shipped import Dated, shipped
 
 TORCH_INDEX = "KCI_TORCH_INDEX"
-"""In place of https://download.pytorch.org/whl/: a mirror with a folder for each flavour of torch."""
+"""Mirror of https://download.pytorch.org/whl/."""
 
 
 class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One version of CUTLASS that a component can depend on."""
+    """A version of CUTLASS."""
 
     tag: str
     commit: str = ""
-    """Empty for one that cannot be fetched, because nobody could look at it to take its digest."""
+    """Empty if it cannot be fetched: nobody has recorded its digest."""
     digest: str = ""
-    """`headers_digest` of its checkout."""
+    """`headers_digest` of the checkout."""
     wheel: str = ""
-    """The requirement of the wheel that carries just this version, if one does."""
+    """Requirement of a wheel of this version, if any."""
 
 
 class Sycl(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """What icpx makes code for."""
+    """icpx's targets."""
 
     targets: tuple[str, ...]
     devices: tuple[str, ...]
-    """The devices that `spir64_gen` stands for."""
+    """The devices of `spir64_gen`."""
     device_options: tuple[str, ...]
 
 
 class SyclApart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is made where some sources are for one GPU alone."""
+    """Targets of sources for one GPU only."""
 
     mark: str
-    """The flag of such a source has it."""
+    """Part of such a source's flags."""
     targets: tuple[str, ...]
     devices: tuple[str, ...]
 
 
 class SyclTlaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """SYCL*TLA with one version of oneAPI."""
+    """SYCL*TLA for one oneAPI version."""
 
     release: CutlassRelease
     targets: tuple[str, ...]
@@ -54,7 +54,7 @@ class SyclTlaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SyclTla(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What depending on SYCL*TLA changes."""
+    """Effects of a dependency on SYCL*TLA."""
 
     defines: tuple[str, ...]
     extensions: tuple[str, ...]
@@ -62,14 +62,14 @@ class SyclTla(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Toolchains(Dated, frozen=True):
-    """The data file, as it is."""
+    """`toolchains.toml`."""
 
     index: dict[str, str]
     torch: dict[str, str]
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
     newest_gcc: dict[str, int]
-    """By CUDA version; one that is not listed is not known to refuse any."""
+    """By CUDA version; unlisted ones accept any."""
     cuda_headers: dict[str, dict[str, str]]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
@@ -83,21 +83,21 @@ class Toolchains(Dated, frozen=True):
     sycl_tla: SyclTla
 
     def torch_release(self, torch: str) -> str:
-        """The exact release of a minor version: `2.13` is `2.13.0`."""
+        """The release of a minor version: `2.13.0` of `2.13`."""
         minor = Version.parse(torch).minor_text
         return self.torch.get(minor, f"{minor}.0")
 
     def cxx_standard(self, torch: str) -> int:
-        """The C++ standard that a torch's headers are written for (docs/format.md#flags)."""
+        """C++ standard of a torch's headers (docs/format.md#flags)."""
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 
     def torch_defines(self, backend: str) -> list[str]:
-        """What torch's own CMake targets define for whoever compiles against them."""
+        """Macros of torch's CMake targets."""
         return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: str | None) -> str:
-        """The last part of a wheel index, which also names the flavour of torch there: `cpu`, `cu130`, `rocm7.1`."""
+        """Last part of a wheel index: `cpu`, `cu130`, `rocm7.1`."""
         pattern = self.index.get(backend, self.index["cpu"])
         if compute is None:
             return pattern if "{" not in pattern else self.index["cpu"]
@@ -105,10 +105,8 @@ class Toolchains(Dated, frozen=True):
         return pattern.format(digits=digits(version), dotted=version.minor_text)
 
     def index_url(self, flavour: str) -> str:
-        """The wheel index of a flavour of torch."""
         base = os.environ.get(TORCH_INDEX)
         return (base.rstrip("/") + "/" if base else self.index["base"]) + flavour
 
 
 toolchains = shipped("build/toolchains/data/toolchains.toml", Toolchains)
-"""The toolchain data that is shipped with kci."""

@@ -22,60 +22,55 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Finished, Log, run_in_group, shell_line
+from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, make_once
 
 
 class FetchedTool(msgspec.Struct, frozen=True):
-    """A part of a toolchain: this machine has it, or the cache has it once it was fetched."""
+    """A part of a toolchain, on this machine or downloaded to the cache."""
 
     @property
     def place(self) -> Path | None:
-        """Where in the cache it lies; None where this machine has it."""
+        """Path in the cache; None if the machine has it."""
         raise NotImplementedError
 
     @property
     def complete(self) -> bool:
-        """True if it is there."""
         return self.place is None or self.place.is_dir()
 
     @property
     def by_kci(self) -> str:
-        """What kci itself does to get it, for a dry run; empty if commands do all."""
+        """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
     def setup(self, python: Path, target: Path | None = None, /) -> list[list[str]]:
-        """The commands that get it, by a Python that has pip, to another place if that is given."""
+        """Commands that install it with a Python's pip, to `target` if given."""
         raise NotImplementedError
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
-        """Get it, to the place that is given. MissingToolError if it cannot be had."""
+        """Download it to `place`. Raises MissingToolError."""
         raise NotImplementedError
 
     def planned(self, python: Path) -> list[str]:
-        """The shell lines that `ensure` would run."""
+        """The shell lines of `ensure`."""
         if self.complete:
             return []
         return [*map(shell_line, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
 
     def ensure(self, python: Path, log: Log) -> None:
-        """Get it unless it is there; several processes may ask at once.
-
-        Raises:
-            MissingToolError: it cannot be had.
-        """
+        """Download it once, also with concurrent processes. Raises MissingToolError."""
         if self.place is not None:
             make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
 def pip_install(python: Path) -> list[str]:
-    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
+    """Start of a pip command: wheels only, because setup scripts must not run."""
     return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
 
 
-def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> Finished:
+def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
     """Run a pip command of `pip_install`; `log` takes its lines about downloads, which name each file and its size.
 
     Raises:
@@ -96,7 +91,7 @@ _PROBE_SECONDS = 5
 
 
 def _fault(url: str) -> Exception | None:
-    """Why an index does not answer, asked once and briefly: pip itself would retry for minutes."""
+    # asked briefly: pip would retry for minutes
     import http.client
     import urllib.error
     import urllib.request
@@ -106,37 +101,27 @@ def _fault(url: str) -> Exception | None:
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
-        return None if error.code == 405 else error  # it is there, and does not like a HEAD
+        return None if error.code == 405 else error  # the server only rejects HEAD
     except (OSError, http.client.HTTPException, ValueError) as error:
         return error
 
 
 def is_reachable(url: str) -> bool:
-    """True if a package index answers; never where pip is told to ask none."""
+    """True if a package index answers; False if pip is told to use none."""
     return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
 
 
-def _said(fault: Exception | None) -> str:
+def _fault_text(fault: Exception | None) -> str:
     return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
 
 
 def pip_index() -> str:
-    """The index that pip asks where nothing but a variable names one."""
+    """The index of pip by environment variables."""
     return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
 
 
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
-    """Run a pip command that has to succeed.
-
-    Args:
-        command: one that begins with `pip_install`.
-        what: what it installs, for the message.
-        log: takes the lines about downloads.
-        into: where it writes, for the hint.
-
-    Raises:
-        MissingToolError: pip failed.
-    """
+    """Run a pip command. Raises MissingToolError if it fails; `what` and `into` are for the message."""
     done = run_pip(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
@@ -145,7 +130,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
-            away = f"there is no way to the package index {pip_index()}: {_said(fault)}"
+            away = f"there is no way to the package index {pip_index()}: {_fault_text(fault)}"
         none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
@@ -161,14 +146,14 @@ def is_step(line: str) -> bool:
 
 
 def duration(seconds: int) -> str:
-    """A time to wait, in words."""
+    """Format a duration."""
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60:02d} s"
 
 
 _RANGE_SECONDS = 60
 _PART = 1 << 16
-_GAP = 1 << 18  # files that lie closer together are read in one request
-_MOST = 1 << 30  # bytes of headers: more are a mistake or an attack
+_GAP = 1 << 18  # bytes: closer files are read in one request
+_MOST = 1 << 30  # bytes of headers; more is an error or an attack
 _LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"'>]+)["']""", re.IGNORECASE)
 _AWAY = (OSError, http.client.HTTPException, ValueError)
 _BROKEN = (*_AWAY, TypeError, EOFError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
@@ -182,17 +167,13 @@ class WheelFile(msgspec.Struct, frozen=True):
 
 
 def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -> None:
-    """Take files out of a wheel.
-
-    `wanted` is asked about each path in the wheel: it returns the path below `into` to write to, or None to leave it.
-    Raises MissingToolError: the wheel cannot be read in parts, or is no wheel.
-    """
+    """Extract files from a remote wheel; `wanted` maps a path to one below `into`, or None. Raises MissingToolError."""
     try:
         with tempfile.TemporaryFile() as file:
             start = _copy(wheel.url, f"bytes=-{_PART}", file)
             file.seek(start)
             (place,) = struct.unpack("<L", file.read().rpartition(b"PK\5\6")[2][12:16])
-            if place < start:  # the list of files is longer than the tail
+            if place < start:  # the central directory is longer than the tail
                 _copy(wheel.url, f"bytes={place}-{start - 1}", file)
             with zipfile.ZipFile(file) as archive:
                 files = [info for info in archive.infolist() if not info.is_dir()]
@@ -211,11 +192,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
-    """A wheel of a package for Linux of one machine; whatever Python it is for, its headers are the same.
-
-    The version's local part (`+cu130`) is only asked for if it is given. The index is by default the one of pip.
-    Raises MissingToolError: the index does not answer, or has no such wheel.
-    """
+    """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
     page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
     try:
         with urllib.request.urlopen(page, timeout=_RANGE_SECONDS) as answer:  # noqa: S310  - https or the user's own
@@ -239,7 +216,7 @@ def _is_for(name: str, wanted: Version, platform: str) -> bool:
 
 
 def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
-    """Copy a stretch of what is at a URL to the same place in a file, which gets the same size; where it begins."""
+    # returns the start of the stretch
     request = urllib.request.Request(url, headers={"Range": stretch})  # noqa: S310  - https or the user's own
     with urllib.request.urlopen(request, timeout=_RANGE_SECONDS) as answer:  # noqa: S310
         if answer.status != 206:
@@ -252,7 +229,7 @@ def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
 
 
 def _stretches(archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]) -> list[tuple[int, int]]:
-    """The parts of the archive that hold these files, adjacent ones together."""
+    # adjacent files together
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
     made: list[tuple[int, int]] = []
     for start in sorted(info.header_offset for info in picked):

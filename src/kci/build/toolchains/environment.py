@@ -1,7 +1,6 @@
-"""The torch to compile against: a cached environment per torch release and flavour, or this Python's own.
+"""Environments with torch: cached ones per release and flavour, or this Python's.
 
-torch is installed without its dependencies, because a build only reads its headers and libraries, and it is never
-imported: what it is stands in `torch/version.py`, which is read as text.
+Torch has no dependencies there and is never imported: `torch/version.py` is read as text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Finished, Log, run
+from kci.build.process.run import Log, ProgramResult, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
@@ -34,7 +33,7 @@ from kci.utils.git import last_line
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
-    """What `torch/version.py` says."""
+    """The content of `torch/version.py`."""
 
     release: str
     cuda: str | None
@@ -46,19 +45,19 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
     @property
     def rocm(self) -> str | None:
-        """The ROCm version that it is built for, `7.2`; `hip` has more to it, `7.2.26015-fc0010cf6a`."""
+        """Major and minor of ROCm; `hip` has more parts."""
         return ".".join(self.hip.split(".")[:2]) if self.hip else None
 
     @property
     def built_for(self) -> str:
-        """What it computes on, for a message."""
+        """The device, for messages."""
         if self.rocm:
             return f"ROCm {self.rocm}"
         return f"CUDA {self.cuda}" if self.cuda else "the CPU"
 
     @property
     def no_tests(self) -> str:
-        """Why one for GPUs, which PyPI has, tests no kernel for the CPU: with its libraries it loads those for GPUs."""
+        """The reason why a GPU torch cannot test CPU kernels; empty for a CPU torch."""
         without = f"`kci test` cannot import it without the libraries of {self.built_for}"
         return f"torch {self.release} is for {self.built_for}: `kci run` builds with it, and {without}"
 
@@ -70,11 +69,7 @@ TO_TEST = (
 
 
 def read_torch_version(torch: Path) -> TorchVersion:
-    """What a torch really is, by the directory of its package.
-
-    Raises:
-        MissingToolError: there is no torch, or it does not say.
-    """
+    """Read the version of a torch package directory. Raises MissingToolError."""
     path = torch / "version.py"
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -93,7 +88,7 @@ def read_torch_version(torch: Path) -> TorchVersion:
 
 
 def same_version(left: str | None, right: str | None) -> bool:
-    """True if two versions have the same major and minor; 13 equals 13.0."""
+    """True for equal major and minor; 13 equals 13.0."""
     if left is None or right is None:
         return left == right
     try:
@@ -105,25 +100,25 @@ def same_version(left: str | None, right: str | None) -> bool:
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
 _SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
-"""What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
+"""Copied as they are; the other libraries are a gigabyte, so stubs replace them."""
 
 
 class Environment(FetchedTool, frozen=True):
-    """Where a torch and the programs beside it are."""
+    """A torch with the programs beside it."""
 
     python: Path
     torch: Path
-    """The directory of the torch package."""
+    """Directory of the torch package, or of `requirement`."""
     ninja: Path
     root: Path | None
-    """The environment's directory if it is kci's own; None for this Python's own torch."""
+    """None for this Python's own torch."""
     release: str | None = None
-    """The torch release that is asked for, `2.13.0`."""
+    """Requested torch release, `2.13.0`."""
     flavour: str = "cpu"
     requirement: str = ""
-    """What is installed in place of torch; `torch` above is then its package."""
+    """Installed in place of torch."""
     headers_only: bool = False
-    """True if it has torch's headers and small libraries only; stubs stand in for the large ones."""
+    """True for headers and small libraries only; stubs replace the large ones."""
 
     @property
     def place(self) -> Path | None:
@@ -147,7 +142,7 @@ class Environment(FetchedTool, frozen=True):
         if from_index:
             torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
         else:
-            # Three equals signs leave out local versions such as +cpu, so this is the build that PyPI itself carries.
+            # `===` excludes local versions such as +cpu: the build on PyPI
             torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
         pip = pip_install(self.python)
         torch = [self.requirement] if self.requirement else torch
@@ -158,11 +153,7 @@ class Environment(FetchedTool, frozen=True):
         ]
 
     def ensure(self, python: Path, log: Log) -> None:
-        """As others, but made in place, because a Python environment cannot be moved.
-
-        It counts as there once its marker file, which is written last, exists. One without the marker is what a killed
-        run left behind, and is made anew.
-        """
+        """Made in place, because a Python environment cannot be moved; one without marker file is made again."""
         if self.root is None or self.complete:
             return
         with writing(self.root), locked(self.root, log):
@@ -199,22 +190,15 @@ class Environment(FetchedTool, frozen=True):
         install(ninja, "ninja", log, place)
 
 
-def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
-    """An environment of kci's own for a torch minor version, which `Environment.ensure` makes if it is not there.
-
-    Args:
-        cache: the cache directory.
-        torch: the minor version, `2.13`.
-        flavour: the last part of the wheel index, `cpu` or `cu130`.
-        headers_only: take only what compiling needs out of the wheel.
-    """
+def kci_environment(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
+    """An environment of kci for a torch minor version and flavour (`cpu`, `cu130`), perhaps not made yet."""
     release = toolchains().torch_release(torch)
     name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
-    return _kept(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
+    return _cached_environment(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
 
 
-def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
-    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> Environment:
+    # it points at the Python that made it, and containers share the cache
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
     packages = Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
@@ -223,21 +207,17 @@ def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
 
 
 def tvm_ffi_environment(cache: Path, version: str) -> Environment:
-    """The same with the tvm-ffi package of a version such as `0.1` in place of torch.
-
-    Raises:
-        MissingToolError: kci does not know a release of that version.
-    """
+    """The same with tvm-ffi, such as `0.1`, in place of torch. Raises MissingToolError."""
     release = toolchains().tvm_ffi.get(version)
     if release is None:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
-    return _kept(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
+    return _cached_environment(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
 
 
 def base_python() -> str:
-    """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
+    """This Python outside of its virtual environment, which may be deleted before the cache."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -245,30 +225,22 @@ _NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is n
 
 
 def make_venv(command: list[str], place: Path) -> None:
-    """Run `python -m venv`, and say what stopped it.
-
-    Raises:
-        MissingToolError: it failed.
-    """
+    """Run `python -m venv`. Raises MissingToolError with the reason."""
     made = run(command)
     if made.code == 0:
         return
     python = Path(command[-1]) / "bin" / "python"
     if "ensurepip" in made.output and python.exists():
-        # venv keeps to itself what its own pip said.
-        made = Finished(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
+        # venv hides the output of its own pip
+        made = ProgramResult(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
     hint = full_disk_program_hint(made.output, place, CACHE_VARIABLE)
     if not hint and any(said in made.output for said in _NO_VENV):
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
     raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
 
 
-def own() -> Environment:
-    """The torch and ninja that this Python can import, for `--no-isolation`.
-
-    Raises:
-        MissingToolError: one of them is not installed.
-    """
+def python_environment() -> Environment:
+    """This Python's torch and ninja, for `--no-isolation`. Raises MissingToolError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         hint = "pip install torch, or leave out --no-isolation"
@@ -283,12 +255,8 @@ def own() -> Environment:
 
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
-    """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
-
-    Raises:
-        MissingToolError: it cannot be made here.
-    """
-    environment = isolated(cache, torch, "cpu")
+    """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
+    environment = kci_environment(cache, torch, "cpu")
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
     environment.ensure(environment.python, log)
@@ -310,11 +278,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
 
 
 def python_include() -> Path:
-    """Where `Python.h` is. Any version's will do: the native module uses the limited API of 3.9.
-
-    Raises:
-        MissingToolError: it is not installed.
-    """
+    """Directory of a `Python.h`, of any version: modules use the limited API. Raises MissingToolError."""
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -324,7 +288,7 @@ def python_include() -> Path:
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
-    # ten megabytes out of the five hundred of a wheel for GPUs
+    # ten of the wheel's five hundred megabytes
     from kci.build.toolchains.downloads import extract, find_wheel
 
     package, _, release = environment.requirement.partition("==")
@@ -339,7 +303,7 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
 
 
 def needed_to_compile(path: str) -> str | None:
-    """Which files of the wheels of torch and tvm-ffi a build reads, at their own places."""
+    """Target paths of the wheel files that a build reads."""
     folder, _, name = path.rpartition("/")
     wanted = path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
     small = (folder == "torch/lib" and name in _SMALL_LIBRARIES) or path == "tvm_ffi/lib/libtvm_ffi.so"
@@ -347,7 +311,7 @@ def needed_to_compile(path: str) -> str | None:
 
 
 def _check_flavour(environment: Environment) -> None:
-    # one from the default index may be for another toolkit, and must not be cached under this name
+    # the default index may have another toolkit's build
     if environment.requirement or environment.flavour == "cpu":
         return
     found = read_torch_version(environment.torch)

@@ -1,13 +1,8 @@
-"""What an older system has, to link against where this machine's C and C++ libraries are newer than kernels may need.
+"""Links against an older glibc and libstdc++ than the machine's.
 
-A function that glibc has had for long can have a newer version here, and the linker takes the newest. If it moved into
-another library, one without code that has the name, and of each such function the version, of an older glibc comes
-first on the command line. If it changed, or was inline before, a function of that name calls the older one
-(`stand_ins/glibc`).
-
-A kernel that uses `std::filesystem` or `std::from_chars` needs functions that the C++ library of manylinux_2_28 does
-not export. The toolsets for such systems link them in from a static library. Here they are taken out of the compiler's
-own, whose other parts must stay where they are: two copies of streams or locales do not know of each other.
+Moved functions: stub libraries with their old versions come first on the command line. Changed or inlined functions:
+`stand_ins/glibc` calls the old ones. Parts of libstdc++ that manylinux_2_28 lacks, such as `std::filesystem`, come from
+the compiler's static library; streams and locales must not, because two copies do not share state.
 """
 
 from __future__ import annotations
@@ -18,27 +13,27 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import output_of
-from kci.build.toolchains.compilers import program_of
+from kci.build.process.run import program_output
+from kci.build.toolchains.compilers import binutils_program
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
 from kci.utils.shipped import Dated, shipped
 
 FOLDER = "glibc"
-"""Where the sources of all this are, in the work directory."""
+"""Folder of the sources, in the work directory."""
 
 _FIRST = {"aarch64": Version.parse("2.17")}
-"""The oldest glibc of a CPU, whose version all that is older has."""
+"""First glibc of a CPU, whose version older functions have."""
 
 _CPUS = ("x86_64", "aarch64")
 
 
 class OldLibrary(msgspec.Struct, frozen=True):
-    """One such library; its paths are in the work directory."""
+    """A stub library; paths are relative to the work directory."""
 
     soname: str
     versions: tuple[tuple[str, tuple[str, ...]], ...]
-    """The functions by version, oldest first."""
+    """Functions by version, oldest first."""
 
     @property
     def path(self) -> str:
@@ -53,7 +48,7 @@ class OldLibrary(msgspec.Struct, frozen=True):
         return f"{FOLDER}/{self.soname}.map"
 
     def files(self) -> dict[str, str]:
-        """The files that it takes, with their text."""
+        """Source files by path."""
         labels = "".join(
             f'    ".globl {name}\\n.type {name}, %function\\n{name}:\\n"\n'
             for _, names in self.versions
@@ -87,12 +82,11 @@ class GlibcData(Dated, frozen=True):
 
 
 glibc_data = shipped("build/toolchains/data/glibc.toml", GlibcData)
-"""The data that kci ships."""
 
 
 @cache
 def old_libraries(system: str) -> tuple[OldLibrary, ...]:
-    """The libraries for a system such as `x86_64-linux`, by name; none for one that kernels are not made for."""
+    """The stub libraries of a system by name; none for an unsupported one."""
     cpu = cpu_of(system)
     if cpu not in _CPUS:
         return ()
@@ -124,8 +118,10 @@ class NewerParts(msgspec.Struct, frozen=True):
 
 
 def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
-    """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's."""
-    library = output_of(*cxx, "-print-file-name=libstdc++.a").strip()
-    there = output_of(program_of(cxx, "ar"), "t", library).split() if library and Path(library).is_file() else []
-    members = tuple(member for member in glibc_data().cxx_library.members if member in there)
+    """The parts in a compiler's static C++ library; None without one, or if it is not GNU's."""
+    library = program_output(*cxx, "-print-file-name=libstdc++.a").strip()
+    if not library or not Path(library).is_file():
+        return None
+    contents = program_output(binutils_program(cxx, "ar"), "t", library).split()
+    members = tuple(member for member in glibc_data().cxx_library.members if member in contents)
     return NewerParts(library, members) if members else None

@@ -1,4 +1,4 @@
-"""Compiling for XPU with oneAPI's icpx: the compiler, and the flags of the reference's CMake."""
+"""icpx for XPU: the compiler, and the flags of the reference's CMake."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from kci.errors import MissingToolError
 
 ICPX = "icpx"
 
-# in the line for llvm-spirv: the extensions without the `-all` that comes first
+# extensions behind the leading `-all`, in the command line of llvm-spirv
 _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
 _PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
-"""Division and square root of float as IEEE has them, and torch; compiling and linking both need them."""
+"""IEEE division and square root, as in torch; for compiling and linking."""
 
 
 def find_icpx(compute: str) -> tuple[str, ...]:
-    """The compiler of a oneAPI version such as `2025.3`, for host and device code alike.
-
-    Raises:
-        MissingToolError: it is not here, or of another version.
-    """
+    """The icpx of a oneAPI version such as `2025.3`. Raises MissingToolError."""
     version = Version.parse(compute).minor_text
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     found = shutil.which(ICPX)
@@ -45,24 +41,18 @@ def find_icpx(compute: str) -> tuple[str, ...]:
 
 
 class SyclCode(msgspec.Struct, frozen=True):
-    """What icpx makes code for, and with what."""
+    """icpx's targets and settings."""
 
     targets: tuple[str, ...]
     devices: tuple[str, ...]
-    """Those that `spir64_gen` stands for."""
+    """The devices of `spir64_gen`."""
     extensions: tuple[str, ...] = ()
-    """Of SPIR-V, beside those that icpx has by default."""
+    """SPIR-V extensions, besides icpx's own."""
     defines: tuple[str, ...] = ()
 
 
 def code_for(build: Build, compute: str) -> SyclCode:
-    """What to make for a variant of a oneAPI version.
-
-    A component that depends on SYCL*TLA decides for all, as in the reference.
-
-    Raises:
-        MissingToolError: there is no SYCL*TLA for that version.
-    """
+    """The targets of a variant; SYCL*TLA decides for all components, as in the reference. Raises MissingToolError."""
     parts = [part for part in build.components("xpu").values() if isinstance(part, XpuComponent)]
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
@@ -74,11 +64,7 @@ def code_for(build: Build, compute: str) -> SyclCode:
 
 
 def default_extensions(icpx: tuple[str, ...]) -> str:
-    """The extensions of SPIR-V that icpx gives its translator; a list on the command line replaces them all.
-
-    Raises:
-        MissingToolError: it does not say. Leaving them out would make other code.
-    """
+    """Default SPIR-V extensions of icpx, which a list on the command line replaces. Raises MissingToolError."""
     said = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     found = _EXTENSIONS.search(said.output)
     if said.code != 0 or found is None:
@@ -89,17 +75,14 @@ def default_extensions(icpx: tuple[str, ...]) -> str:
 
 
 def compile_flags(code: SyclCode) -> list[str]:
-    """What the sources of a component get on top of C++'s flags; the binding gets none of it."""
+    """Flags of component sources, on top of C++'s."""
     strict = ("-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func")
     rest = ("-fno-sycl-instrument-device-code", "--offload-compress", _targets(code))
     return ["-fPIC", "-fsycl", *strict, *_PRECISE, *rest]
 
 
 def link_flags(code: SyclCode, extensions: str) -> list[str]:
-    """What the link gets: it is there that code for the devices is made ahead of time.
-
-    `extensions` are those of SPIR-V that icpx has by default (`default_extensions`).
-    """
+    """Flags of the link, which compiles ahead of time; `extensions` are `default_extensions`."""
     flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets(code)]
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
     for target in code.targets:

@@ -1,4 +1,4 @@
-"""The ROCm to compile with: one on this machine whose version is the variant's. No package index carries one."""
+"""ROCm installations of this machine; no package index has one."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.run import Log, output_of
+from kci.build.process.run import Log, program_output
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.catalog.runners import default_runners
 
 OPT = Path("/opt")
-"""Where AMD's packages install `rocm` and `rocm-X.Y.Z`."""
+"""Parent of `rocm` and `rocm-X.Y.Z`."""
 
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 _HEADER = Path("include", "hip", "hip_runtime.h")
 HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
-"""Variables that name the directory of a ROCm, to kci and to hipcc."""
+"""Variables of kci and hipcc with a ROCm directory."""
 
 
 class Rocm(msgspec.Struct, frozen=True):
-    """A ROCm of one version."""
+    """A ROCm installation."""
 
     version: str
     """Major and minor, `7.2`."""
     release: str
-    """All that it says of its version, `7.2.1`."""
+    """Full version, `7.2.1`."""
     root: Path
 
     @property
@@ -44,12 +44,8 @@ class Rocm(msgspec.Struct, frozen=True):
 
     @property
     def library_dir(self) -> Path:
-        """Where the HIP runtime library is.
-
-        Raises:
-            MissingToolError: it is not installed.
-        """
-        # Debian's own packages, whose root is /usr, have a folder for each architecture.
+        """Directory of the HIP runtime. Raises MissingToolError."""
+        # Debian has a folder per architecture
         for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
             if (folder / "libamdhip64.so").exists():
                 return folder
@@ -58,19 +54,7 @@ class Rocm(msgspec.Struct, frozen=True):
 
 
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:
-    """The ROCm of a version on this machine.
-
-    The directories of `ROCM_PATH`, `ROCM_HOME` and `HIP_PATH` are asked first, then that of the hipcc on the PATH,
-    `/opt/rocm-X.Y*` and `/opt/rocm`, and last the one that `rocm-sdk` (ROCm as Python packages) names.
-
-    Args:
-        compute: the ROCm version of the variant, `7.2`.
-        system: the variant's system, to name the image that has this ROCm.
-        log: takes lines of progress.
-
-    Raises:
-        MissingToolError: none of them has that version.
-    """
+    """Find a ROCm: `HOMES`, hipcc on PATH, `/opt`, then `rocm-sdk`. Raises MissingToolError, with a `system` image."""
     version = Version.parse(compute).minor_text
     found: dict[Path, str] = {}
     for root in _roots(version):
@@ -90,7 +74,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
 
 
 def _roots(version: str) -> Iterator[Path]:
-    # only those with hipcc and its headers
+    # with hipcc and its headers
     for place in _places(version):
         root = place.resolve()
         if os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file():
@@ -104,26 +88,26 @@ def _places(version: str) -> Iterator[Path]:
             yield Path(home).parent  # HIP_PATH may be the directory `hip` in it
     if hipcc := shutil.which("hipcc"):
         yield Path(hipcc).resolve().parent.parent
-        # The hipcc on the PATH may be a script elsewhere; hipconfig, which comes with it, knows the directory.
+        # hipcc on PATH may be a script; hipconfig knows the directory
         if hipconfig := shutil.which("hipconfig"):
-            yield from _told([hipconfig, "--rocmpath"])
+            yield from _root_from_sdk([hipconfig, "--rocmpath"])
     yield from sorted(OPT.glob(f"rocm-{version}*"))
     yield OPT / "rocm"
     if sdk := shutil.which("rocm-sdk"):
-        yield from _told([sdk, "path", "--root"])
+        yield from _root_from_sdk([sdk, "path", "--root"])
 
 
-def _told(command: list[str]) -> Iterator[Path]:
-    lines = output_of(*command).strip().splitlines()
+def _root_from_sdk(command: list[str]) -> Iterator[Path]:
+    lines = program_output(*command).strip().splitlines()
     if lines:
         yield Path(lines[-1].strip())
 
 
 def _release(root: Path) -> str | None:
-    # what its own file says, else what hipconfig says (HIP's minor version is ROCm's)
+    # from its own file, else from hipconfig: HIP's minor version is ROCm's
     try:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = output_of(str(root / "bin" / "hipconfig"), "--version")
+        text = program_output(str(root / "bin" / "hipconfig"), "--version")
     found = _VERSION.search(text)
     return found[1] if found else None

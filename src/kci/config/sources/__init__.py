@@ -1,1 +1,1 @@
-"""What a kernel's Python files say before anything is built."""
+"""Static checks of a kernel's Python and C++ sources."""

@@ -1,9 +1,4 @@
-"""The import graph of a Python package, and which Python has what it imports.
-
-A module is loaded with the package, perhaps or later, or not at all. Only what the text says for certain counts as
-loaded: an import in a function, below a condition that is unknown here, or in a `try` that catches its failure may or
-may not run. What each Python's standard library holds is data, not what this Python has.
-"""
+"""The import graph of a package. An import in a function, an unknown condition or a `try` only perhaps runs."""
 
 from __future__ import annotations
 
@@ -23,38 +18,37 @@ class PythonTable(Dated, frozen=True):
     """`python-versions.toml`."""
 
     loader: Version
-    """The oldest Python that can run the loader."""
+    """Oldest Python that runs the loader."""
     modules: frozenset[str]
-    """The standard libraries of it and of all later ones."""
+    """Standard library modules of that Python and all later ones."""
 
 
 python_table = shipped("config/sources/data/python-versions.toml", PythonTable)
-"""The data that ships with kci."""
 
 
 class Reach(enum.IntEnum):
-    """When something is imported."""
+    """The time at which a module is imported."""
 
     NEVER = 0
-    """Nothing in the package imports it; a user may."""
+    """By nothing in the package; a user may import it."""
     PERHAPS = 1
     LOADED = 2
-    """With the package, always."""
+    """Always, with the package."""
 
 
 class ImportSite(msgspec.Struct, frozen=True):
-    """One imported module in a file."""
+    """An import of one module."""
 
     module: str
-    """The module as written, without the leading dots."""
+    """As written, without leading dots."""
     names: tuple[str, ...]
-    """What is imported from it; empty for `import module`."""
+    """Imported names; empty for `import module`."""
     level: int
-    """Leading dots."""
+    """Number of leading dots."""
     reach: Reach
-    """When it runs, given that its file is loaded."""
+    """For a file that is loaded."""
     guarded: bool
-    """True if the file catches that the import fails."""
+    """True if the file catches ImportError."""
     span: Span
 
 
@@ -62,41 +56,40 @@ class PackageModule(msgspec.Struct, frozen=True):
     """A Python file of a package."""
 
     name: str
-    """Dotted, relative to the package; empty for its own `__init__.py`."""
+    """Dotted, relative to the package; empty for the package's `__init__.py`."""
     package: bool
-    """True if it is an `__init__.py`."""
+    """True for an `__init__.py`."""
     sites: tuple[ImportSite, ...]
     bound: frozenset[str] | None
-    """The names at its top level; None where they cannot be known."""
+    """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
-    """The names under which it puts modules into `sys.modules`, where other code then finds them."""
+    """Names that the file adds to `sys.modules`."""
 
 
 def module_name(path: str) -> str:
-    """`layers/__init__.py` is `layers`, `layers/norm.py` is `layers.norm`, `x.abi3.so` is `x`."""
+    """Convert a path: `layers/norm.py` is `layers.norm`, `layers/__init__.py` is `layers`, `x.abi3.so` is `x`."""
     pure = PurePosixPath(path)
     parts = (*pure.parent.parts, pure.name.partition(".")[0])
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def read_module(path: str, tree: ast.Module) -> PackageModule:
-    """What the import graph needs to know of a file."""
+    """Extract a file's imports and top-level names."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
     package = path.rpartition("/")[2] == "__init__.py"
     return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
 
 
 class ImportGraph:
-    """The modules of a package and when each is loaded."""
+    """The modules of a package, and when each is loaded."""
 
     def __init__(self, modules: Iterable[PackageModule], others: Iterable[str] = ()) -> None:
-        """Find out when each module is loaded; `others` are modules that are native or generated."""
+        """`others` are native or generated modules."""
         self.modules: Mapping[str, PackageModule] = {module.name: module for module in modules}
         self._known = {parent for name in (*self.modules, *others) for parent in with_parents(name)}
         self.reach = self._reached()
         loaded = (module for module in self.modules.values() if self.reach[module.name] is Reach.LOADED)
         self.registered = frozenset(name for module in loaded for name in module.registered)
-        """The names of modules that the package itself makes known to Python when it is loaded."""
 
     def _reached(self) -> dict[str, Reach]:
         reach = dict.fromkeys(self.modules, Reach.NEVER)
@@ -119,7 +112,7 @@ class ImportGraph:
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
     def missing(self, module: PackageModule, site: ImportSite) -> str | None:
-        """What a relative import asks for and the package does not have, or None."""
+        """The reason why a relative import fails; None if it works."""
         if not site.level:
             return None
         base = resolve(module, site)
@@ -136,7 +129,7 @@ class ImportGraph:
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
-    """The module of the package that a relative import names; None where it leads out or is not relative."""
+    """The absolute name of a relative import in the package; None if it leads out or is absolute."""
     if not site.level:
         return None
     parts = module.name.split(".") if module.name else []
@@ -152,21 +145,20 @@ def _join(base: str, name: str) -> str:
 
 
 def with_parents(name: str) -> list[str]:
-    """`a.b` is in ``, `a` and `a.b`."""
+    """List a module and its parents: `a.b` gives ``, `a` and `a.b`."""
     parts = name.split(".") if name else []
     return [".".join(parts[:length]) for length in range(len(parts) + 1)]
 
 
 def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator[ImportSite]:
-    """The imports below some statements, given when those run and whether a failure is caught."""
     for node in body:
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield ImportSite(alias.name, (), 0, reach, guarded, span_of(node))
+                    yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
-                yield ImportSite(module or "", imported, level, reach, guarded, span_of(node))
+                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
             case _:
                 for inner, holds, caught in _blocks(node):
                     if holds is not False:
@@ -175,7 +167,7 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
 
 
 _Block = tuple[list[ast.stmt], bool | None, bool]
-"""Statements inside another; whether they run with it (None: perhaps); whether a failed import in them is caught."""
+"""Statements, if they run (None: perhaps), if a failed import in them is caught."""
 
 
 def _blocks(node: ast.stmt) -> list[_Block]:
@@ -185,13 +177,13 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(then, holds, False), (other, None if holds is None else not holds, False)]
         case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=final):
             kinds = (handler.type for handler in handlers)
-            caught = any(_of_imports(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
+            caught = any(_catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
             certain = None if caught else True
             later: list[_Block] = [(handler.body, None, False) for handler in handlers]
             return [(tried, certain, caught), *later, (other, certain, False), (final, True, False)]
         case ast.With(items=items, body=inner):
             calls = (item.context_expr for item in items if isinstance(item.context_expr, ast.Call))
-            caught = any(last_name(call.func) == "suppress" and _of_imports(call.args) for call in calls)
+            caught = any(last_name(call.func) == "suppress" and _catches_import(call.args) for call in calls)
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
@@ -206,7 +198,6 @@ def _blocks(node: ast.stmt) -> list[_Block]:
 
 
 def _holds(test: ast.expr) -> bool | None:
-    """True if a condition holds when a kernel is loaded, as far as its text says."""
     match test:
         case ast.Constant(value=value):
             return bool(value)
@@ -229,13 +220,12 @@ _IMPORT_FAILURES = frozenset(
 )
 
 
-def _of_imports(kinds: Iterable[ast.expr | None]) -> bool:
-    """True if a failed import is among some exceptions; None stands for all of them."""
+def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
 
 
 def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
-    """The names that a module binds at its top level, in whichever branch; None if it binds some in other ways."""
+    # names of every branch count; None if the module binds names in other ways
     found: set[str] = set()
     pending: list[ast.AST] = list(tree.body)
     while pending:
@@ -245,7 +235,7 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
                 found.add(name)
                 continue
             case ast.ImportFrom(module=None, level=1, names=names) if package:
-                # It imports from itself: that gives only names that something else gives, but for new ones.
+                # An import from itself adds only renamed names.
                 found |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 if any(alias.name == "*" for alias in names):
@@ -266,7 +256,7 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:
-    """The names in `sys.modules["name"] = ...` and `sys.modules.setdefault("name", ...)` at the top level."""
+    # `sys.modules["name"] = ...` and `sys.modules.setdefault("name", ...)`
     found: set[str] = set()
     for node in tree.body:
         match node:
@@ -285,7 +275,7 @@ def _registered(tree: ast.Module) -> frozenset[str]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`torch.library.register_fake` is `register_fake`."""
+    """The last part of a dotted name: `register_fake` of `torch.library.register_fake`."""
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
@@ -293,8 +283,8 @@ def last_name(node: ast.expr) -> str:
             return ""
 
 
-def span_of(node: ast.expr | ast.stmt) -> Span:
-    """The first line of a node, from its beginning."""
+def node_span(node: ast.expr | ast.stmt) -> Span:
+    """Position of a node, on its first line only."""
     end_line = node.end_lineno or node.lineno
     end_column = (node.end_col_offset or 0) + 1 if end_line == node.lineno else node.col_offset + 2
     return Span(node.lineno, node.col_offset + 1, node.lineno, end_column)

@@ -1,9 +1,4 @@
-"""Registrations of torch ops in Python, C++ and CUDA: each takes its namespace from the build, which chooses it.
-
-In Python, the reference looks at decorators of top-level definitions, by their last name (docs/format.md#requirements).
-Those are judged here as it does. Beyond that, what a file says outright is judged wherever it stands: a name written
-out in a call, a keyword, below a condition, behind an alias, or with a prefix function that is not the one of `._ops`.
-"""
+"""Rules about torch op registrations: the namespace comes from the build (docs/format.md#requirements)."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.sources.imports import last_name, span_of
+from kci.config.sources.imports import last_name, node_span
 from kci.diagnostics import Diagnostic, Span, finding
 
 PREFIX = "add_op_namespace_prefix"
@@ -28,21 +23,21 @@ _KEYWORDS = {
     "register_fake": "op", "register_kernel": "op", "register_vmap": "op", "register_torch_dispatch": "op",
     "register_autograd": "op", "register_autocast": "op", "Library": "ns",
 }  # fmt: skip
-"""The functions of torch.library that take an op's name, and what that argument is called."""
+"""The functions of torch.library that register ops, with the name of their op argument."""
 
 _LIBRARY = "torch.library"
 
 
 class FileNames(msgspec.Struct, frozen=True):
-    """What names stand for in a file."""
+    """Imported and defined names of a file."""
 
     dotted: Mapping[str, str]
-    """A local name to what was imported under it: `co` is `torch.library.custom_op`."""
+    """Local name to full name: `co` is `torch.library.custom_op`."""
     defined: frozenset[str]
-    """Functions that the file defines itself."""
+    """Functions that the file defines."""
 
     def canonical(self, node: ast.expr) -> str:
-        """`tl.custom_op` is `torch.library.custom_op`; empty for what is no dotted name."""
+        """Resolve a dotted name: `tl.custom_op` is `torch.library.custom_op`; empty if it is not one."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -52,8 +47,8 @@ class FileNames(msgspec.Struct, frozen=True):
         return ".".join([self.dotted.get(node.id, node.id), *reversed(parts)])
 
 
-def names_of(nodes: Iterable[ast.AST]) -> FileNames:
-    """Follow imports and plain assignments of dotted names, wherever they stand."""
+def resolve_names(nodes: Iterable[ast.AST]) -> FileNames:
+    """Collect imports and assignments of dotted names."""
     dotted: dict[str, str] = {}
     defined = set()
     assigned = []
@@ -82,7 +77,7 @@ def names_of(nodes: Iterable[ast.AST]) -> FileNames:
 
 
 def may_define_ops(text: bytes, own: str) -> bool:
-    """True if a file has any of the words that the rules about ops look for; most have none."""
+    """True if a file has a word that the op rules look for; most files have none."""
     if any(word in text for word in _WORDS):
         return True
     return b"ops" in text and re.search(rb"\.[\s\\]*" + own.encode(), text) is not None
@@ -92,20 +87,20 @@ _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
-    """The rules about ops in one file with some nodes, of a kernel with a Python name. The findings have no path."""
-    names = names_of(nodes)
+    """Yield the findings about ops of a Python file, without paths."""
+    names = resolve_names(nodes)
     for call, _, what in fixed_names(tree, nodes, names):
         yield _unprefixed(call, what)
     for inner in nodes:
         if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
             message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
-            yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
+            yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
 
 
 def fixed_names(
     tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
 ) -> Iterator[tuple[ast.Call, ast.expr, str]]:
-    """The calls that name an op and do not take its namespace from the build, with that argument, and what they are."""
+    """Yield calls with an op name of a fixed namespace: the call, the argument, and the function's name."""
     judged = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -135,7 +130,7 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr
     if target == "Library":
         kind = node.args[1] if len(node.args) > 1 else next((i.value for i in node.keywords if i.arg == "kind"), None)
         if isinstance(kind, ast.Constant) and kind.value == "IMPL":
-            return  # it adds implementations to a namespace that exists, such as aten
+            return  # It extends an existing namespace such as aten.
     argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
     if argument is None or _prefixed(argument, names):
         return
@@ -147,11 +142,11 @@ def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
     name = last_name(node.func)
     message = f"{what} takes its op name without {PREFIX}"
     hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
-    return finding("KCI772", message, hint=hint, span=span_of(node))
+    return finding("KCI772", message, hint=hint, span=node_span(node))
 
 
 def _prefixed(argument: ast.expr, names: FileNames) -> bool:
-    """True if an argument is a call of the prefix function of `._ops`, and not of one that only has its name."""
+    # a function that only has the name of the prefix function does not count
     if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
         return False
     return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)
@@ -172,24 +167,24 @@ def _fixed(argument: ast.expr) -> bool:
 SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".mm", ".sycl")
 _MAX_BYTES = 4 * 1024 * 1024
 _EXISTING = frozenset(("aten", "prim", "prims", "_"))
-"""Namespaces of torch itself, for which a kernel may add implementations."""
+"""Torch's own namespaces, for which kernels may register implementations."""
 
-# A line comment, a block comment, a character, a string, a macro's definition with its continued lines.
+# Comments, literals, and macro definitions with continued lines.
 _NOT_CODE = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\\n])'|"(?:\\.|[^"\\\n])*+"?"""
     r"""|^[ \t]*\#[ \t]*define\b(?:[^\n]*\\\r?\n)*[^\n]*""",
     re.DOTALL | re.MULTILINE,
 )
-# `TORCH_LIBRARY(ns`, with its forms for torch's stable ABI, for fragments and implementations, and the expanding ones.
+# `TORCH_LIBRARY(ns`, also for stable ABI, fragments and implementations.
 _REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
 
 
 _EXPANDING = frozenset(f"{stable}TORCH_LIBRARY_{kind}" for stable in ("", "STABLE_") for kind in ("FRAGMENT", "IMPL"))
-"""Macros of torch that expand their argument by themselves, because they pass it on to another."""
+"""Torch macros that expand their argument."""
 
 
 def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
-    """The rules about source files, each with its path for diagnostics."""
+    """Yield the findings about ops of C++ and CUDA files."""
     for path, shown in files:
         try:
             with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it

@@ -1,8 +1,4 @@
-"""Python files of a package: they parse, import only what is there wherever a kernel is loaded, and name ops right.
-
-One answer for the sources, before anything is built, and for the variants of a tree. What was found in a kernel is
-remembered, so that it is parsed again only when a file of it changed.
-"""
+"""Rules about the Python files of a package: syntax, imports, ops. Findings are cached by file state."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from kci.config.discovery import FoundSettings, apply_settings
+from kci.config.discovery import RepositorySettings, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
@@ -47,7 +43,7 @@ from kci.version import __version__
 MAX_BYTES = 4 * 1024 * 1024
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 OPS = "_ops"
-"""The module that a build generates."""
+"""The module that every build generates."""
 
 
 class ProvidedTable(Dated, frozen=True):
@@ -60,35 +56,32 @@ class ProvidedTable(Dated, frozen=True):
 
 
 provided_table = shipped("config/sources/data/provided-modules.toml", ProvidedTable)
-"""Which modules come with the loader, torch and the packages that can be declared."""
+"""Modules of the loader, of torch and of declared packages."""
 
 
 class Package(msgspec.Struct, frozen=True):
-    """The Python package that files belong to."""
+    """The Python package to check."""
 
     name: str
-    """Its Python name; importing that is importing itself."""
+    """Importable as the package itself."""
     allowed: frozenset[str]
-    """Modules, dotted, that may be imported besides the standard library."""
+    """Importable modules besides the standard library."""
     lacking: dict[str, tuple[str, ...]] = {}
-    """Those of them that some of the package's backends do not have, and these backends."""
+    """Allowed modules that some backends lack, with these backends."""
 
     def allows(self, module: str) -> bool:
-        """True if a module is one of the allowed ones, or in one."""
+        """True for an allowed module and for its submodules."""
         return not self.allowed.isdisjoint(with_parents(module))
 
     def lacks(self, module: str) -> tuple[str, ...]:
-        """The backends on which a module that is allowed cannot be imported."""
+        """Backends that lack an allowed module."""
         return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
 
-def package_of(
+def make_package(
     name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
 ) -> Package:
-    """The package of a kernel that is loaded on some backends, any of which may bring modules along.
-
-    `depends` are `python-depends` names, each with the backend it is for; with tvm-ffi, its own module is there.
-    """
+    """Describe the package of a kernel; `depends` has `python-depends` names with their backends."""
     table = provided_table()
     found = {module for modules in table.modules.values() for module in modules}
     found.update({"tvm_ffi"} if tvm_ffi else ())
@@ -109,10 +102,7 @@ def package_of(
 def check_package(
     files: Iterable[Entry], shown: str, package: Package, generated: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """The rules about all Python files of a package in a directory that is shown as `shown`.
-
-    `generated` are modules that a build adds.
-    """
+    """Yield the findings about a package; `shown` is its path in messages, `generated` lists the build's modules."""
     modules: list[tuple[str, PackageModule]] = []
     others = set(generated)
     for item in files:
@@ -128,7 +118,7 @@ def check_package(
             except OSError as error:
                 yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
                 continue
-            module, found = _judged(item.name, text, package)
+            module, found = _check_file(item.name, text, package)
             yield from (msgspec.structs.replace(one, path=where) for one in found)
             modules += [(where, module)] if module is not None else []
     graph = ImportGraph((module for _, module in modules), others)
@@ -138,8 +128,7 @@ def check_package(
     yield from _absent(graph, modules, package)
 
 
-def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
-    """What the import graph needs of a file, None if it does not parse; and the findings about it alone."""
+def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
     try:
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
@@ -156,7 +145,7 @@ def _judged(name: str, text: bytes, package: Package) -> tuple[PackageModule | N
 def _tree(text: bytes) -> ast.Module:
     version = python_table().loader
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
+        warnings.simplefilter("ignore")  # invalid escapes in the author's strings are no findings
         tree = ast.parse(text, feature_version=(version[0], version[1]))
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
@@ -166,16 +155,16 @@ def _tree(text: bytes) -> ast.Module:
 
 
 _UNPACKING = (3, 11)
-"""Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+"""First Python with `x[*rest]` and `*args: *Types`; `feature_version` accepts them always."""
 
 _STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
-"""What every file with either of them has; in the many without, no node is looked at."""
+"""Every file with such syntax matches, so others need no walk over their nodes."""
 
 
 def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
     match node:
         case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
-            # One in parentheses could always hold it; that begins before its first part, and ends after its last.
+            # In parentheses it is old syntax; its span is larger than its parts.
             ends = (index.end_lineno, index.end_col_offset) == (parts[-1].end_lineno, parts[-1].end_col_offset)
             begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
             return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
@@ -224,7 +213,6 @@ def _import(
 
 
 def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
-    """The first import of each module that some backends of the package do not have."""
     told = set(graph.registered)
     sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
     for where, module, site in sites:
@@ -240,8 +228,7 @@ def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], pa
 
 
 @cache
-def _judge() -> str:
-    """What decides besides the files: kci's code and data, and the Python that parses."""
+def _checker_version() -> str:
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
     for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
@@ -253,16 +240,13 @@ def _judge() -> str:
 FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
 
 
-def source_findings(kernel: Kernel, settings: FoundSettings, seen: StatCache | None = None) -> list[Diagnostic]:
-    """The findings about a kernel's sources, without suppressed ones; `seen` as for `check_sources`."""
-    return apply_settings(list(check_sources(kernel, seen)), settings)
+def source_findings(kernel: Kernel, settings: RepositorySettings, seen: StatCache | None = None) -> list[Diagnostic]:
+    """Check a kernel's sources and drop suppressed findings; `seen` as for `check_sources`."""
+    return drop_suppressed(list(check_sources(kernel, seen)), settings)
 
 
 def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
-    """The rules about a kernel directory: its package is in place, its Python is fine, its C++ names no namespace.
-
-    `seen` has what earlier runs found in the same files; without it every file is parsed.
-    """
+    """Yield the findings about a kernel's sources; `seen` caches findings of unchanged files."""
     build, shown = kernel.build, kernel.directory
     kernel_dir = Path(shown)
     tvm_ffi = build.framework_name == "tvm-ffi"
@@ -275,13 +259,13 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return
     if os.path.lexists(root / name):
         yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
-    package = package_of(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
+    package = make_package(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
     try:
         files = walk(root)
     except FindingsError as error:
         yield finding("KCI700", error.message, path=where)
         return
-    listed = list(_listed(kernel_dir, shown, build))
+    listed = list(_source_paths(kernel_dir, shown, build))
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
@@ -296,10 +280,10 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         ]
 
     if seen is not None:
-        with suppress(OSError):  # `found` says which file cannot be read
+        with suppress(OSError):  # the check reports the unreadable file
 
             def given() -> object:
-                return _judge(), package, [(path, seen.digest(file)) for path, file in every]
+                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
 
             yield from seen.answer(where, given, list[Diagnostic], found)
             return
@@ -307,13 +291,12 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
 
 def listed_sources(build: Build) -> set[str]:
-    """The sources that build.toml names, relative to the kernel's directory."""
+    """Sources in build.toml, relative to the kernel's directory."""
     listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
     return listed | {name for component in build.kernel.values() for name in component.src}
 
 
-def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    """The files of `src` lists that are inside of the kernel, by their paths for diagnostics, and where they are."""
+def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
     root, inside = os.path.realpath(kernel_dir), dict[str, str]()
     for name in sorted(listed_sources(build)):
         path = f"{root}/{name}"
@@ -330,7 +313,6 @@ def _listed(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, s
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:
-    """Every declared dependency with the backend it is for; a file may be meant for any of them."""
     found = [(name, "") for name in build.general.python_depends or ()]
     for backend in ("cuda", "neuron", "tpu", "xpu"):
         part = getattr(build.general, backend)

@@ -25,7 +25,7 @@ from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_whe
 from kci.matrix.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
 
 if TYPE_CHECKING:
-    from kci.config.discovery import FoundSettings
+    from kci.config.discovery import RepositorySettings
 
 
 FIELDS: dict[str, Sequence[str]] = {
@@ -92,7 +92,7 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
 
 
-def overlays_of(found: FoundSettings) -> list[tuple[str | None, Overlay]]:
+def overlays_of(found: RepositorySettings) -> list[tuple[str | None, Overlay]]:
     """The overlays of a kci.toml, each with the name of the kernel that it is for, or None for every kernel.
 
     Raises:

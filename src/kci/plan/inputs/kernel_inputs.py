@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kci.config.discovery import FoundSettings, find_root, find_settings
+from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.values import HEADER_ENDINGS, Version, python_name
@@ -237,7 +237,7 @@ class KernelInputs:
         return [(place, self.tree.file(place) or "")]
 
 
-def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:
+def inputs_for(build: Build, directory: Path, settings: RepositorySettings | None = None) -> KernelInputs:
     """The inputs of a kernel in the repository that it lies in, with what its kci.toml declares.
 
     Raises:

@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kci.config.discovery import FoundSettings, find_root
+from kci.config.discovery import RepositorySettings, find_root
 from kci.config.document import KeyPath
 from kci.config.facts import floors
-from kci.config.file_lints import flags_of
+from kci.config.file_lints import compiler_flags
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
@@ -202,7 +202,7 @@ def _is_there(tree: SourceTree, path: str) -> bool:
         return False
 
 
-def include_not_listed(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
 
     An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
@@ -245,7 +245,7 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
     reached = _Reached(directory, certain_includes)
-    if any("Py_LIMITED_API" in flag.text for flag in flags_of(kernel)):
+    if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
@@ -319,7 +319,7 @@ def _normal(path: str) -> str:
     return posixpath.normpath(path) if path else ""
 
 
-def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
+def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI333: `[[inputs]]` names what is not in the repository."""
     if settings.document is None:
         return
@@ -344,7 +344,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
 
     What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
     """
-    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi"]
+    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"]
     old = [(flag, int(found[1])) for flag, found in named if found is not None]
     if not old:
         return

@@ -1,9 +1,7 @@
-"""ABI limits of a library: system versions and libraries, and the symbols of Python, torch, CUDA and tvm-ffi.
+"""ABI limits: system libraries and the recorded exports of Python, torch, CUDA and tvm-ffi per version.
 
-The exports of each version are recorded, so that a binary is checked against the versions in its name. Torch's exports
-include `std::` names: its wheels link newer parts of libstdc++ statically, and kernels resolve them there.
-
-The exports are 32-bit hashes with a bit per version: a thirtieth of the size, with false hits below one in 10,000.
+Exports are 32-bit hashes with a bit per version, with fewer false hits than one in 10,000. Torch's include the `std::`
+names that its wheels link statically.
 """
 
 from __future__ import annotations
@@ -45,23 +43,21 @@ class AddedTable(Dated, frozen=True):
 
 
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
-"""Limits of a library on Linux."""
 
 
 class TvmFfiTable(AddedTable, frozen=True):
     """`tvm-ffi-exports.toml`."""
 
     oldest: str
-    """The oldest supported release of apache-tvm-ffi."""
+    """The oldest supported release."""
 
 
 tvm_ffi_table = shipped("tree/verify/data/tvm-ffi-exports.toml", TvmFfiTable)
-"""Exports of libtvm_ffi.so."""
 
 
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
-    """Symbols of CPython's stable ABI by the version that added them."""
+    """CPython's stable ABI, by the version that added a symbol."""
     import abi3info
 
     tables = (abi3info.FUNCTIONS, abi3info.DATAS)
@@ -70,21 +66,21 @@ def python_symbols() -> dict[str, tuple[int, ...]]:
 
 @cache
 def torch_shims() -> dict[str, tuple[int, ...]]:
-    """C shim functions newer than torch's first stable ABI, by the version that added them."""
+    """C shim functions since torch's first stable ABI, by version."""
     return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """`2.10` is (2, 10)."""
+    """Convert `2.10` to (2, 10)."""
     return tuple(int(part) for part in version.split("."))
 
 
-# `GLIBCXX_3.4.24` is `GLIBCXX` and `3.4.24`.
+# `GLIBCXX_3.4.24`
 _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 
 
 def exceeded_cap(version: str, cpu: str) -> str | None:
-    """The cap, such as `GLIBC_2.28`, that a required version exceeds; None if it does not."""
+    """The cap that a required version exceeds, such as `GLIBC_2.28`."""
     table = native_table()
     found = _VERSION.fullmatch(version)
     if found is None or found[1] not in table.caps or version in table.named.get(cpu, ()):
@@ -96,16 +92,13 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
-    """True if DT_NEEDED may name a library, by the groups of `native.toml`.
-
-    `major` is the toolkit's major version; empty without a toolkit.
-    """
+    """True if DT_NEEDED may name a library of the groups; `major` is the toolkit's, or empty."""
     patterns = (pattern for group in groups for pattern in native_table().needed.get(group, ()))
     return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
 
 
-def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
-    """True if a library of these groups provides an unversioned undefined symbol."""
+def symbol_provided(name: str, groups: tuple[str, ...]) -> bool:
+    """True if a library of the groups provides an unversioned symbol."""
     table = native_table()
     namespace = cpp_namespace(name)
     if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
@@ -114,18 +107,14 @@ def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# What stands before a mangled name: tables and type information, guards, thunks with their offsets, local names.
+# tables, type information, guards, thunks with offsets, local names
 _SPECIAL = re.compile(r"T[VTIS]|GV|GR|Th?n?[0-9]+_|Tv[n0-9_]+_|TC|Z")
-# `N` begins a name in a namespace; qualifiers (restrict, volatile, const) and references follow it.
+# a nested name with qualifiers (restrict, volatile, const) and references
 _NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
 def cpp_scope(name: str) -> tuple[str, ...] | None:
-    """The namespaces of a mangled C++ name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`).
-
-    Empty for names without one (operators, `std::` abbreviations), None if it is not C++. Arguments' types do not
-    count: a `std::` function inside a torch library is no function of torch.
-    """
+    """Scope of a mangled name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`); () without one, None for C names."""
     if not name.startswith("_Z"):
         return None
     rest = name[2:]
@@ -143,8 +132,8 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
     return tuple(parts)
 
 
-def old_string(name: str) -> bool:
-    """True if a mangled C++ name uses `std::string` from before the C++11 ABI."""
+def uses_old_string(name: str) -> bool:
+    """True if a mangled name uses the `std::string` from before C++11."""
     kept = []
     rest = name
     while found := re.search("[1-9][0-9]{0,3}", rest):
@@ -154,21 +143,21 @@ def old_string(name: str) -> bool:
 
 
 def cpp_namespace(name: str) -> str | None:
-    """The outermost namespace of a mangled C++ name; empty without one, None for a C name."""
+    """The outermost namespace of a mangled name; None for C names."""
     scope = cpp_scope(name)
     return None if scope is None else (scope[0] if scope else "")
 
 
 _NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
-# A mangled name in `std::`: `St`, or one of the abbreviations for its types, also nested or as a table.
+# a mangled name in `std::`, or an abbreviation of one
 _STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
-# The names of torch's C interfaces.
+# torch's C interfaces
 _C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
 _DEPENDS_ON_BUILD = re.compile(
     r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
     re.IGNORECASE,
 )
-"""Parts of names that exist only in some builds of a torch version."""
+"""Parts of names that only some builds of a torch version have."""
 
 
 class ExportsTable(Dated, frozen=True):
@@ -179,28 +168,28 @@ class ExportsTable(Dated, frozen=True):
 
 
 class Exports(msgspec.Struct, frozen=True):
-    """Sorted hashes of names, each with a bit per version."""
+    """Sorted name hashes, with a bit per version."""
 
     versions: tuple[str, ...]
     hashes: tuple[int, ...]
     masks: bytes
 
     def missing(self, names: Iterable[str], version: str) -> list[str]:
-        """The names that a version does not export, sorted; empty for an unrecorded version."""
+        """Names that a version does not export; empty for an unrecorded version."""
         if version not in self.versions:
             return []
         bit = 1 << self.versions.index(version)
         return sorted(name for name in set(names) if not self._mask(name) & bit)
 
     def versions_with(self, names: Iterable[str]) -> list[str]:
-        """The recorded versions that export all names."""
+        """Recorded versions that export all names."""
         mask = (1 << len(self.versions)) - 1
         for name in names:
             mask &= self._mask(name)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
     def gives(self, name: str, wanted: Iterable[str]) -> bool:
-        """True if all versions, or their libstdc++, provide a `std::` name. Any version, if none is recorded."""
+        """True if all versions export a `std::` name; unrecorded versions do not count."""
         if not is_std_name(name):
             return False
         recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
@@ -213,19 +202,19 @@ class Exports(msgspec.Struct, frozen=True):
 
 
 def name_hash(name: str) -> int:
-    """The first 32 bits of the name's hash."""
+    """The hash in the export files."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
 def is_torch_name(name: str) -> bool:
-    """True if only torch, built for CPU or CUDA, provides the symbol."""
+    """True for symbols of torch for CPU or CUDA."""
     if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
 def is_std_name(name: str) -> bool:
-    """True for symbols of the C++ library."""
+    """True for symbols of the C++ standard library."""
     return _STD.match(name) is not None
 
 
@@ -235,29 +224,29 @@ def is_cuda_name(name: str) -> bool:
 
 
 def is_tvm_ffi_name(name: str) -> bool:
-    """True if only tvm-ffi provides the symbol."""
+    """True for symbols that only tvm-ffi provides."""
     return name.startswith("TVMFFI") or cpp_namespace(name) == "tvm"
 
 
 def torch_exports() -> Exports:
-    """Exports of torch's libraries."""
+    """Recorded exports of torch's libraries."""
     return _exports("torch-exports")
 
 
 def cuda_exports() -> Exports:
-    """Exports of CUDA's libraries and driver."""
+    """Recorded exports of CUDA's libraries and driver."""
     return _exports("cuda-exports")
 
 
 @cache
 def tvm_ffi_exports() -> dict[str, tuple[int, ...]]:
-    """Exports of tvm-ffi by the release that added them."""
+    """Exports by the release that added them."""
     return tvm_ffi_table().by_name()
 
 
 @cache
 def _exports(name: str) -> Exports:
-    """Raises ValueError: the two files do not belong together (a bug in kci)."""
+    # ValueError: the two files do not belong together
     about = shipped(f"tree/verify/data/{name}.toml", ExportsTable)()
     packed = (DATA / f"{name}.bin").read_bytes()
     if hashlib.sha256(packed).hexdigest() != about.sha256:

@@ -1,9 +1,7 @@
-"""GPU architectures of the device code inside a host library.
+"""Reads the GPU architectures of device code in a host library.
 
-CUDA: `.nv_fatbin` is a row of containers. Each has a 16-byte header (magic, version, header size, size) and entries
-with a header (kind, header size, size, architecture, flags) and code. HIP: `.hip_fatbin` is a row of clang offload
-bundles, compressed or not: magic, count, and per entry offset, size and target triple. The fields were worked out by
-compiling for known architectures, and agree with cuobjdump.
+CUDA: `.nv_fatbin` holds containers of entries. HIP: `.hip_fatbin` holds clang offload bundles, perhaps compressed. The
+layouts were found by compiling for known architectures, and agree with cuobjdump.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ from kci.utils.archive import LIMITS, zstandard
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
 RELOCATABLE_SECTION = "__nv_relfatbin"
-"""nvcc puts relocatable device code there; only a device link registers it."""
+"""nvcc's section for relocatable device code."""
 RELOCATABLE_SYMBOL = "__cudaRegisterLinkedBinary"
 RELOCATABLE_HINT = "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
 
 _CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
-# Magic, version, size of this header, size of what follows.
+# magic, version, header size, content size
 _CUDA_HEADER = struct.Struct("<4sHHQ")
-# Kind, a version, size of this header, size of the code, four fields that are not read, architecture, two more, flags.
+# kind, version, header size, code size, four unused, architecture, two unused, flags
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _PTX, _SASS = 1, 2
 _ARCH_SPECIFIC = 1 << 20
@@ -41,13 +39,13 @@ _FAMILY_SPECIFIC = 1 << 21
 _HIP_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _HIP_COMPRESSED = b"CCOB"
 _HIP_MAGICS = (_HIP_MAGIC, _HIP_COMPRESSED)
-# Of a bundle: the number of targets, then of each its offset, size and the length of its name, which follows.
+# number of targets; then per target offset, size, name length, name
 _COUNT = struct.Struct("<Q")
 _TARGET = struct.Struct("<QQQ")
-# Magic, version of the form, method of compression.
+# magic, version, compression method
 _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
-"""Compressed size, original size and hash, by version of the form."""
+"""Compressed size, original size and hash, by version."""
 _ZLIB, _ZSTD = 0, 1
 _PADDING = re.compile(rb"\0*")
 _MAX_TARGETS = 1024
@@ -59,23 +57,22 @@ class FatbinError(Exception):
 
 
 class CompressedError(Exception):
-    """The architectures are in a compressed part that kci cannot read."""
+    """kci cannot decompress the part with the architectures."""
 
 
 class DeviceCode(msgspec.Struct, frozen=True):
-    """Architectures of a binary's code, spelled as in metadata: `9.0a`, `gfx942`."""
+    """Architectures in the spelling of metadata: `9.0a`, `gfx942`."""
 
     binary: frozenset[str] = frozenset()
-    """Machine code."""
     ptx: frozenset[str] = frozenset()
-    """Portable code for a CUDA architecture."""
+    """PTX."""
 
     def __or__(self, other: DeviceCode) -> DeviceCode:
         return DeviceCode(self.binary | other.binary, self.ptx | other.ptx)
 
 
 def cuda_code(data: bytes) -> DeviceCode:
-    """Read a `.nv_fatbin` section. Raises FatbinError: it is malformed."""
+    """Read a `.nv_fatbin` section. Raises FatbinError."""
     found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
@@ -100,10 +97,7 @@ def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 def hip_code(data: bytes) -> DeviceCode:
-    """Read a `.hip_fatbin` section.
-
-    Raises FatbinError: no bundles, or one that is malformed. CompressedError: an unknown compression.
-    """
+    """Read a `.hip_fatbin` section. Raises FatbinError or CompressedError."""
     found: set[str] = set()
     offset = _next(data, 0, _HIP_MAGICS, "offload bundle")
     if offset < 0:
@@ -121,7 +115,7 @@ def hip_code(data: bytes) -> DeviceCode:
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
-    """Returns -1 at the end; anything but padding between two is an error."""
+    # -1 at the end; only padding may stand between containers
     padding = _PADDING.match(data, start)
     start = padding.end() if padding else start
     if start == len(data):
@@ -187,12 +181,12 @@ def _inflated(data: bytes, method: int) -> bytes:
         raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
 
 
-# `gfx90a`, `gfx9-4-generic`: where code for one processor or for a family is meant.
+# `gfx90a`, or a family such as `gfx9-4-generic`
 _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
 
 
 def _gfx(target: bytes) -> str:
-    """`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry."""
+    # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry
     text = target.decode(errors="replace")
     found = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
     return found[0] if found else ""
@@ -206,14 +200,14 @@ def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:
 
 
 def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
-    """The code that metadata promises: machine code, and for `+PTX` portable code as well."""
+    """The device code that archs in metadata promise."""
     plain = frozenset(arch.removesuffix("+PTX") for arch in archs)
     ptx = frozenset(arch.removesuffix("+PTX") for arch in archs if arch.endswith("+PTX"))
     return DeviceCode(plain, ptx if backend == "cuda" else frozenset())
 
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Compare the device code of all libraries of a variant with the architectures in its metadata."""
+    """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
         return
@@ -225,7 +219,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
-            continue  # reported by the native rules
+            continue  # the native rules report it
         where = variant.at(item.name)
         try:
             there = read_sections(item.path, (section, RELOCATABLE_SECTION))
@@ -241,7 +235,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
             yield finding("KCI762", f"{section}: {error}", path=where)
             return
         except (ElfError, OSError):
-            return  # reported by the native rules
+            return  # the native rules report it
     if not seen:
         listed = ", ".join(metadata.backend.archs)
         message = f"no library has a section {section}; the metadata lists {listed}"

@@ -1,4 +1,4 @@
-"""Rules about native libraries: machine, system libraries, ABI of Python and torch (docs/format.md#requirements)."""
+"""Rules about native libraries (docs/format.md#requirements)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kci.tree.verify.abi import (
     is_torch_name,
     is_tvm_ffi_name,
     library_allowed,
-    old_string,
     python_symbols,
-    symbol_explained,
+    symbol_provided,
     torch_exports,
     torch_shims,
     tvm_ffi_exports,
     tvm_ffi_table,
+    uses_old_string,
     version_numbers,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
@@ -35,7 +35,7 @@ from kci.utils.walk import Entry
 
 _SHOWN = 5
 _CPU_LEVEL = 2
-"""Current distributions require x86-64-v2; many machines lack later levels."""
+"""x86-64-v2, the minimum of current distributions."""
 _TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
@@ -107,7 +107,7 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
-    old = [symbol for symbol in asked if is_torch_name(symbol) and old_string(symbol)]
+    old = [symbol for symbol in asked if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
         message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
         yield finding("KCI752", message, path=where)
@@ -123,7 +123,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
-    """The system's loader checks every required version, even if no symbol uses it."""
+    # the system's loader checks every required version, even unused ones
     users = defaultdict(list)
     for symbol in elf.undefined:
         users[symbol.version].append(symbol.name)
@@ -155,15 +155,15 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
     yield from _cuda(elf, name, where)
     yield from _tvm_ffi(elf, name, where)
-    yield from _by_first_letters(elf, name, where)
+    yield from _prefix_fallback(elf, name, where)
     versions = _torch_versions(elf, name)
     unexplained = [
         symbol.name
         for symbol in elf.undefined
-        # A weak symbol may stay open; the program is written for that.
+        # a program may leave weak symbols open
         if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
         and symbol.name not in python_symbols()
-        and not symbol_explained(symbol.name, groups)
+        and not symbol_provided(symbol.name, groups)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
         and not (versions and torch_exports().gives(symbol.name, versions))
     ]
@@ -171,7 +171,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
-            if fitting := torch_exports().versions_with(unexplained):  # all of them of std::
+            if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
         message = f"undefined symbols without a version: {_listed(unexplained)}"
         yield finding("KCI746", message, hint=hint, path=where)
@@ -204,18 +204,18 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
 
 
-def _by_first_letters(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """A fallback for backends without a list, and for CUDA versions without a record."""
+def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    # for backends without a list and unrecorded CUDA versions
     if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
         return
-    asked = [item.name for item in elf.undefined if not item.weak and symbol_explained(item.name, (name.backend,))]
+    asked = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
     if asked:
         of = f"{name.backend} {name.compute_version or ''}".strip()
         yield finding("KCI750", f"that {of} exports {_listed(asked)} is not checked: kci has no list", path=where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
-    """Only a library that is linked with torch finds torch's exports."""
+    # only a library that links torch finds torch's exports
     if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
         return []
     own = name.framework_version or "0"

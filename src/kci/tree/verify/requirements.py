@@ -1,7 +1,4 @@
-"""Verifies a path: all rules in a fixed order, without suppressed findings.
-
-The kci.toml above the path may suppress (`[[lint.ignore]]`). One inside of a foreign tree does not count.
-"""
+"""Verifies paths with all rules. The kci.toml above a path may suppress findings; one inside a foreign tree may not."""
 
 from __future__ import annotations
 
@@ -11,36 +8,35 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import SuppressedFinding, apply_settings, find_settings
+from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, variant_rules
-from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
+from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
 from kci.tree.verify.tree_rules import check_attestations, check_tree
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """The findings of one path."""
+    """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]
     suppressed: tuple[SuppressedFinding, ...] = ()
     places: tuple[VerifiedPlace, ...] = ()
-    """The verified places."""
 
 
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """Split a place's findings into reported and suppressed ones."""
+    """Split findings into reported and suppressed ones."""
     path = place.directory
     sources = place.kind is PlaceKind.SOURCES
     try:
-        # A kci.toml inside of a tree is part of what is judged.
+        # a kci.toml inside a tree is untrusted
         settings = find_settings(path if sources else path.resolve().parent)
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
-    kept = apply_settings(found, settings, suppressed.append)
+    kept = drop_suppressed(found, settings, suppressed.append)
     return Verification(tuple(kept), tuple(suppressed))
 
 
@@ -56,20 +52,13 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 
 
 _UNREAD = ("KCI700", "KCI710")
-"""The variant or its metadata is unreadable, so other rules that find nothing mean nothing."""
+"""Rules about unreadable variants, which other rules skip."""
 
 
 def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
-    """Verify a tree, variant directory, folder of trees, kernel, or workflow files, and return sorted findings.
+    """Verify a tree, variant, folder of trees, kernel or workflow files; findings are sorted.
 
-    A kernel (a directory with a build.toml) means its sources, `build/` and `result/`. Binaries are never loaded.
-
-    Args:
-        path: the directory; for workflow files, `.github/workflows` or one of them.
-        select: prefixes of rule ids, such as `KCI74`, to report; empty means all. Unreadable files are always reported.
-        ignore: prefixes of rule ids to leave out.
-
-    Raises UsageError: the path is none of these, or a rule does not exist.
+    `select` and `ignore` are prefixes of rule ids, such as `KCI74`. Raises UsageError: no such path or rule.
     """
     return list(verify_with_suppressions(path, select, ignore).diagnostics)
 
@@ -77,12 +66,12 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
 def verify_with_suppressions(
     path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Verification:
-    """`verify`, with the verified places, and suppressed findings with their reasons."""
+    """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
             hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
             raise UsageError(f"there is no rule {name!r}", hint=hint)
-    places = places_of(str(path))
+    places = find_places(str(path))
     parts = [apply_suppressions(list(_check(place)), place) for place in places]
     found = [
         item

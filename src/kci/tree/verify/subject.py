@@ -1,4 +1,4 @@
-"""The subject of a verification: places below a path, variant directories, and kinds of binaries."""
+"""Finds the places to verify below a path, and reads variant directories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kci.utils.walk import Entry, walk
 _PE_OFFSET = 0x3C
 _HEAD = 4096
 _DEVICE_MACHINES = (190, 224)
-"""ELF machines of GPU code (CUDA's cubin, AMD's code object), which is data for the host."""
+"""ELF machines of GPU code (cubin, AMD code object), which is data for the host."""
 
 _EXEC = 2
 
@@ -39,7 +39,7 @@ class BinaryKind(enum.StrEnum):
 
 
 def binary_kind(path: Path) -> BinaryKind | None:
-    """The kind of a file; None if it is not native code. Raises OSError: it cannot be read."""
+    """Detect native code by content. Raises OSError."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x7fELF"):
@@ -47,7 +47,7 @@ def binary_kind(path: Path) -> BinaryKind | None:
         return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
     if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce"):
         return BinaryKind.MACH_O
-    # A universal binary begins like a Java class, whose version stands where the number of parts is here.
+    # a Java class has the same magic; its version stands in place of the number of parts
     if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and struct.unpack_from(">I", head, 4)[0] < 20:
         return BinaryKind.MACH_O
     if head.startswith(b"!<arch>\n"):
@@ -70,7 +70,7 @@ LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
 
 
 class VariantDir(msgspec.Struct, frozen=True):
-    """A variant directory. Unreadable parts are None, and already reported."""
+    """A variant directory; None stands for parts that are unreadable and reported."""
 
     path: Path
     shown: str
@@ -93,17 +93,17 @@ class VariantDir(msgspec.Struct, frozen=True):
         return f"{self.shown}/{name}"
 
     def regular(self, *suffixes: str) -> list[Entry]:
-        """Plain files with one of the suffixes."""
+        """Regular files with one of the suffixes."""
         return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
 
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
-        """The native libraries, by content or by name, with the kind of their content."""
+        """Native libraries by content or name, with their detected kind."""
         found = []
         for item in self.regular(""):
             try:
                 kind = binary_kind(item.path)
             except OSError:
-                kind = None  # reported when the directory was read
+                kind = None  # already reported
             name = item.path.name.lower()
             if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
                 found.append((item, kind))
@@ -111,7 +111,7 @@ class VariantDir(msgspec.Struct, frozen=True):
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    """Read a variant directory, and report what cannot be read."""
+    """Read a variant directory; the findings are about unreadable parts."""
     found: list[Diagnostic] = []
     try:
         name = parse_variant_name(path.name)
@@ -139,17 +139,17 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
 
 
 def looks_like_variant(path: Path) -> bool:
-    """True if a directory has a variant's name, or metadata."""
+    """True if a directory has a variant's name or metadata."""
     return path.is_dir() and (is_variant_name(path.name) or (path / FILE_NAME).is_file())
 
 
 def holds_variants(path: Path) -> bool:
-    """True if variants are right below a directory that is not a variant."""
+    """True if variants lie right below a directory, which is not one itself."""
     return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())
 
 
 BINARIES = ("build", "result")
-"""A kernel's folders of variants: kci's and the reference's, and nix's link."""
+"""Build outputs of a kernel: kci's and the reference's, and nix's link."""
 
 
 class PlaceKind(enum.StrEnum):
@@ -159,48 +159,47 @@ class PlaceKind(enum.StrEnum):
     TREE = "tree"
     VARIANT = "variant"
     OTHER = "no variants"
-    """A kernel's folder without variants, such as setuptools' `build/`."""
+    """Such as setuptools' `build/`."""
 
 
 class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A path that is verified."""
+    """A path to verify."""
 
     kind: PlaceKind
     path: str
     """As the user wrote it."""
     variants: tuple[str, ...] = ()
-    """Names of a tree's variant directories."""
 
     @property
     def directory(self) -> Path:
         return Path(self.path)
 
     def below(self, name: str) -> str:
-        return joined(self.path, name)
+        return join_shown(self.path, name)
 
     def variant_paths(self) -> list[str]:
         return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
 
 
-def joined(shown: str, name: str) -> str:
+def join_shown(shown: str, name: str) -> str:
     """Append a name to a path that the user wrote."""
     return name if shown == "." else f"{shown.rstrip('/')}/{name}"
 
 
-def places_of(shown: str) -> list[VerifiedPlace]:
-    """List everything to verify below a path, in order. Raises UsageError: there is nothing."""
+def find_places(shown: str) -> list[VerifiedPlace]:
+    """List the places at or below a path. Raises UsageError without any."""
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
-        return [VerifiedPlace(PlaceKind.SOURCES, shown), *_of_kernel(root, shown)]
+        return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     found = _built(root, shown)
     below = root / "build"
     if not found and holds_variants(below):
-        # In `build/build/` the variants are one directory too deep.
+        # the variants of `build/build/` are one directory too deep
         found = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        found += _built(below, joined(shown, "build"))
+        found += _built(below, join_shown(shown, "build"))
     if not found:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
@@ -208,11 +207,11 @@ def places_of(shown: str) -> list[VerifiedPlace]:
 
 
 _UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}
-"""Ends of variant names whose libraries have no rules."""
+"""Systems without library rules, by suffix of the variant name."""
 
 
 def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
-    """Describe the places in a line: `relu: sources, build (3 variants)`."""
+    """Describe places in a line: `relu: sources, build (3 variants)`."""
     parts = []
     for place in places:
         where = place.path.removeprefix(f"{shown.rstrip('/')}/") if place.path != shown else str(place.kind)
@@ -229,16 +228,16 @@ def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
     return f"{shown}: {', '.join(parts)}"
 
 
-def _of_kernel(root: Path, shown: str) -> Iterator[VerifiedPlace]:
+def _kernel_places(root: Path, shown: str) -> Iterator[VerifiedPlace]:
     for name in BINARIES:
-        where = joined(shown, name)
+        where = join_shown(shown, name)
         _require_not_aside(root / name, where)
         if (root / name).is_dir():
             yield from _built(root / name, where) or [VerifiedPlace(PlaceKind.OTHER, where)]
 
 
 def _is_built(root: Path) -> bool:
-    """True if a directory with a build.toml is a tree or a variant. Below it the name is enough, as for a loader."""
+    # with a build.toml, the name is not enough
     below = any(is_variant_name(item.name) and item.is_dir() for item in root.iterdir())
     return below or is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists()
 
@@ -250,7 +249,7 @@ def _built(root: Path, shown: str) -> list[VerifiedPlace]:
         return [_tree(root, shown)]
     if root.resolve().name == "build" and not any((item / MANIFEST_NAME).exists() for item in root.iterdir()):
         return []
-    return [_tree(item, joined(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
+    return [_tree(item, join_shown(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
 
 
 def _is_tree(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about a whole tree: its top, manifest, checksums, card and signatures. All claims are computed again."""
+"""Rules about a whole tree: top level, manifest, checksums, card, signatures. Every claim is computed again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
-from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
+from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_variants, read_manifest
 from kci.tree.pack import unpackable_entries
-from kci.tree.sigstore import SigningContext, Statement, claimed_statement, open_bundle
+from kci.tree.sigstore import SigningContext, Statement, unverified_statement, verify_bundle
 from kci.tree.top_level import (
     BUNDLE_NAME,
     CARD,
-    KEPT_AT_TOP,
-    SUMMED_AT_TOP,
     SUMS_NAME,
+    TOP_ENTRIES,
+    TOP_ENTRIES_WITH_SUMS,
     decode_sums,
     encode_sums,
     files_at_top,
@@ -29,23 +29,23 @@ from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_varia
 from kci.utils.bounded_json import read_bounded
 
 _CARD_BYTES = 1024 * 1024
-# The YAML in front of a card, as the Hub finds it: between two lines of `---`.
+# YAML front matter, as the Hub finds it
 _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
 
 
 def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    """Yield the findings about a tree, without those of its variants. `shown` is its path in diagnostics."""
+    """Yield the findings about a tree without its variants; `shown` is its path in messages."""
     yield from _top(tree, shown)
-    yield from _together(shown, variants)
+    yield from _kernel_conflicts(shown, variants)
     yield from _manifest(tree, shown, variants)
     yield from _card(tree, shown)
 
 
 def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
     for entry in sorted(tree.iterdir()):
-        name = entry.name.encode(errors="replace").decode()  # it may be no text
+        name = entry.name.encode(errors="replace").decode()  # may be invalid UTF-8
         path = f"{shown}/{name}"
-        if entry.name in KEPT_AT_TOP:
+        if entry.name in TOP_ENTRIES:
             continue
         if entry.is_symlink():
             yield finding("KCI706", "it is a link", path=path)
@@ -57,7 +57,7 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
         yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
 
 
-def _together(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
+def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
     known = [variant.metadata for variant in variants if variant.metadata is not None]
     identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
@@ -85,7 +85,7 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     found += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
     for message in found:
         yield finding("KCI718", message, path=where)
-    for name in missing_of(manifest.planned, manifest.present):
+    for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
         yield finding("KCI721", f"the planned variant {name} is missing{from_another}", path=where)
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
@@ -103,7 +103,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
                 parse_variant_name(name)
             except ValueError as error:
                 yield f"`{what}`: {error}"
-    missing = missing_of(manifest.planned, manifest.present)
+    missing = missing_variants(manifest.planned, manifest.present)
     if manifest.missing != missing:
         said, counted = (", ".join(names) or "nothing" for names in (manifest.missing, missing))
         yield f"`missing` says {said}; planned without present is {counted}"
@@ -133,13 +133,12 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
 def _checksums(
     tree: Path, shown: str, variants: Sequence[VariantDir], reported: Collection[str], *, merged: bool
 ) -> Iterator[Diagnostic]:
-    # `reported` are the variants that are not what the manifest says: another rule has said so. A tree without a
-    # manifest need not have the file.
+    # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
-        return  # reported when the directory was read
+        return  # already reported
     try:
         hashes = {variant.path.name: variant.hashes or {} for variant in variants}
-        there = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
+        there = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
         return
@@ -170,7 +169,7 @@ def _difference(wrong: Sequence[str], said: Collection[str], there: Collection[s
 
 
 def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    # The Hub takes the card for a front page, after the binaries are there.
+    # the Hub validates the card only after the upload of binaries
     path = tree / CARD
     if path.is_symlink() or not path.exists():
         return
@@ -202,20 +201,20 @@ _SHOWN = 20
 
 
 def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
-    """Compare the attestation of a tree with its files, whoever signed it."""
+    """Compare a tree with its attestation, whoever signed it."""
     if (tree / BUNDLE_NAME).exists():
-        yield from _signed_otherwise(tree, shown, claimed_statement, SigningContext())
+        yield from _attestation_problems(tree, shown, unverified_statement, SigningContext())
 
 
 def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
-    """Check the signer and the claims of a tree's attestation."""
+    """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
         yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
         return
-    yield from _signed_otherwise(tree, shown, partial(open_bundle, context=context, trust=trust), context)
+    yield from _attestation_problems(tree, shown, partial(verify_bundle, context=context, trust=trust), context)
 
 
-def _signed_otherwise(
+def _attestation_problems(
     tree: Path, shown: str, read: Callable[[bytes], Statement], context: SigningContext
 ) -> Iterator[Diagnostic]:
     where = f"{shown}/{BUNDLE_NAME}"

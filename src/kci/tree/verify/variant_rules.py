@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from kci.config.facts import BACKENDS, depends_table
 from kci.config.sources.imports import module_name
-from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
+from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind
 from kci.tree.identity import SIGNATURE, kernel_id, validate_dir
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
-from kci.tree.pack import oversize, unpackable_entries
+from kci.tree.pack import size_problem, unpackable_entries
 from kci.tree.sigstore import signature_problem
 from kci.tree.verify.abi import version_numbers
 from kci.tree.verify.subject import VariantDir
@@ -23,7 +23,7 @@ from kci.utils.walk import is_bytecode
 
 
 def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Check the layout."""
+    """Yield findings about file names and links."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
         yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
@@ -38,7 +38,7 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
     for item, rule, reason in unpackable_entries(packed):
         yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
     try:
-        size = oversize(packed)
+        size = size_problem(packed)
     except OSError as error:
         yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
         return
@@ -47,7 +47,7 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Check the metadata."""
+    """Yield findings about `metadata.json`."""
     metadata = variant.metadata
     if metadata is None:
         return
@@ -89,7 +89,7 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
-    """The native module's file name, by system and framework (docs/format.md#tree)."""
+    """File name of the native module, by system and framework (docs/format.md#tree)."""
     assert variant.name is not None  # noqa: S101  - callers have looked
     system = (variant.name.system or "").rpartition("-")[2]
     if variant.name.kind is Kind.TVM_FFI:
@@ -98,14 +98,14 @@ def module_file(variant: VariantDir, metadata: Metadata) -> str:
 
 
 def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Check the files against the digest."""
+    """Yield findings about files that contradict the digest."""
     if variant.metadata is None:
         return
     if variant.metadata.digest is None:
         yield finding("KCI730", "the metadata has no digest", path=variant.at(FILE_NAME))
         return
     if variant.hashes is None:
-        return  # reported when the directory was read
+        return  # already reported
     try:
         violations = validate_dir(variant.path, variant.metadata.digest, variant.hashes)
     except FindingsError as error:
@@ -117,7 +117,7 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Check the loader's signature, but not its signer."""
+    """Yield findings about the loader's signature; its signer is not verified."""
     if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
         return
     try:
@@ -129,7 +129,7 @@ def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Check the Python files."""
+    """Yield findings about Python files."""
     yield from _shadowed(variant)
     metadata = variant.metadata
     if metadata is None:
@@ -137,17 +137,17 @@ def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
     backend = metadata.backend.type.value
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
-    package = package_of(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
+    package = make_package(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
     yield from check_package(variant.files, variant.shown, package, ())
     yield from _ops_module(variant, metadata)
 
 
 _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|[^.]+\.pyw?")
-"""File names that some Python imports; the group is an extension module's tag."""
+"""Importable file names; the group is an extension module's tag."""
 
 
 def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
-    """Python prefers packages to modules, and compiled code to source."""
+    # Python prefers packages to modules, and compiled code to source
     found: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
     for item in variant.files:
         _, _, name = item.name.rpartition("/")
@@ -164,7 +164,7 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
 
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
-    """Torch finds the ops only under the id in the metadata."""
+    # torch finds the ops only under the id in the metadata
     for item in variant.regular(f"{OPS}.py"):
         if item.name != f"{OPS}.py":
             continue
@@ -172,7 +172,7 @@ def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]
             with item.path.open("rb") as file:
                 text = file.read(MAX_BYTES).decode("utf-8", "replace")
         except OSError:
-            return  # reported when the file was read
+            return  # already reported
         start = f"_{python_name(metadata.name)}_{metadata.backend.type.value}_"
         named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
         if others := sorted(named - {metadata.id}):
