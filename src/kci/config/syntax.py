@@ -29,34 +29,34 @@ class _Problem(msgspec.Struct):
     related: tuple[Related, ...] = ()
 
 
-def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
+def syntax_error(text: str, parser_message: str, shown_as: str) -> Diagnostic:
     """Make the KCI004 finding for a text and the parser's message."""
     span = None
-    if found := _AT.search(said):
-        said = said[: found.start()]
+    if position := _AT.search(parser_message):
+        parser_message = parser_message[: position.start()]
         span = place_after(text.rstrip())  # the end of the text, not an empty last line
-        if found[1]:
-            span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-    problem = _explain(text, said, span, shown_as)
+        if position[1]:
+            span = Span(int(position[1]), int(position[2]), int(position[1]), int(position[2]) + 1)
+    problem = _explain(text, parser_message, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
     )
     return msgspec.structs.replace(diagnostic, related=problem.related)
 
 
-def _explain(text: str, said: str, span: Span | None, path: str) -> _Problem:
+def _explain(text: str, parser_message: str, span: Span | None, path: str) -> _Problem:
     if span is None:
-        return _Problem("a number has too many digits" if "digits" in said else said, None)
+        return _Problem("a number has too many digits" if "digits" in parser_message else parser_message, None)
     lines = text.split("\n")
     line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
     for explain in (_quotes, _declared_twice, _set_twice, _never_closed, _separator, _value):
-        problem = explain(lines, line, said, span, path)
+        problem = explain(lines, line, parser_message, span, path)
         if problem is not None:
             return problem
-    return _Problem(said[:1].lower() + said[1:], span, _LINES)
+    return _Problem(parser_message[:1].lower() + parser_message[1:], span, _LINES)
 
 
-def _quotes(_lines: list[str], line: str, _said: str, span: Span, _path: str) -> _Problem | None:
+def _quotes(_lines: list[str], line: str, _parser_message: str, span: Span, _path: str) -> _Problem | None:
     column = next((column for column in range(span.column - 1, len(line)) if line[column] in _TYPOGRAPHIC), None)
     if column is None or line[span.column - 1 : column].strip(" \t,[{=") != "":
         return None
@@ -64,11 +64,11 @@ def _quotes(_lines: list[str], line: str, _said: str, span: Span, _path: str) ->
     return _Problem(message, _span(span.line, column), 'strings stand between straight quotes: "like this"')
 
 
-def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: str) -> _Problem | None:
-    found = _TWICE.search(said)
-    if found is None:
+def _declared_twice(lines: list[str], _line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
+    duplicate = _TWICE.search(parser_message)
+    if duplicate is None:
         return None
-    name = ".".join(part.strip().strip("'\"") for part in found[1].split(",") if part.strip())
+    name = ".".join(part.strip().strip("'\"") for part in duplicate[1].split(",") if part.strip())
     places = [(number, match) for number, match in _headers(lines) if _plain(match[2]) == name]
     here = next(((number, match) for number, match in places if number == span.line), None)
     if here is not None:
@@ -78,48 +78,49 @@ def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: s
     return _Problem(f"the table `[{name}]` is declared twice", span, hint, related)
 
 
-def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
+def _set_twice(lines: list[str], line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
     if (
-        said not in ("Cannot overwrite a value", "Duplicate inline table key")
-        and "Duplicate inline table key" not in said
+        parser_message not in ("Cannot overwrite a value", "Duplicate inline table key")
+        and "Duplicate inline table key" not in parser_message
     ):
         return None
-    if said.startswith("Duplicate inline table key"):
+    if parser_message.startswith("Duplicate inline table key"):
         return _Problem(
-            f"the key {said.rpartition(' key ')[2]} is set twice in an inline table", span, "keep one of them"
+            f"the key {parser_message.rpartition(' key ')[2]} is set twice in an inline table", span, "keep one of them"
         )
     header = _HEADER.match(line)
     if header is not None and _alone(line, header):
         own = Span(span.line, header.start(1) + 1, span.line, header.end() + 1)
         hint = "a name is either a value or a table: rename one of the two"
         return _Problem(f"`{_plain(header[2])}` is a table here, and has a value further up", own, hint)
-    found = _KEY.match(line)
-    if found is None:
+    key_match = _KEY.match(line)
+    if key_match is None:
         return None
-    key = _plain(found[1])
+    key = _plain(key_match[1])
     start = max((number for number, _ in _headers(lines) if number <= span.line), default=0)
     table = [(number, match) for number in range(start + 1, span.line) if (match := _KEY.match(lines[number - 1]))]
     earlier = [(number, match) for number, match in table if _plain(match[1]) == key]
-    own = Span(span.line, found.start(1) + 1, span.line, found.end(1) + 1)
+    own = Span(span.line, key_match.start(1) + 1, span.line, key_match.end(1) + 1)
     hint = "keep one of the two" if earlier else "the key, or a table of its name, stands further up"
     return _Problem(f"the key `{key}` is set twice", own, hint, _related("first set here", path, earlier))
 
 
-def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    if said in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
+def _never_closed(lines: list[str], line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
+    if parser_message in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
         return _Problem("a string of several lines is never closed", span, "add the closing quotes")
-    if said in ("Illegal character '\\n'", "Illegal character '\\r'"):
+    if parser_message in ("Illegal character '\\n'", "Illegal character '\\r'"):
         opened = max(line.rfind('"'), line.rfind("'"))
         place = _span(span.line, opened) if opened >= 0 else span
         return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
     header = _HEADER.match(line)
-    if said == "Invalid value" and header is not None and _alone(line, header):  # parsed as an array inside an open one
-        said = "Unclosed array"
+    # a header after an open array is parsed as an array inside it
+    if parser_message == "Invalid value" and header is not None and _alone(line, header):
+        parser_message = "Unclosed array"
         span = _span(span.line, header.start(1))
-    if said not in ("Unclosed array", "Unclosed inline table"):
+    if parser_message not in ("Unclosed array", "Unclosed inline table"):
         return None
-    begin = _last_open(lines, span, "[" if said == "Unclosed array" else "{")
-    what, closing = ("array", "]") if said == "Unclosed array" else ("inline table", "}")
+    begin = _last_open(lines, span, "[" if parser_message == "Unclosed array" else "{")
+    what, closing = ("array", "]") if parser_message == "Unclosed array" else ("inline table", "}")
     at_end = not "".join([line[span.column - 1 :], *lines[span.line :]]).strip()
     if begin is None:
         return _Problem(f"an {what} is never closed", span, f"add `{closing}`")
@@ -131,49 +132,49 @@ def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str)
     return _Problem(f"expected `,` or `{closing}`", span, "put a comma between two elements", related)
 
 
-def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
+def _separator(_lines: list[str], line: str, parser_message: str, span: Span, _path: str) -> _Problem | None:
     rest = line[span.column - 1 :]
-    if said.startswith("Expected '='"):
+    if parser_message.startswith("Expected '='"):
         if rest.startswith(":"):
             return _Problem("a key and its value are separated by `=`, not by `:`", span, "write `key = value`")
         return _Problem(
             "expected `=` after the key", span, "a line is `key = value`, `[table]`, or a comment after `#`"
         )
-    if said == "Invalid value" and rest.startswith("=") and line[: span.column - 1].rstrip().endswith("="):
+    if parser_message == "Invalid value" and rest.startswith("=") and line[: span.column - 1].rstrip().endswith("="):
         return _Problem("a key is set with one `=`", span, "remove one of the two")
-    if said == "Invalid statement":
+    if parser_message == "Invalid statement":
         return _Problem(f"`{rest.strip()[:20]}` is neither a key nor a table", span, _LINES)
-    if said == "Unescaped '\\' in a string":
+    if parser_message == "Unescaped '\\' in a string":
         hint = "write `\\\\`, or put the text between single quotes"
         return _Problem(f"`{line[span.column - 3 : span.column - 1]}` is not an escape sequence", span, hint)
-    if said.startswith("Expected ']"):
+    if parser_message.startswith("Expected ']"):
         return _Problem("the table's header is never closed", span, "add `]`, or `]]` for an array of tables")
-    if said == "Invalid initial character for a key part" and not rest.strip():
+    if parser_message == "Invalid initial character for a key part" and not rest.strip():
         return _Problem("an inline table ends on the line on which it begins", span, "use a `[table]` of its own")
     before = line[: span.column - 1]
     after_zero = before.endswith("0") and not before[-2:-1].isalnum() and rest[:1].isdigit()
-    if said.startswith("Expected newline or end of document") and after_zero:
+    if parser_message.startswith("Expected newline or end of document") and after_zero:
         return _Problem("a number does not begin with 0", span, "remove the leading zeros")
-    if said.startswith("Expected newline or end of document"):
+    if parser_message.startswith("Expected newline or end of document"):
         what = "header" if _HEADER.match(line) else "value"
         hint = "one line sets one key, or begins one table"
         return _Problem(f"unexpected `{rest[:20].strip() or 'text'}` after the {what}", span, hint)
     return None
 
 
-def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
-    if said != "Invalid value":
+def _value(_lines: list[str], line: str, parser_message: str, span: Span, _path: str) -> _Problem | None:
+    if parser_message != "Invalid value":
         return None
     rest = line[span.column - 1 :]
-    found = _WORD.match(rest)
-    if found is None:
+    match = _WORD.match(rest)
+    if match is None:
         shown = rest.strip()[:20]
         if not shown or shown.startswith("#"):
             key = _KEY.match(line)
             after = f" after `{_plain(key[1])} =`" if key else ""
             return _Problem(f"expected a value{after}", span, 'such as "text", 12, true, or ["a list"]')
         return _Problem(f"`{shown}` is not a value", span, 'a value is "text", a number, true, false, or ["a list"]')
-    word = found[0]
+    word = match[0]
     own = Span(span.line, span.column, span.line, span.column + len(word))
     if word in _LITERALS:
         return _Problem(f"`{word}` is not a TOML value", own, f"write `{_LITERALS[word]}`")

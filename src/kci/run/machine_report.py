@@ -65,21 +65,21 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
-        found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
-        yield ToolReport("glibc", Health.NOTE, found, remedy)
+        message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
+        yield ToolReport("glibc", Health.NOTE, message, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
     yield _program("git", ["git", "--version"], without)
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
-    found = f"{cache}, {free / 1e9:.0f} GB free"
+    message = f"{cache}, {free / 1e9:.0f} GB free"
     if not os.access(place, os.W_OK):
         remedy = "set KCI_CACHE to a directory that you can write"
         yield ToolReport("cache", Health.MISSING, f"{cache} cannot be written", remedy)
     elif free >= _ROOM:
-        yield ToolReport("cache", Health.OK, found)
+        yield ToolReport("cache", Health.OK, message)
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
-        yield ToolReport("cache", Health.NOTE, found, remedy)
+        yield ToolReport("cache", Health.NOTE, message, remedy)
     yield _torch_index(toolchains().torch_release(max(row.torch for row in catalog.rows).minor_text))
 
 
@@ -91,10 +91,10 @@ def _torch_index(newest: str) -> ToolReport:
         return ToolReport(
             "torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX
         )
-    found = pip_torch_version(newest, base_python())
+    version = pip_torch_version(newest, base_python())
     unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
-    why = unknown if found is None else found.no_tests if found.cuda else ""
-    has = f"; pip's index has torch for {found.built_for}" if found is not None else ""
+    why = unknown if version is None else version.no_tests if version.cuda else ""
+    has = f"; pip's index has torch for {version.built_for}" if version is not None else ""
     return ToolReport(
         "torch's index", Health.NOTE, f"{index} cannot be reached{has}", f"{why}. To test, {TO_TEST}" if why else ""
     )
@@ -128,9 +128,9 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
         for compute in sorted(rows):
             yield _examined_tool(f"{backend} {compute.minor_text}", partial(find, compute))
     if any(row.backend == "metal" and row.system == system for row in catalog.rows):
-        found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+        message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
         remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield ToolReport("metal", Health.MISSING, found, remedy)
+        yield ToolReport("metal", Health.MISSING, message, remedy)
 
 
 def _helpers() -> Iterator[ToolReport]:

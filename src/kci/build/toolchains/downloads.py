@@ -185,8 +185,8 @@ class PipLines:
         self._done = self._total = 0
 
     def __call__(self, line: str) -> None:
-        if found := _PROGRESS.fullmatch(line.strip()):
-            done, total = int(found[1]), int(found[2])
+        if match := _PROGRESS.fullmatch(line.strip()):
+            done, total = int(match[1]), int(match[2])
             if self._transfer is None or total != self._total or done < self._done:  # another file
                 self._transfer, self._done, self._total = Transfer(self._what, total, self._log), 0, total
             self._transfer.heard(done - self._done)
@@ -195,8 +195,8 @@ class PipLines:
 
 def _version(python: str) -> tuple[int, int]:
     # (0, 0) without pip, which the command itself reports better
-    found = _VERSION.match(program_output(python, "-m", "pip", "--version"))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _VERSION.match(program_output(python, "-m", "pip", "--version"))
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 # torch-2.13.0-cpu-cp311-3dd896
@@ -265,9 +265,9 @@ class TransferLine(str):
     def __new__(cls, what: str, done: int, total: int, seconds: float) -> Self:
         rate = done / seconds if seconds > 0 else 0.0
         amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
-        left = duration(max(1, round((total - done) / rate))) if total > done and rate else ""
-        line = super().__new__(cls, f"{what}: {amount}, {rate / 1e6:.1f} MB/s{f', {left} left' * bool(left)}")
-        line.what, line.amount, line.rate, line.left = what, amount, f"{rate / 1e6:.1f} MB/s", left
+        remaining = duration(max(1, round((total - done) / rate))) if total > done and rate else ""
+        line = super().__new__(cls, f"{what}: {amount}, {rate / 1e6:.1f} MB/s{f', {remaining} left' * bool(remaining)}")
+        line.what, line.amount, line.rate, line.left = what, amount, f"{rate / 1e6:.1f} MB/s", remaining
         line.ended = bool(total) and done >= total
         return line
 
@@ -309,7 +309,7 @@ class WheelFile(msgspec.Struct, frozen=True):
     url: str
 
 
-def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = silent) -> None:
+def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path, log: Log = silent) -> None:
     """Extract files from a remote wheel; `wanted` maps a path to one below `into`, or None. Raises MissingToolError."""
     try:
         with tempfile.TemporaryFile() as file:
@@ -320,7 +320,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
                 _copy(wheel.url, f"bytes={place}-{start - 1}", file)
             with zipfile.ZipFile(file) as archive:
                 files = [info for info in archive.infolist() if not info.is_dir()]
-                picked = {info: name for info in files if (name := wanted(info.filename))}
+                picked = {info: name for info in files if (name := target_of(info.filename))}
                 if sum(info.file_size for info in picked) > _MOST:
                     raise OSError("it claims to hold more than a gigabyte of headers")
                 stretches = _stretches(archive, picked)
@@ -351,12 +351,12 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
 
 
-def _is_for(name: str, wanted: Version, platform: str) -> bool:
+def _is_for(name: str, version: Version, platform: str) -> bool:
     try:
-        _, found, _, tags = parse_wheel_filename(name)
+        _, wheel_version, _, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return False
-    same = found == wanted if wanted.local else found.public == wanted.public
+    same = wheel_version == version if version.local else wheel_version.public == version.public
     return same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags)
 
 
@@ -378,8 +378,8 @@ def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] 
 def _stretches(archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]) -> list[tuple[int, int]]:
     # adjacent files together
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
-    made: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for start in sorted(info.header_offset for info in picked):
-        joined = made and start - made[-1][1] < _GAP
-        made.append((made.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)]))
-    return made
+        joined = stretches and start - stretches[-1][1] < _GAP
+        stretches.append((stretches.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)]))
+    return stretches

@@ -31,7 +31,7 @@ class Verification(msgspec.Struct, frozen=True):
     places: tuple[VerifiedPlace, ...] = ()
 
 
-def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
+def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
     """Split findings into reported and suppressed ones."""
     path = place.directory
     sources = place.kind is PlaceKind.SOURCES
@@ -39,9 +39,9 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
         # a kci.toml inside a tree is untrusted
         settings = find_settings(path if sources else path.resolve().parent)
     except FindingsError as error:
-        return Verification((*found, *error.diagnostics))
+        return Verification((*findings, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
-    kept = drop_suppressed(found, settings, suppressed.append)
+    kept = drop_suppressed(findings, settings, suppressed.append)
     return Verification(tuple(kept), tuple(suppressed))
 
 
@@ -78,13 +78,13 @@ def verify_with_suppressions(
             raise UsageError(f"there is no rule {name!r}", hint=hint)
     places = find_places(str(path))
     parts = [apply_suppressions(list(_check(place)), place) for place in places]
-    found = [
+    verifications = [
         item
         for part in parts
         for item in part.diagnostics
         if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
     ]
-    ordered = sorted(found, key=in_file_order)
+    ordered = sorted(verifications, key=in_file_order)
     suppressed = tuple(item for part in parts for item in part.suppressed)
     return Verification(tuple(ordered), suppressed, tuple(places))
 
@@ -110,18 +110,18 @@ def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
     root = place.directory
     variants = []
     for name in place.variants:
-        variant, found = _variant(root / name, place.below(name))
+        variant, findings = _variant(root / name, place.below(name))
         variants.append(variant)
-        yield from found
+        yield from findings
     yield from check_tree(root, place.path, variants)
     yield from check_attestations(root, place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    variant, found = load_variant(directory, shown)
+    variant, findings = load_variant(directory, shown)
     for check in VARIANT_CHECKS:
-        found += check(variant)
-    return variant, found
+        findings += check(variant)
+    return variant, findings
 
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
@@ -180,13 +180,13 @@ class Compliance(msgspec.Struct, frozen=True):
         return counted if not self.others else f"{counted}, {count(self.others, 'error')}"
 
 
-def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
+def compliance(paths: Sequence[str], findings: Sequence[Diagnostic]) -> Compliance:
     """Group unsuppressed findings by variant."""
     states: list[VariantState] = []
     claimed = 0
     places = [place for shown in paths for place in find_places(shown)]
     for where, planned in (pair for place in places for pair in _variants(place)):
-        mine = [item for item in found if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
+        mine = [item for item in findings if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
         errors = sum(item.severity is Severity.ERROR for item in mine)
         claimed += errors
         name = parse_variant_name(planned) if is_variant_name(planned) else None
@@ -200,7 +200,7 @@ def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
                 where is not None,
             )
         )
-    total = sum(item.severity is Severity.ERROR for item in found)
+    total = sum(item.severity is Severity.ERROR for item in findings)
     kernels = tuple(_kernel(place.directory, place.path) for place in places if place.kind is PlaceKind.SOURCES)
     return Compliance(tuple(states), kernels, max(total - claimed, 0))
 
@@ -211,19 +211,19 @@ def _kernel(root: Path, shown: str) -> str:
         "tests": any((root / "tests").glob("**/test_*.py")),
         "benchmark": any((root / "benchmarks").glob("benchmark*.py")),
     }
-    return f"{shown}: " + ", ".join(f"{name} {'yes' if found else 'no'}" for name, found in there.items())
+    return f"{shown}: " + ", ".join(f"{name} {'yes' if present else 'no'}" for name, present in there.items())
 
 
 def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
     if place.kind is PlaceKind.VARIANT:
         return [(place.path, place.directory.resolve().name)]
-    found: list[tuple[str | None, str]] = [(place.below(name), name) for name in place.variants]
+    variants: list[tuple[str | None, str]] = [(place.below(name), name) for name in place.variants]
     try:
         manifest = read_manifest(place.directory) if place.kind is PlaceKind.TREE else None
     except FindingsError:
-        return found  # the rules report it
+        return variants  # the rules report it
     planned = manifest.planned or () if manifest else ()
-    return found + [(None, name) for name in planned if name not in place.variants]
+    return variants + [(None, name) for name in planned if name not in place.variants]
 
 
 def shields(state: Compliance) -> dict[str, object]:
