@@ -27,8 +27,7 @@ from kci.publish.hub import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import latest_decisions
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
-from kci.watch.leg_grid import grid_of
-from kci.watch.report_page import write_site
+from kci.watch.report import grid_of, markdown_report
 
 VARIANTS = 30
 SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30", "5000x90", "5000x365"]
@@ -80,17 +79,17 @@ def measure(kernels: int, days: int) -> None:
         started = time.process_time()
         grid = grid_of(each_run(history, lambda _: None), Decisions())
         folding = time.process_time() - started
-        if grid.size != len(legs):
-            sys.exit(f"the grid has {grid.size} cells for {len(legs)} legs")
+        cells = sum(len(kernel.cells) for kernel in grid.kernels)
+        if cells != len(legs):
+            sys.exit(f"the grid has {cells} cells for {len(legs)} legs")
         started = time.process_time()
-        pages = write_site(grid, Path(place) / "site", "scale")
+        report = len(markdown_report(grid, "scale"))
         drawing = time.process_time() - started
-        largest = max((Path(place) / "site" / page).stat().st_size for page in pages)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     results = kernels * VARIANTS * days
     print(
         f"{kernels:7} {days:5} {results:9} {writing:8.2f} {deciding:9.2f} {1e6 * deciding / results:10.2f} "
-        f"{folding:7.2f} {1e6 * folding / results:10.2f} {drawing:8.2f} {len(pages):6} {largest // 1024:11} "
+        f"{folding:7.2f} {1e6 * folding / results:10.2f} {drawing:8.2f} {report // 1024:10} "
         f"{size / 2**20:9.1f} {memory:8} {actions:7}"
     )
 
@@ -152,8 +151,8 @@ def main(sizes: list[str]) -> None:
 
 
 HISTORY = (
-    "kernels  days   results  write s  decide s  us/result  grid s  us/result  pages s  pages "
-    "largest KiB  disk MiB  RAM MiB  issues"
+    "kernels  days   results  write s  decide s  us/result  grid s  us/result  report s "
+    "report KiB  disk MiB  RAM MiB  issues"
 )
 HUB = "kernels   expected  missing  read s matrix s coverage s  RAM MiB"
 

@@ -18,8 +18,8 @@ from kci.build.toolchains.environment import ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.matrix.variants import Kind, Variant, parse_variant_name
+from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 
 DATA = Path(__file__).parent / "build" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kci.utils.atomic import write_atomic
-from kci.utils.locks import locked
+from kci.utils.atomic import locked, write_atomic
 from outside_tools import npm_packages, npm_script, program
 
 PACKAGES = ("@actions/workflow-parser@0.3.61", "@actions/expressions@0.3.61")

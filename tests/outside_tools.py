@@ -22,9 +22,8 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner
 
-from kci.utils.atomic import write_atomic
+from kci.utils.atomic import locked, write_atomic
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 
 HELD_TO = "held to"
 """The property of a test that names such a program with its version; the end of a test run lists them."""

@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 from checkout import copy_checkout
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 
 def installed_from_a_wheel(shared: Path) -> Path:

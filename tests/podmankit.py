@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 
 IMAGE = "localhost/kci-debian:12"
 WHEELS: tuple[str, ...] = (*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"],)

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet
+from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 
 WHEELS = {
     "ziglang==0.17.0": ("ziglang/zig",),

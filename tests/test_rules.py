@@ -11,7 +11,7 @@ import pytest
 
 from conftest import ROOT
 from kci.diagnostics import rules
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 
 @pytest.fixture(scope="session")

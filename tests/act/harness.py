@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from checkout import copy_checkout
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 from kci.workflows.pins import find_pins
 from kci.workflows.render import REUSABLE_FILES
 

@@ -30,7 +30,7 @@ from act.harness import (
 )
 from cli.runner import kci
 from conftest import AT_TOP, ROOT, read_yaml, write_noarch
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 pytestmark = [
     pytest.mark.network,

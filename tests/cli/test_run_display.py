@@ -9,7 +9,6 @@ import pytest
 
 from buildkit import CPU, STABLE_CPU, variant
 from kci.build.process.machine import Progress
-from kci.build.toolchains.downloads import TransferLine
 from kci.cli import Options
 from kci.cli.run import RunDisplay, progress_text
 from kci.errors import MissingToolError
@@ -120,18 +119,11 @@ def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.Mon
         (Progress(1, 4, None, ""), "", "1/4"),
         (Progress(1, 4, 9, ""), "", "1/4, 9 s left"),
         (Progress(4, 4, 0, ""), "", "4/4"),
-        (None, TransferLine("torch.whl", 6_100_000, 13_200_000, 2.0), "6.1 of 13.2 MB, 3.0 MB/s, 2 s left"),
-        (None, TransferLine("torch.whl", 6_100_000, 0, 2.0), "6.1 MB, 3.0 MB/s"),
     ],
 )
 def test_progress_in_words(progress: Progress | None, line: str, text: str) -> None:
     outcome = change(Outcome("relu", variant(CPU)), progress=progress, line=line)
     assert progress_text(outcome) == text
-
-
-def test_a_narrow_terminal_shows_no_rate() -> None:
-    outcome = change(Outcome("relu", variant(CPU)), line=TransferLine("torch.whl", 6_100_000, 13_200_000, 2.0))
-    assert progress_text(outcome, rate=False) == "6.1 of 13.2 MB, 2 s left"
 
 
 def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,19 +143,4 @@ def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFix
         "  warning: torch 2.13.0 is for CUDA",
         "  waiting for another kci process that uses /cache/envs",
         f"  compiling relu {CPU}: 17 steps",
-    ]
-
-
-@pytest.mark.parametrize("verbose", [False, True])
-def test_in_a_pipe_a_download_is_a_few_lines(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options(verbose=verbose)) as display:
-        changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING))
-        for megabyte in range(1, 10):
-            changed(change(one, line=TransferLine("torch.whl", megabyte * 10**6, 9 * 10**6, megabyte)))
-    assert capsys.readouterr().err.splitlines() == [
-        f"relu {CPU}: building",
-        "  torch.whl: 1.0 of 9.0 MB, 1.0 MB/s, 8 s left",
-        "  torch.whl: 9.0 of 9.0 MB, 1.0 MB/s",
     ]

@@ -14,8 +14,7 @@ import pytest
 from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
-from kci.build.toolchains.downloads import TransferLine
-from kci.cli import Options, _output, run
+from kci.cli import Options, run
 from kci.cli._output import Layout, cut_apart, lines_of, middle
 
 EXAMPLES = ROOT / "examples"
@@ -159,46 +158,6 @@ def test_names_that_differ_in_the_middle_still_do_when_they_are_cut() -> None:
 
 def test_what_cannot_be_made_to_fit_is_whole() -> None:
     assert lines_of(("a", "b"), [("x" * 30, "y" * 30)], 40, Layout())[1] == f"{'x' * 30}  {'y' * 30}"
-
-
-NAME = "a-long-name-of-a-wheel.whl"
-DOWNLOAD = ["installing", TransferLine(NAME, 10**6, 2 * 10**6, 1.0), TransferLine(NAME, 2 * 10**6, 2 * 10**6, 2.0),
-            "ninja: Entering directory"]  # fmt: skip
-
-
-def logged(options: Options, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_output, "terminal_width", lambda _stream: columns)
-    monkeypatch.setattr(_output, "options", lambda: options)
-    log = _output.progress_log()
-    for line in DOWNLOAD:
-        log(line)
-
-
-def test_a_download_takes_one_line_of_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logged(Options(), 40, monkeypatch)
-    assert capsys.readouterr().err.splitlines() == [
-        "installing",
-        middle(DOWNLOAD[1], 39),
-        "\x1b[1A\x1b[2K" + middle(DOWNLOAD[2], 39),
-        "ninja: Entering directory",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "shown"),
-    [(None, Options(), DOWNLOAD), (40, Options(quiet=True), [])],
-)
-def test_elsewhere_its_lines_stay(
-    columns: int | None,
-    options: Options,
-    shown: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    logged(options, columns, monkeypatch)
-    assert capsys.readouterr().err.splitlines() == shown
 
 
 LATE = """

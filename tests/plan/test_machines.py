@@ -257,6 +257,7 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         "[[limits]]\nparts = 0\n",
         "[[limits]]\nparts = 10000\n",
         '[images.cpu]\nx86_64-linux = "Not An Image"\n',
+        '[images.metal]\nx86_64-linux = "a/b"\n',
         '[actions.pins."actions/checkout"]\nsha = "v4"\n',
         '[nix]\nsystems = ["x86_64-windows"]\n',
         '[actions]\nrepository = "https://example.com/kci"\n',

@@ -13,8 +13,7 @@ from kci.errors import FindingsError
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
-from kci.publish.publish import hub_settings
-from kci.publish.upload import Publication, Publisher, PublishState
+from kci.publish.publish import Publication, Publisher, PublishState, hub_settings
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
 

@@ -21,7 +21,7 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
-from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
+from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
 from kci.tree.identity import GitState
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for

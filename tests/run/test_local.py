@@ -40,7 +40,7 @@ from kci.run.local import (
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from kci.utils.locks import in_use, locked
+from kci.utils.atomic import in_use, locked
 from split_kernel import SOURCES
 
 SWIGLU = ROOT / "examples" / "swiglu"

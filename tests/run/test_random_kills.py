@@ -18,7 +18,7 @@ import pytest
 
 from buildkit import warm_cache, write_tree
 from kci.tree.identity import file_hashes
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 KILLS = int(os.environ.get("KCI_TEST_KILLS", "4"))
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"

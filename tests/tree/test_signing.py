@@ -15,13 +15,11 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree import sigstore as sigstore_bundles
 from kci.tree import top_level
 from kci.tree.merge import merge
 from kci.tree.sigstore import SigningContext, Statement
-from kci.tree.top_level import check_artifact
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
@@ -79,33 +77,6 @@ def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
     assert problems(tree) == []
     (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/other"\n')
     assert problems(tree) == ["KCI791"]
-
-
-@pytest.mark.usefixtures("sigstore")
-@pytest.mark.rule("KCI616", triggers=True)
-def test_a_merge_can_require_attestations(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
-    plan = tmp_path / "plan.json"
-    plan.write_bytes(
-        msgspec.json.encode(Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)),), commit=COMMIT))
-    )
-    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\n')
-    merging = ("merge", artifact, "--into", tmp_path / "build", "--plan", plan, "--require-attestation")
-    done = kci(*merging)
-    assert (done.code, "KCI616" in done.stderr, "has no attestation" in done.stderr) == (1, True, True)
-    bundle = artifact.with_name(f"{artifact.name}.sigstore.json")
-    bundle.write_bytes(slsa(artifact, commit="f" * 40))
-    assert "is not about it: it is about the commit" in kci(*merging).stderr
-    bundle.write_bytes(slsa(artifact))
-    assert kci(*merging).code == 0
-    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/other"\n')
-    assert kci(*merging).code == 1
-
-
-@pytest.mark.rule("KCI616", triggers=False)
-def test_without_the_option_no_attestation_is_asked_for(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
-    assert kci("merge", artifact, "--into", tmp_path / "build").code == 0
 
 
 class StandIn:
@@ -166,45 +137,6 @@ def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkey
     for content in (b"", b"{}", b"[]", b"\xff"):
         (tree / "kci-attestation.sigstore.json").write_bytes(content)
         assert problems(tree, "--repository", "acme/norm") == ["KCI791"]
-
-
-def slsa(artifact: Path, **changes: str) -> bytes:
-    """GitHub's provenance of an artifact, as its attest action writes it, in the stand-in's bundle."""
-    said = {"repository": "acme/norm", "path": ".github/workflows/x.yaml", "ref": "refs/heads/main", "commit": COMMIT}
-    said |= changes
-    workflow = {"ref": said["ref"], "path": said["path"], "repository": f"https://github.com/{said['repository']}"}
-    statement = {
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": artifact.name, "digest": {"sha256": hashlib.sha256(artifact.read_bytes()).hexdigest()}}],
-        "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": {
-            "buildDefinition": {
-                "externalParameters": {"workflow": workflow},
-                "resolvedDependencies": [{"uri": "git+https://github.com/x", "digest": {"gitCommit": said["commit"]}}],
-            }
-        },
-    }
-    return StandIn(json.dumps(statement).encode()).to_json()
-
-
-@pytest.mark.usefixtures("sigstore")
-def test_github_s_own_bundle_counts_for_its_repository_workflow_and_commit(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
-    bundle = artifact.with_name(f"{artifact.name}.sigstore.json")
-    workflow = "acme/norm/.github/workflows/x.yaml@refs/heads/main"
-    wanted = SigningContext("acme/norm", COMMIT, workflow)
-    bundle.write_bytes(slsa(artifact))
-    check_artifact(artifact, None, wanted)
-    for changes in ({"commit": "f" * 40}, {"path": "other.yaml"}, {"ref": "refs/pull/1/merge"}, {"repository": "x/y"}):
-        bundle.write_bytes(slsa(artifact, **changes))
-        with pytest.raises(FindingsError, match="is not about it"):
-            check_artifact(artifact, None, wanted)
-    bundle.write_bytes(slsa(artifact))
-    with pytest.raises(FindingsError, match="does not count"):
-        check_artifact(artifact, None, SigningContext("evil/norm"))
-    artifact.write_bytes(artifact.read_bytes() + b" ")
-    with pytest.raises(FindingsError, match="other bytes"):
-        check_artifact(artifact, None, wanted)
 
 
 # --- a real bundle, with the trust root that the sigstore package brings ---
@@ -268,11 +200,3 @@ ENTRY = ("verificationMaterial", "tlogEntries", 0)
 def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
     with pytest.raises(ValueError, match=r"."):
         sigstore_bundles.verify_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))
-
-
-def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
-    artifact = tmp_path / "pypi_attestations-0.0.19.tar.gz"
-    artifact.write_bytes(b"something else")
-    artifact.with_name(f"{artifact.name}.sigstore.json").write_bytes(REAL.read_bytes())
-    with pytest.raises(FindingsError, match="other bytes"):
-        check_artifact(artifact, None, SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))

@@ -12,8 +12,7 @@ import pytest
 
 from kci.errors import FindingsError
 from kci.utils import atomic
-from kci.utils.atomic import replacing, write_atomic
-from kci.utils.locks import locked, sibling_path
+from kci.utils.atomic import locked, replacing, sibling_path, write_atomic
 
 
 def fill(directory: Path, **files: str) -> Path:
@@ -269,7 +268,7 @@ def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 HOLD = """
 import sys, pathlib
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

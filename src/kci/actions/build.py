@@ -32,7 +32,6 @@ from kci.actions.schedule import upload_results, watched_run
 from kci.build.native.objects import pack_name, read_head
 from kci.build.process.run import Log
 from kci.build.request import read_part
-from kci.build.toolchains.downloads import SeldomTransfers
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
 from kci.diagnostics import printable
@@ -121,9 +120,9 @@ class LegBuild:
         """Build a variant; None for a part of one, which makes objects only."""
         with group(f"Build {variant.name}{f' (part {self.part})' if self.part else ''}"):
             if self.options.part:
-                build_part(self.workspace, self.request(variant), log)
+                build_part(self.workspace, self.request(variant), show)
                 return None
-            return kci.build_leg(self.workspace, self.request(variant), log)
+            return kci.build_leg(self.workspace, self.request(variant), show)
 
     def pack_of(self, variant: str) -> Path | None:
         """Where the objects of a variant go, if they are to be kept."""
@@ -140,9 +139,6 @@ class LegBuild:
 def packs(folder: Path) -> tuple[Path, ...]:
     """The objects of earlier runs, of earlier attempts, and of the parts of a link."""
     return tuple(sorted(folder.rglob("objects.*.tar")))
-
-
-log = SeldomTransfers(show)
 
 
 def main() -> None:
@@ -259,7 +255,7 @@ def watch(leg: LegBuild) -> None:
     results: list[LegResult] = []
     for variant in leg.variants:
         with group(f"Build and load {variant.name}"):
-            results += watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), log)
+            results += watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), show)
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
     # What a machine with the hardware is to load has to get there.
     if leg.packed.is_dir() and any(needs_hardware(name, leg.workspace.runners) for name in leg.names):

@@ -42,8 +42,7 @@ from kci.watch.history import (
     read_results,
 )
 from kci.watch.issue_tracker import GitHubIssues, carry_out
-from kci.watch.leg_grid import grid_of
-from kci.watch.report_page import markdown_report, write_site
+from kci.watch.report import grid_of, markdown_report
 from kci.watch.scheduled_leg import MOST, second_look, unknown_leg, write_results
 
 BRANCH = "kci-history"
@@ -116,9 +115,6 @@ def report() -> None:
         actions = latest_decisions(each(history), policy)
         grid = grid_of(each_run(history, lambda _: None), policy)
     print_diagnostics(problems)
-    site = runner_temp() / "kci-report"
-    write_site(grid, site, repository)
-    set_output("report", str(site))
     add_summary([], markdown_report(grid, repository).splitlines())
     if not policy.carry_out:
         for action in actions:

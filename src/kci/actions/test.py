@@ -22,7 +22,6 @@ from kci.actions.common import (
     words_input,
 )
 from kci.actions.schedule import upload_results, watched_run
-from kci.build.toolchains.downloads import SeldomTransfers
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.matrix.variants import this_system
@@ -116,7 +115,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, SeldomTransfers(show), cache=default_cache(),
+                directory, kernel, show, cache=default_cache(),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

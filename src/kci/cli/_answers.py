@@ -203,7 +203,7 @@ def tree_title(manifest: Manifest) -> str:
 _REASONS = Layout(drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason")
 
 
-FORMATS = ("text", "json", "github", "markdown")
+FORMATS = ("text", "json", "github")
 
 
 def show_findings(
@@ -225,13 +225,12 @@ def show_findings(
         found: what was found.
         output: one of `FORMATS`.
         what: what was looked at, in a word or two, for the summary.
-        suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
+        suppressed: is counted, and shown with its reasons with -v and in JSON.
         looked_at: a line before the summary for each path on the command line.
         places: the same for JSON.
     """
     verbose = options().verbose
-    lines = [*map(printable, looked_at), counted(found, what, suppressed)]
-    summary = "\n".join(lines)
+    summary = "\n".join([*map(printable, looked_at), counted(found, what, suppressed)])
     match output:
         case "json":
             extra: dict[str, object] = {"looked_at": places} if places else {}
@@ -239,8 +238,6 @@ def show_findings(
             print_json(diagnostics=found, **extra)
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
-        case "markdown":
-            click.echo(findings_markdown(found, "\n\n".join(lines), suppressed), nl=not suppressed)
         case _:
             shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
             print_diagnostics(shown)

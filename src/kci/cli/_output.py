@@ -70,33 +70,10 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
 
 
 def progress_log() -> Callable[[str], None]:
-    """Takes lines of progress, and shows them on stderr unless `-q` is set.
-
-    The progress of a download takes one line on a terminal, and elsewhere a line now and then.
-    """
+    """Takes lines of progress, and shows them on stderr unless `-q` is set."""
     if options().quiet:
         return lambda _line: None
-    if terminal_width(sys.stderr) is None:
-        from kci.build.toolchains.downloads import SeldomTransfers
-
-        return SeldomTransfers(lambda line: click.echo(line, err=True))
-    return _InPlace()
-
-
-class _InPlace:
-    """Replaces the line about a download by the next. The cursor stands below it, where others may write."""
-
-    def __init__(self) -> None:
-        self._over = False
-
-    def __call__(self, line: str) -> None:
-        from kci.build.toolchains.downloads import TransferLine
-
-        told = isinstance(line, TransferLine)
-        if told:
-            line = middle(line, (terminal_width(sys.stderr) or 80) - 1)
-        click.echo(("\x1b[1A\x1b[2K" if told and self._over else "") + line, err=True, color=True if told else None)
-        self._over = told
+    return lambda line: click.echo(line, err=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:

@@ -24,8 +24,7 @@ from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
 from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
-from kci.watch.leg_grid import grid_of
-from kci.watch.report_page import MAX_CELLS, whole_page, write_site
+from kci.watch.report import grid_of, markdown_report
 
 _BRANCH = "kci-history"
 _HISTORY = click.option(
@@ -85,9 +84,9 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         counts = {str(state): len(found.names(state)) for state in CoverageState}
         print_json(coverage=found, counts=counts)
     else:
-        rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
-        layout = Layout(drop=("signed by (not verified)",), cut=("variant",), wrap="why")
-        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows, layout))
+        rows = [(item.variant, str(item.state), item.reason) for item in found.variants]
+        layout = Layout(cut=("variant",), wrap="why")
+        click.echo(table(("variant", "state", "why"), rows, layout))
         for line in dict.fromkeys(item.command for item in found.variants if item.command):
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
@@ -154,36 +153,19 @@ def show_decisions(history: Path) -> int:
     return 1 if problems else 0
 
 
-_TITLE = "Kernels and toolchains"
-
-
 @command.command("report")
 @_HISTORY
-@click.option(
-    "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
-)
-def report(history: Path, into: Path | None) -> int:
-    """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
-
-    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
+def report(history: Path) -> int:
+    """Report the state of every leg after the last run of a history in Markdown, by kernel and toolchain.
 
     Examples:
-        # write one page
-        kci compat report --history history > report.html
-        # write pages and badges for GitHub Pages
-        kci compat report --history history --into site
+        # write the report
+        kci compat report --history history > report.md
     """
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
-    if into is not None:
-        with writing(into):
-            pages = write_site(grid, into, _TITLE)
-        click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
-    elif grid.size > MAX_CELLS:
-        raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
-    else:
-        click.echo(whole_page(grid, _TITLE), nl=False)
+    click.echo(markdown_report(grid, "Kernels and toolchains"), nl=False)
     return 1 if problems else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -10,7 +9,6 @@ import click
 from kci.cli import PATH, Command, options
 from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli.sign import policy
 from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
@@ -19,7 +17,6 @@ from kci.run.records import ci_run, kernel_record, merge_error, verify_merged, w
 from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
-from kci.tree.top_level import check_artifact
 
 
 @click.command("merge", cls=Command)
@@ -37,11 +34,6 @@ from kci.tree.top_level import check_artifact
     metavar="FILE",
     help="With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
 )
-@click.option(
-    "--require-attestation",
-    is_flag=True,
-    help="Refuse artifacts without a signature of an allowed signer; see [signing] of kci.toml.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 def command(
     artifacts: tuple[Path, ...],
@@ -51,7 +43,6 @@ def command(
     durations: Path | None,
     kernel: str | None,
     record: Path | None,
-    require_attestation: bool,
     as_json: bool,
 ) -> int:
     """Merge artifacts, folders of artifacts and variant directories into one tree per kernel.
@@ -64,10 +55,6 @@ def command(
         kci merge artifacts --into build --plan plan.json
     """
     planned = read_plan(plan_file) if plan_file else None
-    require = None
-    if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
-        trust, context = policy(into, commit=(planned.commit or "") if planned else "")
-        require = partial(check_artifact, trust=trust, context=context)
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")
     warnings: list[Diagnostic] = []
@@ -81,7 +68,6 @@ def command(
             run=ci_run(),
             log=lambda line: click.echo(line, err=True),
             report=warnings.append,
-            require=require,
         )
     except KciError as error:
         if record is not None and kernel is not None:

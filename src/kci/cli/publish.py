@@ -12,8 +12,7 @@ from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, opened
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
-from kci.publish.publish import PublishRequest, publish_tree, tree_of
-from kci.publish.upload import PublishedBranch
+from kci.publish.publish import PublishedBranch, PublishRequest, publish_tree, tree_of
 from kci.utils.suggest import count
 
 

@@ -11,7 +11,7 @@ import click
 
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
-from kci.build.toolchains.downloads import SeldomTransfers, TransferLine, duration, is_step
+from kci.build.toolchains.downloads import duration, is_step
 from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, middle, table
@@ -170,7 +170,6 @@ class RunDisplay(LiveTable):
         self._said: dict[str, str] = {}
         self._held: dict[str, list[str]] = {}
         self._compiling: set[str] = set()
-        self._seldom = SeldomTransfers(lambda line: click.echo(f"  {line}", err=True))
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -198,7 +197,7 @@ class RunDisplay(LiveTable):
             self._compiling.add(key)
             click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
         elif is_step(outcome.line):
-            self._seldom(outcome.line)
+            click.echo(f"  {outcome.line}", err=True)
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
 
@@ -232,7 +231,7 @@ class RunDisplay(LiveTable):
                 middle(outcome.variant.name, room),
                 Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
-                progress_text(outcome, rate=width >= 100) if building else "",
+                progress_text(outcome) if building else "",
                 Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if left:
@@ -240,12 +239,8 @@ class RunDisplay(LiveTable):
         return grid
 
 
-def progress_text(outcome: Outcome, *, rate: bool = True) -> str:
-    """The progress of the download or the compilers, and the time that is left."""
-    line = outcome.line
-    if isinstance(line, TransferLine):
-        parts = (line.amount, line.rate if rate else "", f"{line.left} left" if line.left else "")
-        return ", ".join(part for part in parts if part)
+def progress_text(outcome: Outcome) -> str:
+    """The progress of the compilers, and the time that is left."""
     progress = outcome.progress
     if progress is None:
         return ""

@@ -45,7 +45,7 @@ def ci_context() -> SigningContext:
     )
 
 
-def policy(path: Path, repository: str = "", commit: str = "") -> tuple[Path | None, SigningContext]:
+def policy(path: Path, repository: str = "") -> tuple[Path | None, SigningContext]:
     """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
 
     UsageError: nobody may sign.
@@ -55,4 +55,4 @@ def policy(path: Path, repository: str = "", commit: str = "") -> tuple[Path | N
     signing = found.settings.signing
     if not (repository or signing.repository):
         raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
-    return found.trust_config, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
+    return found.trust_config, SigningContext(repository or signing.repository or "", workflow=signing.workflow or "")

@@ -6,19 +6,14 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, answer_forms, options
+from kci.cli import Command, FileName, answer_forms
 from kci.cli._answers import FORMATS, show_findings
-from kci.cli._output import Layout, table, to_json
 from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.tree.verify import verify_with_suppressions
-from kci.tree.verify.requirements import compliance, shields
 from kci.tree.verify.subject import PlaceKind, describe_places, find_places
 from kci.tree.verify.tree_rules import check_signatures
-
-REPORTS = ("table", "shields")
-"""Forms that say how many variants meet the requirements, not what was found."""
 
 
 @click.command("verify", cls=Command)
@@ -35,7 +30,7 @@ REPORTS = ("table", "shields")
     metavar="RULE",
     help="Do not report this rule, or rules that start with this.",
 )
-@answer_forms(*FORMATS, *REPORTS)
+@answer_forms(*FORMATS)
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )
@@ -55,8 +50,8 @@ def command(
     Examples:
         # verify a tree
         kci verify build
-        # list the variants that may be published
-        kci verify build --format table
+        # leave out the rules about the card
+        kci verify build --ignore KCI72
     """
     if repository and not signatures:
         raise UsageError("--repository needs --signatures", hint="add --signatures")
@@ -70,26 +65,7 @@ def command(
     asked = {(item.rule, item.path) for item in extra}  # an attestation that cannot be read is found twice
     rest = (item for one in verified for item in one.diagnostics)
     found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
-    state_of = compliance(paths, found)
-    match output:
-        case "shields":
-            click.echo(to_json(shields(state_of)))
-        case "table":
-            rows = [
-                (
-                    item.variant,
-                    "yes" if item.compliant else "no" if item.there else "missing",
-                    item.errors,
-                    item.warnings,
-                )
-                for item in state_of.variants
-            ]
-            headers = ("variant", "compliant", "errors", "warnings")
-            click.echo(table(headers, [tuple(map(str, row)) for row in rows], Layout(cut=("variant",))))
-            click.echo("\n".join(state_of.lines()))
-    if output in REPORTS:
-        return 0 if state_of.compliant else 1
-    code = show_findings(
+    return show_findings(
         found,
         output,
         what=f"{len(paths)} verified",
@@ -97,6 +73,3 @@ def command(
         looked_at=[describe_places(path, one.places) for path, one in zip(paths, verified, strict=True)],
         places=[place for one in verified for place in one.places],
     )
-    for line in state_of.lines() if output == "markdown" or (output == "text" and options().verbose) else ():
-        click.echo(line if output == "text" else f"- {line}")
-    return code

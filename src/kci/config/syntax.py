@@ -1,4 +1,4 @@
-"""Explains TOML syntax errors: `tomli` decides on validity, this module finds the likely cause and place."""
+"""Explains TOML syntax errors of `tomli`; duplicates and open brackets get their second place too."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _TWICE = re.compile(r"Cannot declare \((.*)\) twice$")
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=")
 _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([^\]\n#]+?)[ \t]*\]\]?")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+/-]*")
-_TYPOGRAPHIC = "\u201c\u201d\u2018\u2019"
-"""Quotation marks of word processors."""
-_LINES = "a line is `key = value`, `[table]`, or a comment after `#`"
-_LITERALS = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false", "yes": "true", "no": "false"}
-_NOTHING = ("None", "null", "nil", "none", "NULL")
+_LINES = "a line is `key = value`, `[table]`, or a comment after `#`; a text stands in straight quotes"
 
 
 class _Problem(msgspec.Struct):
@@ -49,19 +44,11 @@ def _explain(text: str, parser_message: str, span: Span | None, path: str) -> _P
         return _Problem("a number has too many digits" if "digits" in parser_message else parser_message, None)
     lines = text.split("\n")
     line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
-    for explain in (_quotes, _declared_twice, _set_twice, _never_closed, _separator, _value):
+    for explain in (_declared_twice, _set_twice, _never_closed):
         problem = explain(lines, line, parser_message, span, path)
         if problem is not None:
             return problem
     return _Problem(parser_message[:1].lower() + parser_message[1:], span, _LINES)
-
-
-def _quotes(_lines: list[str], line: str, _parser_message: str, span: Span, _path: str) -> _Problem | None:
-    column = next((column for column in range(span.column - 1, len(line)) if line[column] in _TYPOGRAPHIC), None)
-    if column is None or line[span.column - 1 : column].strip(" \t,[{=") != "":
-        return None
-    message = f"`{line[column]}` is not a quotation mark of TOML"
-    return _Problem(message, _span(span.line, column), 'strings stand between straight quotes: "like this"')
 
 
 def _declared_twice(lines: list[str], _line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
@@ -79,20 +66,9 @@ def _declared_twice(lines: list[str], _line: str, parser_message: str, span: Spa
 
 
 def _set_twice(lines: list[str], line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
-    if (
-        parser_message not in ("Cannot overwrite a value", "Duplicate inline table key")
-        and "Duplicate inline table key" not in parser_message
-    ):
+
+    if parser_message != "Cannot overwrite a value":
         return None
-    if parser_message.startswith("Duplicate inline table key"):
-        return _Problem(
-            f"the key {parser_message.rpartition(' key ')[2]} is set twice in an inline table", span, "keep one of them"
-        )
-    header = _HEADER.match(line)
-    if header is not None and _alone(line, header):
-        own = Span(span.line, header.start(1) + 1, span.line, header.end() + 1)
-        hint = "a name is either a value or a table: rename one of the two"
-        return _Problem(f"`{_plain(header[2])}` is a table here, and has a value further up", own, hint)
     key_match = _KEY.match(line)
     if key_match is None:
         return None
@@ -130,57 +106,6 @@ def _never_closed(lines: list[str], line: str, parser_message: str, span: Span, 
         ends = (Related("and is still open here", path, *msgspec.structs.astuple(span)),)
         return _Problem(f"the {what} that begins here is never closed", begin, f"add `{closing}` where it ends", ends)
     return _Problem(f"expected `,` or `{closing}`", span, "put a comma between two elements", related)
-
-
-def _separator(_lines: list[str], line: str, parser_message: str, span: Span, _path: str) -> _Problem | None:
-    rest = line[span.column - 1 :]
-    if parser_message.startswith("Expected '='"):
-        if rest.startswith(":"):
-            return _Problem("a key and its value are separated by `=`, not by `:`", span, "write `key = value`")
-        return _Problem(
-            "expected `=` after the key", span, "a line is `key = value`, `[table]`, or a comment after `#`"
-        )
-    if parser_message == "Invalid value" and rest.startswith("=") and line[: span.column - 1].rstrip().endswith("="):
-        return _Problem("a key is set with one `=`", span, "remove one of the two")
-    if parser_message == "Invalid statement":
-        return _Problem(f"`{rest.strip()[:20]}` is neither a key nor a table", span, _LINES)
-    if parser_message == "Unescaped '\\' in a string":
-        hint = "write `\\\\`, or put the text between single quotes"
-        return _Problem(f"`{line[span.column - 3 : span.column - 1]}` is not an escape sequence", span, hint)
-    if parser_message.startswith("Expected ']"):
-        return _Problem("the table's header is never closed", span, "add `]`, or `]]` for an array of tables")
-    if parser_message == "Invalid initial character for a key part" and not rest.strip():
-        return _Problem("an inline table ends on the line on which it begins", span, "use a `[table]` of its own")
-    before = line[: span.column - 1]
-    after_zero = before.endswith("0") and not before[-2:-1].isalnum() and rest[:1].isdigit()
-    if parser_message.startswith("Expected newline or end of document") and after_zero:
-        return _Problem("a number does not begin with 0", span, "remove the leading zeros")
-    if parser_message.startswith("Expected newline or end of document"):
-        what = "header" if _HEADER.match(line) else "value"
-        hint = "one line sets one key, or begins one table"
-        return _Problem(f"unexpected `{rest[:20].strip() or 'text'}` after the {what}", span, hint)
-    return None
-
-
-def _value(_lines: list[str], line: str, parser_message: str, span: Span, _path: str) -> _Problem | None:
-    if parser_message != "Invalid value":
-        return None
-    rest = line[span.column - 1 :]
-    match = _WORD.match(rest)
-    if match is None:
-        shown = rest.strip()[:20]
-        if not shown or shown.startswith("#"):
-            key = _KEY.match(line)
-            after = f" after `{_plain(key[1])} =`" if key else ""
-            return _Problem(f"expected a value{after}", span, 'such as "text", 12, true, or ["a list"]')
-        return _Problem(f"`{shown}` is not a value", span, 'a value is "text", a number, true, false, or ["a list"]')
-    word = match[0]
-    own = Span(span.line, span.column, span.line, span.column + len(word))
-    if word in _LITERALS:
-        return _Problem(f"`{word}` is not a TOML value", own, f"write `{_LITERALS[word]}`")
-    if word in _NOTHING:
-        return _Problem(f"`{word}` is not a TOML value: TOML has no null", own, "leave the key out")
-    return _Problem(f"`{word}` is not a value", own, f'a text stands in quotes: "{word}"')
 
 
 def _headers(lines: list[str]) -> Iterator[tuple[int, re.Match[str]]]:

@@ -22,7 +22,7 @@ from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
-from kci.tree.sigstore import signature_problem, signer_identity
+from kci.tree.sigstore import signature_problem
 from kci.utils.bounded_json import read_bounded
 from kci.utils.suggest import first_of
 from kci.utils.walk import is_bytecode
@@ -165,7 +165,6 @@ class ListedVariant(msgspec.Struct, frozen=True):
     version: int | None = None
     problem: str = ""
     """Why no loader should use it; empty if nothing is wrong."""
-    signer: str | None = None
     fingerprint: str | None = None
 
 
@@ -219,7 +218,7 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     except (OSError, ValueError) as error:
         return msgspec.structs.replace(held, problem=f"its signature cannot be read: {error}")
     problem = signature_problem(bundle, signed)
-    return msgspec.structs.replace(held, problem=problem, signer=signer_identity(bundle))
+    return msgspec.structs.replace(held, problem=problem)
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------
@@ -282,11 +281,11 @@ def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant
         metadata = decode(raw)
     except ValueError as error:
         return ListedVariant(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
-    problem, signer = "", None
+    problem = ""
     if SIGNATURE in files and (bundle := read(files[SIGNATURE])) is not None:
-        problem, signer = signature_problem(bundle, raw), signer_identity(bundle)
+        problem = signature_problem(bundle, raw)
     problem = problem or _digest_problem(metadata.digest, files, read)
-    return ListedVariant(variant, metadata.name, metadata.version, problem, signer)
+    return ListedVariant(variant, metadata.name, metadata.version, problem)
 
 
 def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Read) -> str:

@@ -1,11 +1,20 @@
-"""The whole of publishing one tree: what it is of, where it goes, who publishes, and the upload."""
+"""Publishing one tree: what it is of, where it goes, and one commit for the version branch, with the card last.
+
+Every attempt starts from what the branch has now. So a run that was killed goes on where it stopped, a commit whose
+reply was lost is found, and another publisher's commit is either built upon or reported, never overwritten unseen.
+"""
 
 from __future__ import annotations
 
+import datetime
+import enum
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 import msgspec
 
@@ -15,15 +24,259 @@ from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.values import StaleVariants, is_branch
 from kci.diagnostics import Diagnostic
-from kci.errors import UsageError
+from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
-from kci.publish.branch_plan import MAIN_VERSION, Release, TakeoverTerms, read_release, version_of
-from kci.publish.hub import find_access, known_access
-from kci.publish.hub_branch import HubKernel
-from kci.publish.upload import Publication, PublishedBranch, Publisher
+from kci.publish.branch_plan import (
+    MAIN_VERSION,
+    BranchChanges,
+    LocalFile,
+    Release,
+    Takeover,
+    TakeoverTerms,
+    WantedBranch,
+    branch_of,
+    read_release,
+    version_of,
+)
+from kci.publish.hub import HubFile, find_access, known_access
+from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.utils.atomic import Log
+from kci.utils.suggest import count
 from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
+
+ATTEMPTS = 8
+_MOST_PATIENT = 300.0
+"""So many seconds are waited. A Hub that asks for more is asked by the next run: a job costs while it waits."""
+README = "README.md"
+
+
+class PublishState(enum.StrEnum):
+    """What became of a branch."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    """It had everything already."""
+    PROPOSED = "proposed"
+    """A pull request has it."""
+    WOULD_PUBLISH = "would publish"
+
+
+class PublishedBranch(msgspec.Struct, frozen=True):
+    """One branch after publishing."""
+
+    branch: str
+    state: PublishState
+    commit: str
+    """Where the branch is now; empty in a dry run for a branch that does not exist."""
+    changes: BranchChanges
+    proposal: str = ""
+    """The pull request as the Hub names it, `refs/pr/3`; empty without one."""
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """What publishing a tree has done, or would do."""
+
+    builds: PublishedBranch
+    card: PublishedBranch | None
+    """The main branch, with the front page and, where it mirrors them, the builds; None where the tree has no card."""
+
+
+class PublishTarget(Protocol):
+    """A place that takes a tree, as branches of commits. Each method raises HubAnswerError if the place does not do it.
+
+    `HubKernel` is the one that there is; another host of kernels needs these methods and nothing else.
+    """
+
+    def heads(self) -> dict[str, str]:
+        """The commit of each branch."""
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """Every file of a commit by path."""
+
+    def read(self, commit: str, path: str) -> bytes:
+        """The content of a small file."""
+
+    def proposals(self) -> dict[str, str]:
+        """The newest pull requests and the commit that each is at."""
+
+    def create_branch(self, branch: str) -> None:
+        """Make a branch from the main one; one that exists is left alone."""
+
+    def check_page(self, text: str) -> None:
+        """Refuse a front page that the place would not show."""
+
+    def commit(
+        self,
+        branch: str,
+        parent: str,
+        add: Mapping[str, LocalFile],
+        delete: Iterable[str],
+        message: str,
+        *,
+        propose: bool,
+    ) -> str:
+        """Add one commit to a branch that is still at its parent, or propose it; the new commit."""
+
+
+class Publisher(msgspec.Struct, frozen=True):
+    """A target, and how to deal with it."""
+
+    target: PublishTarget
+    name: str
+    """The name of the target in messages."""
+    dry_run: bool = False
+    propose: bool = False
+    """Whether to open pull requests in place of commits."""
+    log: Log = lambda _line: None
+    wait: Callable[[float], None] = time.sleep
+
+    def publish(
+        self, release: Release, branch: str, terms: TakeoverTerms | None = None, *, mirror: bool = False
+    ) -> Publication:
+        """Bring a branch and the front page to what a release says; with `mirror` the main branch gets the builds too.
+
+        Raises:
+            FindingsError: the Hub refuses or does not answer, another publisher changed the same (KCI812), or what is
+                there does not make way for the tree; see `Takeover.settle`.
+        """
+        terms = terms or TakeoverTerms()
+        expected = terms.expected if terms.prune else None
+        card = {README: release.card} if release.card is not None else {}
+        self._require_page(release.card)
+        whole = msgspec.structs.replace(release, files={**release.files, **card})
+        wanted = branch_of(whole if branch == MAIN else release, branch, expected)
+        manifest = release.manifest
+        title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
+        taking = (release, terms)
+        main = branch_of(whole, MAIN, expected) if mirror and branch != MAIN else None
+        if main is not None:  # what would be refused there is refused before anything is written
+            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).bring(main, "", taking)
+        builds = self.bring(wanted, f"{title} (kci)", taking)
+        if branch == MAIN or not (card or mirror):
+            return Publication(builds, None)
+        if main is not None:
+            return Publication(builds, self.bring(main, f"{title} (kci)", taking))
+        page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
+        return Publication(builds, self.bring(WantedBranch(MAIN, card), page))
+
+    def _require_page(self, card: LocalFile | None) -> None:
+        """Have the Hub judge the front page before anything is written: its commit is the last one."""
+        if card is None or self.dry_run:
+            return
+        try:
+            self.target.check_page(card.content().decode())
+        except HubAnswerError as answer:
+            if answer.obstacle is Obstacle.REFUSED:
+                message = f"{self.name} would refuse the front page: {answer.message}"
+                raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
+            self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
+
+    def bring(
+        self, goal: WantedBranch, message: str, taking: tuple[Release, TakeoverTerms] | None = None
+    ) -> PublishedBranch:
+        """Bring files to a branch in one commit, and leave all else there alone; `taking` is what a release replaces.
+
+        FindingsError: the Hub refuses or does not answer.
+        """
+        before: dict[str, HubFile] | None = None
+        sent: BranchChanges | None = None
+        problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
+                if seconds > _MOST_PATIENT:
+                    break
+                self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
+                self.wait(seconds)
+            try:
+                head, there, wanted, changes = self._look(goal, taking)
+                if not head and not self.dry_run:
+                    self._make(goal.branch)
+                    head, there, wanted, changes = self._look(goal, taking)
+                if changes.empty:
+                    state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
+                    return PublishedBranch(wanted.branch, state, head, sent or changes)
+                if self.dry_run:
+                    return PublishedBranch(wanted.branch, PublishState.WOULD_PUBLISH, head, changes)
+                if self.propose and (proposal := self._proposal(wanted, changes)):
+                    return proposal
+                part = wanted.part(there)
+                if before is not None and part != before:
+                    other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
+                    message = f"another publisher has changed {other} on {self.name}@{wanted.branch} meanwhile"
+                    hint = "find out which of the two is right, then publish that one again"
+                    raise rule_error("KCI812", message, hint=hint)
+                before, sent = part, changes
+                add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
+                commit = self.target.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
+                return self._confirmed(wanted, commit, changes)
+            except HubAnswerError as answer:
+                if answer.obstacle is Obstacle.REFUSED:
+                    raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
+                problem = answer
+        message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
+        if (seconds := problem.wait or 0.0) > _MOST_PATIENT:
+            at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+            message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
+            when = f"after {at:%Y-%m-%d %H:%M} UTC"
+        hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
+        raise FindingsError(message, hint=hint) from problem
+
+    def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
+        """The pull request that has all of it already: of an earlier run, or one whose reply was lost."""
+        for ref, commit in self.target.proposals().items():
+            if wanted.changes(self.target.files(commit)).empty:
+                return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
+        return None
+
+    def _make(self, branch: str) -> None:
+        try:
+            self.target.create_branch(branch)
+        except HubAnswerError as answer:
+            if not (self.propose and answer.obstacle is Obstacle.REFUSED):
+                raise
+            hint = f"make it first, as an account that may write to {self.name}; a pull request is against a branch"
+            raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
+        self.log(f"{self.name}: made the branch {branch}")
+
+    def _look(
+        self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
+    ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
+        """Where a branch is, what it has, what it should have, and the changes.
+
+        A branch without a commit of its own has what the main one has, whoever made it: a kci that was killed while it
+        uploaded has left such a branch too.
+        """
+        heads = self.target.heads()
+        head = heads.get(goal.branch, "")
+        at = head or heads.get(MAIN, "")
+        there = self.target.files(at) if at else {}
+        inherited = goal.branch != MAIN and at == heads.get(MAIN)
+        changes = goal.changes(there, inherited=inherited)
+        if taking is None or (inherited and goal.version != MAIN_VERSION):
+            return head, there, goal, changes
+        release, terms = taking
+        if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
+            return head, there, goal, changes
+        place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
+        wanted = Takeover(release, terms, place, there, read, self.log).settle(goal, changes)
+        return head, there, wanted, wanted.changes(there, inherited=inherited)
+
+    def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
+        """The Hub may leave files out, those that a .gitignore of the repository names for example."""
+        left = wanted.changes(self.target.files(commit))
+        if not left.empty:
+            first = (*left.added, *left.changed, *left.deleted)[0]
+            message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
+            raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
+        if not self.propose:
+            return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
+        ref = next((ref for ref, at in self.target.proposals().items() if at == commit), "")
+        return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
+
+
+_HINT = "docs/publishing.md says what a repository and its token need"
 
 
 class PublishRequest(msgspec.Struct, frozen=True):

@@ -28,8 +28,7 @@ from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metada
 from kci.tree.pack import pack
 from kci.tree.verify import verify
 from kci.utils.archive import SUFFIXES, zstandard
-from kci.utils.atomic import replacing
-from kci.utils.locks import locked
+from kci.utils.atomic import locked, replacing
 
 
 def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:

@@ -21,7 +21,6 @@ from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
-from kci.build.toolchains.downloads import TransferLine
 from kci.config.discovery import (
     SuppressedFinding,
     drop_suppressed_in_tree,
@@ -43,9 +42,8 @@ from kci.run.build_leg import make_variant_dir
 from kci.tree.manifest import Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import writing
+from kci.utils.atomic import locked, writing
 from kci.utils.cache import place_digest
-from kci.utils.locks import locked
 
 KEPT_BUILDS = 3
 """Kept builds per variant; older ones are removed."""
@@ -329,8 +327,7 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        about = progress or (line if isinstance(line, TransferLine) else None)
-        now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
+        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
     try:

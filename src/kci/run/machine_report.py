@@ -24,7 +24,7 @@ from kci.build.toolchains.compilers import (
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.build.toolchains.environment import TO_TEST, base_python, pip_torch_version
+from kci.build.toolchains.environment import TO_TEST
 from kci.build.toolchains.oneapi import find_icpx
 from kci.build.toolchains.rocm import find_rocm
 from kci.config.values import Version
@@ -56,10 +56,10 @@ class ToolReport(msgspec.Struct, frozen=True):
 
 def examine_machine(cache: Path, catalog: Catalog) -> list[ToolReport]:
     """Examine this machine. `cache` is kci's cache directory; `catalog` gives the toolkits to look for."""
-    return [*_basics(cache, catalog), *_toolkits(cache, catalog), *_helpers()]
+    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
 
 
-def _basics(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
+def _basics(cache: Path) -> Iterator[ToolReport]:
     system = this_system()
     yield ToolReport("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
@@ -80,24 +80,18 @@ def _basics(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
         yield ToolReport("cache", Health.NOTE, message, remedy)
-    yield _torch_index(toolchains().torch_release(max(row.torch for row in catalog.rows).minor_text))
+    yield _torch_index()
 
 
-def _torch_index(newest: str) -> ToolReport:
+def _torch_index() -> ToolReport:
     index = toolchains().index_url("cpu")
     if is_reachable(index):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
-        return ToolReport(
-            "torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX
-        )
-    version = pip_torch_version(newest, base_python())
-    unknown = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
-    why = unknown if version is None else version.no_tests if version.cuda else ""
-    has = f"; pip's index has torch for {version.built_for}" if version is not None else ""
-    return ToolReport(
-        "torch's index", Health.NOTE, f"{index} cannot be reached{has}", f"{why}. To test, {TO_TEST}" if why else ""
-    )
+        message = f"neither {index} nor {pip_index()} can be reached"
+        return ToolReport("torch's index", Health.NOTE, message, OTHER_INDEX)
+    why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
+    return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
 
 
 def _newer_glibc() -> bool:

@@ -132,12 +132,11 @@ def merge(
     run: CiRun | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
-    require: Callable[[Path], None] | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
 
     `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
-    artifact are carried over. `require` raises for unacceptable artifacts.
+    artifact are carried over.
 
     Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
     UnsafeError: an artifact is unsafe to unpack.
@@ -154,9 +153,6 @@ def merge(
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
-    if require is not None:
-        for source in sources:
-            require(source.path)
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
     jobs = _jobs(sources, into, planned)

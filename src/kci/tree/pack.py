@@ -220,17 +220,15 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error
     metadata = sealed.metadata
     source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
-    for what, claimed, holds in (
+    for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),
         ("backend", leg.backend, metadata.backend.type.value),
         ("architectures", leg.archs, metadata.backend.archs),
         ("commit", leg.source, source),
     ):
-        if claimed != holds:
-            raise rule_error(
-                "KCI604",
-                f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {claimed}, metadata.json says {holds}",
-                path=str(artifact),
-            )
+        if claimed != recorded:
+            difference = f"{LEG_NAME} says {claimed}, metadata.json says {recorded}"
+            message = f"{artifact} contradicts itself about the {field}: {difference}"
+            raise rule_error("KCI604", message, path=str(artifact))
     return sealed

@@ -187,12 +187,6 @@ def _call_sigstore(ask: Callable[[], Any]) -> Any:
         raise FindingsError(f"Sigstore does not sign: {type(error).__name__} {why}".rstrip()[:500]) from error
 
 
-_ALTERNATIVE_NAMES = bytes.fromhex("0603551d11")
-"""DER OID of the subject alternative name extension."""
-# DER tags of alternative names
-_URI, _EMAIL = 0x86, 0x81
-
-
 class _Raw(msgspec.Struct, frozen=True, rename="camel"):
     raw_bytes: str
 
@@ -245,43 +239,3 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
     if digest != _MessageDigest("SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()):
         return "its signature is about other metadata"
     return ""
-
-
-def signer_identity(bundle: bytes) -> str | None:
-    """The certificate's identity: a workflow URL or an address."""
-    try:
-        return _identity(decode_json(bundle, _Bundle).certificate)
-    except ValueError:
-        return None
-
-
-def _identity(certificate: bytes) -> str | None:
-    at = certificate.find(_ALTERNATIVE_NAMES)
-    if at < 0:
-        return None
-    rest = certificate[at + len(_ALTERNATIVE_NAMES) :]
-    if rest[:3] == b"\x01\x01\xff":  # the extension is critical
-        rest = rest[3:]
-    for wrapper in (0x04, 0x30):  # an octet string with a sequence
-        tag, rest, _ = _element(rest)
-        if tag != wrapper:
-            return None
-    while rest:
-        tag, value, rest = _element(rest)
-        if tag in (_URI, _EMAIL):
-            text = value.decode("ascii", "replace")
-            return text if text.isprintable() and text else None
-    return None
-
-
-def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    # tag, value and rest; tag -1 if malformed
-    if len(data) < 2:
-        return -1, b"", b""
-    length, start = data[1], 2
-    if length & 0x80:
-        size = length & 0x7F
-        length, start = int.from_bytes(data[2 : 2 + size], "big"), 2 + size
-    if start + length > len(data):
-        return -1, b"", b""
-    return data[0], data[start : start + length], data[start + length :]

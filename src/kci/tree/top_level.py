@@ -20,9 +20,8 @@ from kci.tree.identity import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.pack import unpackable_entries
-from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, run_signer, verify_bundle
+from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, run_signer
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import Entry, is_bytecode, walk
 from kci.version import HOME
 
@@ -104,7 +103,6 @@ def files_at_top(tree: Path) -> Iterator[Entry]:
 
 
 PREDICATE_TYPE = f"{HOME}/attestations/v1"
-_SLSA = "https://slsa.dev/provenance/"
 
 
 def signed_files(tree: Path) -> dict[str, str]:
@@ -146,49 +144,6 @@ def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) ->
     for path, bundle in bundles.items():
         write_atomic(path, bundle)
     return list(bundles)
-
-
-def check_artifact(artifact: Path, trust: Path | None, context: SigningContext) -> None:
-    """Refuse an artifact unless an attestation meets the context (KCI616)."""
-    where = str(artifact)
-    path = artifact.with_name(f"{artifact.name}.sigstore.json")
-    try:
-        statement = verify_bundle(read_bounded(path), context, trust)
-    except FileNotFoundError:
-        hint = f"actions/attest makes one; put its bundle beside the artifact, as {path.name}"
-        raise rule_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
-    except OSError as error:
-        raise rule_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
-    except ValueError as error:
-        raise rule_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
-    wrong = context.disagreements(_claims(statement))
-    digests = {item.name: item.digest.get("sha256") for item in statement.subject}
-    if digests.get(artifact.name) != file_hash(artifact):
-        wrong.append("it is about other bytes, or another name")
-    if wrong:
-        raise rule_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
-
-
-def _claims(statement: Statement) -> Mapping[str, Any]:
-    # kci's own form, or GitHub's provenance
-    if not statement.predicate_type.startswith(_SLSA):
-        return statement.predicate
-    definition = _table(statement.predicate, "buildDefinition")
-    workflow = _table(_table(definition, "externalParameters"), "workflow")
-    repository = str(workflow.get("repository", "")).removeprefix("https://github.com/")
-    dependencies = definition.get("resolvedDependencies")
-    first = dependencies[0] if isinstance(dependencies, list) and dependencies else {}
-    digest = _table(first, "digest") if isinstance(first, dict) else {}
-    return {
-        "repository": repository,
-        "workflow": f"{repository}/{workflow.get('path', '')}@{workflow.get('ref', '')}",
-        "commit": digest.get("gitCommit", ""),
-    }
-
-
-def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = data.get(key)
-    return table if isinstance(table, dict) else {}
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:

@@ -18,14 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from kci.errors import FindingsError, KciError
-from kci.utils.atomic import replacing, write_atomic
-from kci.utils.locks import in_use
+from kci.utils.atomic import in_use, replacing, write_atomic
 
 CACHE_VARIABLE = "KCI_CACHE"
 """What names another place, for hints."""
 
 
-LAST_TIMES = ".kci-seconds.json"
 """How long getting what lies beside it took."""
 
 
@@ -144,7 +142,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _counts(name: str) -> bool:
-    return not name.endswith(".lock") and name != LAST_TIMES
+    return not name.endswith(".lock")
 
 
 def _measured(path: Path) -> tuple[int, float]:

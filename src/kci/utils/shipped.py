@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
-import hashlib
 import json
 from _thread import RLock
 from collections.abc import Callable
@@ -93,25 +91,6 @@ def template_environment() -> jinja2.Environment:
     )
     environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
     return environment
-
-
-@cache
-def html_environment() -> jinja2.Environment:
-    """Templates of pages, with the engine's usual `{{ }}`; every value is escaped."""
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folder()),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def integrity(text: str) -> str:
-    """How a policy in a page names a style or a script that it allows."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def tidy(text: str) -> str:

@@ -32,8 +32,6 @@ class CoveredVariant(msgspec.Struct, frozen=True):
     variant: str
     state: CoverageState
     reason: str = ""
-    signer: str | None = None
-    """Who signed it, as the certificate in its signature says; whether that is true is not verified here."""
     command: str = ""
     """What closes the gap; empty without a gap."""
 
@@ -75,7 +73,7 @@ def coverage(kernel: KernelMatrix, holding: TreeListing, stale: Collection[str] 
             command += f" --into {shlex.quote(str(holding.tree))}" if holding.tree is not None else ""
         elif state is not CoverageState.PRESENT and holding.tree is not None:
             command = f"rm -r {shlex.quote(str(holding.tree / name))}"
-        found.append(CoveredVariant(name, state, reason, held.signer if held else None, command))
+        found.append(CoveredVariant(name, state, reason, command))
     order = list(CoverageState)
     ordered = sorted(found, key=lambda item: (order.index(item.state), item.variant))
     return Coverage(kernel.name, holding.source, tuple(ordered))

@@ -14,7 +14,7 @@ import pytest
 
 from kci.build.process.run import run, run_in_group
 from kci.errors import MissingToolError
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 
 def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
 TREE = """
 import os, sys
 from kci.build.process.run import run_in_group
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 from contextlib import ExitStack
 from pathlib import Path
 with locked(Path(sys.argv[1])) as lock:

@@ -15,7 +15,6 @@ from kci.build.toolchains.cutlass import HeaderSource, find_headers, headers_dig
 from kci.build.toolchains.data import CutlassRelease, toolchains
 from kci.config.values import Depend
 from kci.errors import MissingToolError
-from kci.utils.cache import LAST_TIMES
 
 FILES = {
     "include/cutlass/version.h": "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 0\n",
@@ -103,7 +102,7 @@ def test_a_repository_gives_the_headers_and_nothing_else(tmp_path: Path, release
     found.ensure(PYTHON, quiet)
     assert taken(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
-    assert {path.name for path in found.folder.parent.iterdir()} == {found.folder.name, LAST_TIMES}
+    assert {path.name for path in found.folder.parent.iterdir()} == {found.folder.name}
 
 
 def test_other_headers_than_the_pinned_ones_are_refused(

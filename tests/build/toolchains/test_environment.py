@@ -13,8 +13,7 @@ import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_kernel, program, quiet, request, variant, write_tree
 from kci.build.native import builder
-from kci.build.process.run import ProgramResult
-from kci.build.toolchains import downloads, environment
+from kci.build.toolchains import environment
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import find_wheel
 from kci.build.toolchains.environment import (
@@ -29,8 +28,8 @@ from kci.build.toolchains.environment import (
     tvm_ffi_environment,
 )
 from kci.errors import ClientError, MissingToolError
+from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from kci.utils.locks import locked
 from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
 
@@ -104,7 +103,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert environment.complete
     assert not (asked.root / "junk").exists()
     assert read_torch_version(environment.torch).release == "2.13.0"
-    assert "cannot be reached" in said[1]
+    assert "cannot be reached" in said[0]
     assert not any("cannot test" in line for line in said)
     assert environment.root is not None
     marker = (environment.root / COMPLETE).stat().st_mtime_ns
@@ -222,39 +221,18 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
 FOR_CUDA = TorchVersion("2.13.0+cu130", "13.0", None)
 
 
-@pytest.mark.parametrize("found", [FOR_CUDA, TorchVersion("2.13.0", None, None), None])
-def test_that_a_build_cannot_be_tested_is_said_before_anything_is_made(
-    found: TorchVersion | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
-    monkeypatch.setattr(environment, "require_index", lambda _python: None)
-    monkeypatch.setattr(environment, "pip_torch_version", lambda *_: found)
-    monkeypatch.setattr(environment, "run", lambda _: ProgramResult(1, "none"))
-    said: list[str] = []
-    asked = kci_environment(tmp_path, "2.13", "cpu")
-    with pytest.raises(MissingToolError, match="cannot make a Python environment"):
-        asked.ensure(asked.python, said.append)
-    assert [line for line in said if "cannot import it" in line] == (said[-1:] if found is FOR_CUDA else [])
-
-
-@pytest.mark.parametrize("there", [True, False])
 def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a build has left it there, or pip would take it."""
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
-    monkeypatch.setattr(environment, "is_reachable", lambda _url: False)
-    monkeypatch.setattr(environment, "require_index", lambda _python: pytest.fail("it is made"))
-    monkeypatch.setattr(environment, "pip_torch_version", lambda *_: FOR_CUDA)
     asked = kci_environment(tmp_path, "2.13", "cpu")
     assert asked.root is not None
-    if there:
-        write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
-        write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
-        program(asked.python.parent, "python", "exit 1")
+    write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+    write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    program(asked.python.parent, "python", "exit 1")
     with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
         ensure_runtime("2.13", cache=tmp_path, log=quiet)
-    assert (f"rm -r {asked.root}" in caught.value.hint) is there
+    assert f"rm -r {asked.root}" in caught.value.hint
     assert "PIP_FIND_LINKS" in caught.value.hint
 
 
@@ -350,32 +328,3 @@ def test_no_isolation_needs_torch_and_ninja(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "ninja").write_text("")
     os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
     assert python_environment().torch == tmp_path / "torch"
-
-
-@pytest.mark.parametrize(
-    ("fault", "settings", "refused"),
-    [
-        ("[Errno -3] Temporary failure in name resolution", "For variant 'global', …\n:env:.index-url='a'", True),
-        ("[Errno 111] Connection refused", "global.timeout='60'", True),
-        ("timed out", "global.timeout='60'", False),
-        ("[SSL: CERTIFICATE_VERIFY_FAILED]", "global.timeout='60'", False),
-        ("[Errno 111] Connection refused", "user.find-links='/opt/wheels'", False),
-        ("[Errno 111] Connection refused", "site.index-url='https://mirror/simple'", False),
-        ("[Errno 111] Connection refused", "", False),
-    ],
-)
-def test_without_a_way_to_the_only_index_nothing_is_made(
-    fault: str, settings: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """What may be slow, or what pip knows another place for, is left to pip."""
-    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
-    monkeypatch.setattr(downloads, "_fault", lambda _url: OSError(fault))
-    monkeypatch.setattr(downloads, "program_output", lambda *_: settings)
-    asked = kci_environment(tmp_path, "2.13", "cpu", headers_only=refused)
-    monkeypatch.setattr(
-        environment,
-        "run",
-        lambda _: pytest.fail("a Python environment is made") if refused else ProgramResult(1, "none"),
-    )
-    with pytest.raises(MissingToolError, match="no way to the package index" if refused else "cannot make"):
-        asked.ensure(asked.python, quiet)

@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet
-from kci.build.toolchains import environment
 from kci.build.toolchains.cuda import Toolkit, WheelFiles, find_library_headers, mentions_libraries, wheel_path
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import WheelFile, extract, find_wheel
-from kci.build.toolchains.environment import needed_to_compile, pip_torch_version
+from kci.build.toolchains.environment import needed_to_compile
 from kci.errors import MissingToolError
-from kci.matrix.variants import cpu_of, this_system
 
 WHEEL = "nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl"
 HEADERS = {f"nvidia/cu13/include/sub/h{number}.h": f"// {number}\n" * 40 for number in range(300)}
@@ -129,23 +127,6 @@ def test_a_local_version_is_told_from_another() -> None:
     server = Index({names[0]: b"", names[1]: b""})
     for found in serving(server):
         assert find_wheel("torch", "2.13.0+cu130", "x86_64", found.url).name == names[1]
-
-
-def test_what_pips_torch_is_for_is_known_before_it_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"torch-2.13.0-cp311-cp311-manylinux_2_28_{cpu_of(this_system())}.whl"
-    version = {"torch/version.py": "__version__ = '2.13.0+cu130'\ncuda = '13.0'\n"}
-    one_index = True
-    monkeypatch.setattr(environment, "asks_one_index", lambda _python: one_index)
-    monkeypatch.setattr(environment, "is_reachable", lambda _url: True)
-    for index in serving(Index({name: wheel(version, 4_000_000)})):
-        monkeypatch.setenv("PIP_INDEX_URL", index.url)
-        found = pip_torch_version("2.13.0", "python")
-        assert found is not None
-        assert found.built_for == "CUDA 13.0"
-        assert index.sent < 300_000, "of eight megabytes"
-        assert pip_torch_version("2.12.0", "python") is None, "the index does not have it"
-        one_index = False
-        assert pip_torch_version("2.13.0", "python") is None, "pip may take another"
 
 
 def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:

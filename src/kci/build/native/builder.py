@@ -49,7 +49,7 @@ from kci.config.facts import BACKENDS
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
-from kci.utils.locks import locked
+from kci.utils.atomic import locked
 
 
 def plan(request: Request, log: Log) -> Recipe:

@@ -178,7 +178,7 @@ class WheelFiles(FetchedTool, frozen=True):
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
             log(f"taking the headers out of {requirement}")
-            extract(find_wheel(package, version, cpu_of(this_system())), wheel_path, place, log)
+            extract(find_wheel(package, version, cpu_of(this_system())), wheel_path, place)
 
 
 def mentions_libraries(sources: Iterable[Path]) -> bool:

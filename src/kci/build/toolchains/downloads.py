@@ -1,4 +1,4 @@
-"""Downloads with progress, and files out of wheels by HTTP ranges."""
+"""Packages by pip, and files out of wheels by HTTP ranges."""
 
 from __future__ import annotations
 
@@ -6,36 +6,26 @@ import bisect
 import http.client
 import os
 import re
+import shutil
 import struct
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import unescape
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Log, ProgramResult, program_output, run, run_in_group, shell_line, silent
-from kci.build.toolchains.data import toolchains
+from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
 from kci.errors import MissingToolError
-from kci.utils.atomic import full_disk_hint, full_disk_program_hint, write_atomic
-from kci.utils.bounded_json import read_json
-from kci.utils.cache import CACHE_VARIABLE, LAST_TIMES, make_once
-
-_SAYS_BYTES = (24, 1)
-"""First pip with the progress bar `raw`."""
-
-_VERSION = re.compile(r"pip (\d+)\.(\d+)")
-_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
-"""A line of that progress bar."""
+from kci.utils.atomic import full_disk_hint, full_disk_program_hint
+from kci.utils.cache import CACHE_VARIABLE, make_once
 
 
 class FetchedTool(msgspec.Struct, frozen=True):
@@ -72,12 +62,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
     def ensure(self, python: Path, log: Log) -> None:
         """Download it once, also with concurrent processes. Raises MissingToolError."""
         if self.place is not None:
-            make_once(self.place, lambda: self.complete, lambda place: self._fetch_timed(python, place, log), log)
-
-    def _fetch_timed(self, python: Path, place: Path, log: Log) -> None:
-        assert self.place is not None  # noqa: S101  - `ensure` asked
-        with timed(self.place, log):
-            self.fetch(python, place, log)
+            make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
 def pip_install(python: Path) -> list[str]:
@@ -85,27 +70,20 @@ def pip_install(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
 
 
-def run_pip(command: Sequence[str], what: str, log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
-    """Run a pip command, whose downloads `log` reports for `what`. Raises MissingToolError without that Python."""
-    raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
-    done = run_in_group(command, PipLines(what, log), env={**(os.environ if env is None else env), **raw})
-    kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
-    return ProgramResult(done.code, "".join(kept))
+def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
+    """Run a pip command, whose `Downloading` lines go to `log`. Raises MissingToolError without that Python."""
+
+    def downloads(line: str) -> None:
+        if line.lstrip().startswith("Downloading "):
+            log(line.strip())
+
+    return run_in_group(command, downloads, env=env)
 
 
 OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
 
 
 _PROBE_SECONDS = 5
-_UNREACHABLE = (
-    "Name or service not known",
-    "name resolution",
-    "nodename nor servname",
-    "Connection refused",
-    "unreachable",
-)
-"""Errors of an address without a server. Time-outs are left out: the network may be slow."""
-_OTHER_PLACES = re.compile(r"^(?!:env:).*\.index-url=|\.(?:extra-index-url|find-links|no-index|proxy)=", re.M)
 
 
 def _fault(url: str) -> Exception | None:
@@ -129,14 +107,6 @@ def is_reachable(url: str) -> bool:
     return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
 
 
-def require_index(python: str) -> None:
-    """Raise MissingToolError if pip has a single index and it is unreachable."""
-    index = pip_index()
-    fault = _fault_text(_fault(index))
-    if any(word in fault for word in _UNREACHABLE) and asks_one_index(python):
-        raise MissingToolError(f"there is no way to the package index {index}: {fault}", hint=OTHER_INDEX)
-
-
 def _fault_text(fault: Exception | None) -> str:
     return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
 
@@ -146,15 +116,9 @@ def pip_index() -> str:
     return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
 
 
-def asks_one_index(python: str) -> bool:
-    """True if pip uses no other source than `pip_index`."""
-    settings = program_output(python, "-m", "pip", "config", "list", "-v")
-    return bool(settings) and not _OTHER_PLACES.search(settings)
-
-
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     """Run a pip command. Raises MissingToolError if it fails; `what` and `into` are for the message."""
-    done = run_pip(command, what, log)
+    done = run_pip(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
         if hint:
@@ -169,128 +133,17 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         raise MissingToolError(f"cannot install {what}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
 
 
-def newer_pip(python: Path) -> None:
-    """Upgrade an environment's pip to one with progress, if possible; failures do not matter."""
-    if _version(str(python)) >= _SAYS_BYTES:
-        return
-    run([*pip_install(python), "--quiet", "--retries", "0", "--timeout", "5", "--upgrade", toolchains().tools["pip"]])
-
-
-class PipLines:
-    """Turns pip's progress lines into `TransferLine`s."""
-
-    def __init__(self, what: str, log: Log) -> None:
-        self._what, self._log = what, log
-        self._transfer: Transfer | None = None
-        self._done = self._total = 0
-
-    def __call__(self, line: str) -> None:
-        if match := _PROGRESS.fullmatch(line.strip()):
-            done, total = int(match[1]), int(match[2])
-            if self._transfer is None or total != self._total or done < self._done:  # another file
-                self._transfer, self._done, self._total = Transfer(self._what, total, self._log), 0, total
-            self._transfer.heard(done - self._done)
-            self._done = done
-
-
-def _version(python: str) -> tuple[int, int]:
-    # (0, 0) without pip, which the command itself reports better
-    match = _VERSION.match(program_output(python, "-m", "pip", "--version"))
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-# torch-2.13.0-cpu-cp311-3dd896
-_FOR_PYTHON = re.compile(r"-cp\d.*")
-_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|note:|warning:) ")
-
-
-@contextmanager
-def timed(place: Path, log: Log) -> Iterator[None]:
-    """Log the duration of a download, and the last duration of the same one."""
-    what = _FOR_PYTHON.sub("", place.name)
-    kind = re.sub(r"\d[\d.]*", "", what)
-    file = place.parent / LAST_TIMES
-    times: dict[str, float] = {}
-    with suppress(OSError, ValueError):
-        times = read_json(file, dict[str, float])
-    last = f", which took {duration(round(times[kind]))} the last time" if kind in times else ""
-    log(f"note: {what} is not in the cache: getting it{last}")
-    begun = time.monotonic()
-    yield
-    taken = time.monotonic() - begun
-    log(f"note: got {what} in {duration(round(taken))}")
-    with suppress(OSError):  # nothing depends on it
-        write_atomic(file, msgspec.json.encode({**times, kind: round(taken, 1)}))
+_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
 
 
 def is_step(line: str) -> bool:
     """True for lines that explain a wait, which are always shown."""
-    return _STEP.match(line) is not None or isinstance(line, TransferLine)
-
-
-_SECONDS = 0.5
-"""Interval of progress lines."""
-
-_SELDOM = 10.0
-"""Interval in logs that are not overwritten."""
-
-
-class Transfer:
-    """Logs the progress of a transfer; `total` is in bytes, 0 if unknown."""
-
-    def __init__(self, what: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._total, self._log, self._clock = what, total, log, clock
-        self._begun = self._said = clock()
-        self._done = 0
-        self._told = False
-
-    def heard(self, count: int) -> None:
-        self._done += count
-        now = self._clock()
-        if now - self._said >= _SECONDS or (self._told and self._done == self._total):
-            self._said, self._told = now, True
-            self._log(TransferLine(self._what, self._done, self._total, now - self._begun))
-
-
-class TransferLine(str):
-    """A progress line such as `torch: 6.1 of 13.2 MB, 2.1 MB/s, 4 s left`, with its parts."""
-
-    what: str
-    amount: str
-    rate: str
-    left: str
-    """Remaining time; empty at the end and without a total."""
-    ended: bool
-
-    def __new__(cls, what: str, done: int, total: int, seconds: float) -> Self:
-        rate = done / seconds if seconds > 0 else 0.0
-        amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
-        remaining = duration(max(1, round((total - done) / rate))) if total > done and rate else ""
-        line = super().__new__(cls, f"{what}: {amount}, {rate / 1e6:.1f} MB/s{f', {remaining} left' * bool(remaining)}")
-        line.what, line.amount, line.rate, line.left = what, amount, f"{rate / 1e6:.1f} MB/s", remaining
-        line.ended = bool(total) and done >= total
-        return line
+    return _STEP.match(line) is not None
 
 
 def duration(seconds: int) -> str:
     """Format a duration."""
     return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60:02d} s"
-
-
-class SeldomTransfers:
-    """Passes lines on, but per download only the first, one in ten seconds, and the last."""
-
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._clock = log, clock
-        self._said: dict[str, float] = {}
-
-    def __call__(self, line: str) -> None:
-        if isinstance(line, TransferLine):
-            now = self._clock()
-            if now - self._said.get(line.what, -_SELDOM) < _SELDOM and not line.ended:
-                return
-            self._said[line.what] = now
-        self._log(line)
 
 
 _RANGE_SECONDS = 60
@@ -309,8 +162,8 @@ class WheelFile(msgspec.Struct, frozen=True):
     url: str
 
 
-def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path, log: Log = silent) -> None:
-    """Extract files from a remote wheel; `wanted` maps a path to one below `into`, or None. Raises MissingToolError."""
+def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path) -> None:
+    """Extract files from a remote wheel to below `into`; None leaves a file out. Raises MissingToolError."""
     try:
         with tempfile.TemporaryFile() as file:
             start = _copy(wheel.url, f"bytes=-{_PART}", file)
@@ -323,10 +176,8 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
                 picked = {info: name for info in files if (name := target_of(info.filename))}
                 if sum(info.file_size for info in picked) > _MOST:
                     raise OSError("it claims to hold more than a gigabyte of headers")
-                stretches = _stretches(archive, picked)
-                transfer = Transfer(f"files of {wheel.name}", sum(end - start for start, end in stretches), log)
-                for start, end in stretches:
-                    _copy(wheel.url, f"bytes={start}-{end - 1}", file, transfer.heard)
+                for start, end in _stretches(archive, picked):
+                    _copy(wheel.url, f"bytes={start}-{end - 1}", file)
                 for info, name in picked.items():
                     info.filename = name
                     archive.extract(info, into)
@@ -360,7 +211,7 @@ def _is_for(name: str, version: Version, platform: str) -> bool:
     return same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags)
 
 
-def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] = lambda _: None) -> int:
+def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
     # returns the start of the stretch
     request = urllib.request.Request(url, headers={"Range": stretch})  # noqa: S310  - https or the user's own
     with urllib.request.urlopen(request, timeout=_RANGE_SECONDS) as answer:  # noqa: S310
@@ -369,9 +220,7 @@ def _copy(url: str, stretch: str, file: IO[bytes], heard: Callable[[int], None] 
         start, _, size = map(int, re.findall(r"\d+", answer.headers["Content-Range"]))
         file.truncate(size)
         file.seek(start)
-        while part := answer.read(_PART):
-            file.write(part)
-            heard(len(part))
+        shutil.copyfileobj(answer, file)
         return start
 
 

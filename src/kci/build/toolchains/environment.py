@@ -11,8 +11,6 @@ import importlib.util
 import shutil
 import sys
 import sysconfig
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,16 @@ from kci.build.process.run import Log, ProgramResult, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
-    asks_one_index,
     install,
     is_reachable,
-    newer_pip,
-    pip_index,
     pip_install,
-    require_index,
-    timed,
 )
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
-from kci.utils.atomic import full_disk_program_hint, writing
+from kci.utils.atomic import full_disk_program_hint, locked, writing
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.git import last_line
-from kci.utils.locks import locked
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
@@ -74,25 +66,6 @@ TO_TEST = (
     f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with torch's wheel for the CPU "
     "with PIP_FIND_LINKS"
 )
-
-
-def warn_untestable(torch: TorchVersion | None, log: Log) -> None:
-    """Log that a torch cannot test CPU kernels."""
-    if torch is not None and torch.cuda:
-        log(f"warning: {torch.no_tests}. To test, {TO_TEST}")
-
-
-def pip_torch_version(release: str, python: str) -> TorchVersion | None:
-    """Version of the torch that pip would install, from a part of the wheel; None if unknown."""
-    from kci.build.toolchains.downloads import extract, find_wheel
-
-    if "linux" not in this_system() or not is_reachable(pip_index()) or not asks_one_index(python):
-        return None
-    with tempfile.TemporaryDirectory(prefix="kci-torch-") as folder, suppress(MissingToolError):
-        wheel = find_wheel("torch", release, cpu_of(this_system()))
-        extract(wheel, lambda path: path if path == "torch/version.py" else None, Path(folder))
-        return read_torch_version(Path(folder) / "torch")
-    return None
 
 
 def read_torch_version(torch: Path) -> TorchVersion:
@@ -187,8 +160,7 @@ class Environment(FetchedTool, frozen=True):
             if not self.complete:
                 shutil.rmtree(self.root, ignore_errors=True)
                 try:
-                    with timed(self.root, log):
-                        self.fetch(python, self.root, log)
+                    self.fetch(python, self.root, log)
                 except BaseException:
                     shutil.rmtree(self.root, ignore_errors=True)
                     raise
@@ -200,24 +172,20 @@ class Environment(FetchedTool, frozen=True):
         if not reachable and self.flavour.startswith("rocm"):
             hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
             raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
-        if self.requirement or not reachable:
-            require_index(base_python())
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
-        for_cpu = self.flavour == "cpu" and not (self.requirement or self.headers_only)
-        foreseen = pip_torch_version(str(self.release), base_python()) if for_cpu and not reachable else None
-        warn_untestable(foreseen, log)
         venv, *torch, ninja = self.setup(from_index=reachable)
         make_venv(venv, place)
-        newer_pip(self.python)
         if self.headers_only:
             _take_headers(self, index if reachable else None, log)
         for command in torch:
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
             install(command, what, log, place)
-        if for_cpu and foreseen is None:
-            warn_untestable(read_torch_version(self.torch), log)
+        if self.flavour == "cpu" and not (self.requirement or self.headers_only):
+            version = read_torch_version(self.torch)
+            if version.cuda:
+                log(f"warning: {version.no_tests}. To test, {TO_TEST}")
         _check_flavour(self)
         install(ninja, "ninja", log, place)
 
@@ -291,20 +259,16 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     environment = kci_environment(cache, torch, "cpu")
     root = environment.root
     assert root is not None  # noqa: S101  - `kci_environment` always sets it
-    from_pip = not environment.complete and not is_reachable(toolchains().index_url("cpu"))
-    version = pip_torch_version(str(environment.release), base_python()) if from_pip else None
-    if version is None or not version.cuda:
-        environment.ensure(environment.python, log)
-        version = read_torch_version(environment.torch)
-    if version.cuda and not (environment.complete and run([str(environment.python), "-c", "import torch"]).code == 0):
-        hint = f"{TO_TEST}; then remove this one: rm -r {root}" if environment.complete else TO_TEST
-        raise MissingToolError(version.no_tests, hint=hint)
+    environment.ensure(environment.python, log)
+    version = read_torch_version(environment.torch)
+    if version.cuda and run([str(environment.python), "-c", "import torch"]).code != 0:
+        raise MissingToolError(version.no_tests, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
-            with timed(root.with_name("packages-that-load-kernels"), log):
-                install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            log(f"installing the packages that load kernels into {root}")
+            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"test with another torch, or have this one made again: rm -r {root}"
@@ -335,7 +299,7 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
         )
     wheel = find_wheel(package, release, cpu_of(this_system()), None if environment.requirement else index)
     log(f"taking the headers out of {wheel.name} into {environment.root}")
-    extract(wheel, needed_to_compile, environment.torch.parent, log)
+    extract(wheel, needed_to_compile, environment.torch.parent)
 
 
 def needed_to_compile(path: str) -> str | None:

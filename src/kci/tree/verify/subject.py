@@ -17,7 +17,7 @@ from kci.tree.artifacts import is_variant_dir
 from kci.tree.identity import directory_digest, file_hashes
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.utils.locks import sibling_path
+from kci.utils.atomic import sibling_path
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, walk
 

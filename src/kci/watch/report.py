@@ -1,4 +1,4 @@
-"""What a history says about every leg today: kernels x (backend, torch, toolkit, system), for the report.
+"""The report: every leg of a history today, kernels x (backend, torch, toolkit, system), in Markdown.
 
 The state of a leg is its latest known result. A leg that no run among the latest had is left out: the catalog no longer
 has it. Which failures are one cause, and which legs are flaky, is what `kci compat decide` says.
@@ -17,12 +17,16 @@ import msgspec
 
 from kci.config.settings import Decisions
 from kci.matrix.archs import natural
+from kci.utils.shipped import template_environment, tidy
+from kci.utils.suggest import count
 from kci.watch.decide import FLAKY, FailureTracker
 from kci.watch.history import Failure, RecordedRun, RunFacts
-from kci.watch.issue_text import backend_of
+from kci.watch.issue_text import backend_of, plain
 
-SHOWN_RUNS = 14
-"""So many latest runs are shown one by one; a leg that is in none of them is left out."""
+RECENT_RUNS = 14
+"""A leg that is in none of the latest runs is left out."""
+SHOWN = 100
+"""Causes and failing legs with their errors; the others are counted."""
 
 
 class CellState(enum.StrEnum):
@@ -34,15 +38,7 @@ class CellState(enum.StrEnum):
     PASSES = "passes"
 
 
-class Trend(enum.StrEnum):
-    """How a leg is today against how it was in the shown runs: fixed, broken, or as before.
-
-    A flaky leg is both by turns: there the later half of the runs is held against the earlier one.
-    """
-
-    WORSE = "worse"
-    STEADY = "steady"
-    BETTER = "better"
+_SYMBOLS = {CellState.FAILS: "✗", CellState.FLAKY: "≈", CellState.UNKNOWN: "?", CellState.PASSES: "✓"}
 
 
 class GridColumn(NamedTuple):
@@ -54,14 +50,9 @@ class GridColumn(NamedTuple):
     system: str
 
     @property
-    def parts(self) -> list[str]:
-        """Backend with its version, torch if there is one, and the system, for people."""
-        toolkit = self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
-        return [toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system]
-
-    @property
     def label(self) -> str:
-        return ", ".join(self.parts)
+        toolkit = self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
+        return " ".join([toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
 
 
 class GridCell(msgspec.Struct, frozen=True):
@@ -70,9 +61,6 @@ class GridCell(msgspec.Struct, frozen=True):
     variant: str
     column: GridColumn
     state: CellState
-    trend: Trend
-    recent: str
-    """The shown runs, oldest first: `p`assed, `f`ailed, `u`nknown, `-` not run."""
     runs: int
     """For how many known results it has been so."""
     days: int | None
@@ -81,24 +69,31 @@ class GridCell(msgspec.Struct, frozen=True):
     """The run of the first of them; None where no result is known."""
     before: RunFacts | None = None
     """The latest run with the other result, before that one."""
-    latest: RunFacts | None = None
-    """The latest run with a known result."""
     failure: Failure | None = None
     """The latest failure of a leg that fails or is flaky."""
 
     @property
-    def changed(self) -> str:
-        """What is new in the run that began it: the commit, the catalog, or neither."""
-        if self.since is None or self.before is None:
+    def age(self) -> str:
+        """For how long it has been so, in days or else in results."""
+        if self.since is None:
             return ""
-        pairs = [
-            (what, getattr(self.before, what), getattr(self.since, what))
+        return f"{self.days} d" if self.days is not None else count(self.runs, "run")
+
+    @property
+    def began(self) -> str:
+        """Since when a leg is as it is, and what was new in the run that began it."""
+        if self.since is None:
+            return "No result is known."
+        began = f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in a row."
+        if self.before is None:
+            return began
+        changes = [
+            f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}"
             for what in ("commit", "catalog")
-            if getattr(self.before, what) != getattr(self.since, what)
+            if (old := getattr(self.before, what)) != (new := getattr(self.since, what))
         ]
-        if not pairs:
-            return "neither commit nor catalog changed: a package, an image or a machine did"
-        return "; ".join(f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}" for what, old, new in pairs)
+        new = "; ".join(changes) or "neither commit nor catalog changed: a package, an image or a machine did"
+        return f"{began} It was different last in run {self.before.run}. New then: {new}."
 
 
 class KernelCells(msgspec.Struct, frozen=True):
@@ -109,9 +104,6 @@ class KernelCells(msgspec.Struct, frozen=True):
 
     def by_column(self) -> dict[GridColumn, list[GridCell]]:
         return {column: list(cells) for column, cells in groupby(self.cells, key=lambda cell: cell.column)}
-
-    def count(self, state: CellState) -> int:
-        return sum(cell.state is state for cell in self.cells)
 
     @property
     def worst(self) -> CellState:
@@ -132,30 +124,19 @@ class GridCause(msgspec.Struct, frozen=True):
 class LegGrid(msgspec.Struct, frozen=True):
     """A whole history, today."""
 
-    runs: int
     latest: RunFacts | None
     columns: tuple[GridColumn, ...]
     kernels: tuple[KernelCells, ...]
     causes: tuple[GridCause, ...]
     """The one with the most legs first."""
 
-    @property
-    def size(self) -> int:
-        return sum(len(kernel.cells) for kernel in self.kernels)
-
     def count(self, state: CellState) -> int:
-        return sum(kernel.count(state) for kernel in self.kernels)
-
-
-_PASSED, _FAILED, _UNKNOWN = 1, 2, 3
-_MASK = (1 << 2 * SHOWN_RUNS) - 1
+        return sum(cell.state is state for kernel in self.kernels for cell in kernel.cells)
 
 
 class _LegTrack(msgspec.Struct):
-    seen: int
-    """The number of the run that `recent` ends with."""
-    recent: int = 0
-    """Two bits a run, the newest lowest."""
+    seen: int = 0
+    """The number of the latest run that had the leg."""
     failing: bool = False
     since: RunFacts | None = None
     before: RunFacts | None = None
@@ -163,11 +144,7 @@ class _LegTrack(msgspec.Struct):
     results: int = 0
     failure: Failure | None = None
 
-    def saw(self, number: int, code: int) -> None:
-        self.recent = (self.recent << 2 * min(number - self.seen, SHOWN_RUNS) | code) & _MASK
-        self.seen = number
-
-    def known(self, run: RunFacts, *, failing: bool) -> None:
+    def add(self, run: RunFacts, *, failing: bool) -> None:
         if self.latest is None or self.failing is not failing:
             self.before, self.since, self.results, self.failing = self.latest, run, 0, failing
         self.latest = run
@@ -175,87 +152,91 @@ class _LegTrack(msgspec.Struct):
 
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
-    """What a history says today: its runs, oldest first and each once; the policy says what is flaky."""
+    """Every leg today. `history` has its runs, oldest first and each once; the policy says what is flaky."""
     watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
     number, latest = -1, None
     for number, run in enumerate(history):
         watch.step(run)
         latest = run.facts
         failures = {failure.leg: failure for failure in run.failed}
-        for legs, code in ((run.unknown, _UNKNOWN), (run.passed, _PASSED), (failures, _FAILED)):
+        for leg in (*run.unknown, *run.passed, *failures):
+            track = tracks.setdefault(leg, _LegTrack())
+            track.seen = number
+            track.failure = failures.get(leg, track.failure)
+        for legs, failing in ((run.passed, False), (failures, True)):
             for leg in legs:
-                track = tracks.get(leg)
-                if track is None:
-                    track = tracks[leg] = _LegTrack(number - 1)
-                track.saw(number, code)
-                if code != _UNKNOWN:
-                    track.known(latest, failing=code == _FAILED)
-                track.failure = failures.get(leg, track.failure)
-    shown = {leg: track for leg, track in tracks.items() if number - track.seen < SHOWN_RUNS}
+                tracks[leg].add(latest, failing=failing)
+    shown = {leg: track for leg, track in tracks.items() if number - track.seen < RECENT_RUNS}
     by_kernel: dict[str, list[GridCell]] = {}
     for leg, track in shown.items():
-        cell = _cell(leg, track, number, latest, flaky=track.latest is not None and watch.legs[leg].flaky)
+        cell = _cell(leg, track, latest, flaky=track.latest is not None and watch.legs[leg].flaky)
         by_kernel.setdefault(leg.partition(" ")[0], []).append(cell)
-    found = [
+    rows = [
         KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
         for name, cells in by_kernel.items()
     ]
     states = list(CellState)
-    kernels = tuple(sorted(found, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel))))
+    kernels = tuple(sorted(rows, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel))))
     columns = {cell.column for kernel in kernels for cell in kernel.cells}
-    return LegGrid(number + 1, latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown))
+    return LegGrid(latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown))
 
 
-def _cell(leg: str, track: _LegTrack, last: int, latest: RunFacts | None, *, flaky: bool) -> GridCell:
+def markdown_report(grid: LegGrid, title: str) -> str:
+    """The report: a table for each backend, and the errors of the first failing legs; it trusts no text of a log."""
+    values = {
+        "grid": grid,
+        "title": title,
+        "symbols": _SYMBOLS,
+        "failing": [(kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells if cell.failure],
+        "shown": SHOWN,
+        # Indented, so that nothing in a block of code can end it.
+        "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
+        "text": lambda text: plain(text).translate(_MARKUP),
+        "plain": plain,
+        "count": count,
+    }
+    return tidy(template_environment().get_template("report.md.j2").render(values))
+
+
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for char in "\\|[]*_#!"})
+"""What would be HTML, a table's border or a link."""
+
+
+def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -> GridCell:
     _, variant, system, torch, compute = leg.split(" ")
     state = CellState.FAILS if track.failing else CellState.PASSES
     if flaky or track.latest is None:
         state = CellState.FLAKY if flaky else CellState.UNKNOWN
-    recent = track.recent << 2 * min(last - track.seen, SHOWN_RUNS) & _MASK
-    codes = [recent >> 2 * place & 3 for place in reversed(range(min(last + 1, SHOWN_RUNS)))]
     return GridCell(
         variant=variant,
         column=GridColumn(backend_of(variant), torch, compute, system),
         state=state,
-        trend=_trend(state, codes),
-        recent="".join("-pfu"[code] for code in codes),
         runs=track.results,
         days=_days(track.since.at, latest.at) if track.since and latest else None,
         since=track.since,
         before=track.before,
-        latest=track.latest,
         failure=track.failure if state in (CellState.FAILS, CellState.FLAKY) else None,
     )
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
     """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
-    said = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
-    told = {leg for _, _, legs in said for leg in legs}
-    said += [(watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in told]
+    causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
+    told = {leg for _, _, legs in causes for leg in legs}
+    causes += [
+        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in told
+    ]
     by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
-    for one in said:
-        if one[2]:
-            by_error.setdefault(one[0].removeprefix(FLAKY), []).append(one)
-    made = []
+    for entry in causes:
+        if entry[2]:
+            by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
+    merged = []
     for error, same in by_error.items():
         names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
         cause = names.pop() if len(names) == 1 else error
         kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
-        made.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
-    return tuple(sorted(made, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
-
-
-def _trend(state: CellState, codes: list[int]) -> Trend:
-    known = [code == _FAILED for code in codes if code in (_PASSED, _FAILED)]
-    if state is not CellState.FLAKY:
-        same = len(set(known)) < 2
-        return Trend.STEADY if same else Trend.BETTER if state is CellState.PASSES else Trend.WORSE
-    half = len(known) // 2
-    if not half:
-        return Trend.STEADY
-    earlier, later = sum(known[:half]) / half, sum(known[half:]) / (len(known) - half)
-    return Trend.STEADY if earlier == later else Trend.WORSE if later > earlier else Trend.BETTER
+        merged.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
+    return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
 @lru_cache(maxsize=65536)
