@@ -167,7 +167,7 @@ def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
         asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache, isolation=False
     )
     cpu = msgspec.structs.replace(kci_environment(asked.options.cache, "2.13", "cpu"), root=None)
-    monkeypatch.setattr(builder, "own", lambda: cpu)
+    monkeypatch.setattr(builder, "python_environment", lambda: cpu)
     with pytest.raises(MissingToolError, match=r"needs a torch for ROCm 7\.1, and .* is for the CPU"):
         build_variant(with_changes(full, isolation=False), quiet)
 
@@ -192,7 +192,7 @@ def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: 
     shared = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so.7w"]
     subprocess.run([*shared, rocm() / "runtime.c", "-o", stand_in / "lib/libamdhip64.so"], check=True)
     own = msgspec.structs.replace(environment, torch=stand_in, root=None)
-    monkeypatch.setattr(builder, "own", lambda: own)
+    monkeypatch.setattr(builder, "python_environment", lambda: own)
     binding = """
         #include "registration.h"
         extern "C" void torch_hip_is_here(void);

@@ -82,8 +82,8 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
         raise kernel_error(
             "KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}"
         )
-    found = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
-    return {inside: real for inside, real in found.items() if is_installed(inside, build, compiled=compiled)}
+    files = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
+    return {inside: real for inside, real in files.items() if is_installed(inside, build, compiled=compiled)}
 
 
 def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:

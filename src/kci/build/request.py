@@ -29,10 +29,10 @@ class BuildPart(msgspec.Struct, frozen=True):
 
 def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
-    found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
-    if found is None or int(found[1]) > int(found[2]):
+    match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
+    if match is None or int(match[1]) > int(match[2]):
         raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
-    return BuildPart(int(found[1]), int(found[2]))
+    return BuildPart(int(match[1]), int(match[2]))
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -71,18 +71,18 @@ class BuildOptions(msgspec.Struct, frozen=True):
 
     def words(self) -> list[str]:
         """Options for another `kci build` with the same effect; those of environment and kci.toml are left out."""
-        made: list[str] = []
+        arguments: list[str] = []
         for item in msgspec.structs.fields(self):
             value, option = getattr(self, item.name), f"--{item.name.replace('_', '-')}"
             if item.name in _KNOWN_ELSEWHERE or value is None:
                 continue
             if isinstance(value, bool):
-                made += [] if value is item.default else [option if value else f"--no-{item.name}"]
+                arguments += [] if value is item.default else [option if value else f"--no-{item.name}"]
             elif isinstance(value, tuple):
-                made += [f"{option.removesuffix('s')}={part}" for part in value]
+                arguments += [f"{option.removesuffix('s')}={part}" for part in value]
             else:
-                made.append(f"{option}={value}")
-        return made
+                arguments.append(f"{option}={value}")
+        return arguments
 
 
 _KNOWN_ELSEWHERE = ("cache", "attempt", "run")

@@ -30,7 +30,7 @@ class FaultyKernel(msgspec.Struct, frozen=True):
 
 def find_kernels(arguments: Sequence[str]) -> list[str]:
     """Find kernels at or below the arguments, sorted; hidden and ignored directories are skipped. Raises UsageError."""
-    found: dict[str, None] = {}
+    kernels: dict[str, None] = {}
     for argument in arguments or (".",):
         directory = argument.rstrip("/") or argument[:1]
         if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
@@ -41,7 +41,7 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
             what = "this is a file, not a directory" if os.path.isfile(path) else "there is no such directory"  # noqa: PTH113
             raise UsageError(f"{shown}: {what}", hint="name a directory with a build.toml")
         if (path / BUILD_TOML).is_file():
-            found[os.path.normpath(directory)] = None
+            kernels[os.path.normpath(directory)] = None
             continue
         listed = _git_files(path)
         files = _walk(path) if listed is None else listed
@@ -49,8 +49,8 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         if not below:
             hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
             raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
-        found |= dict.fromkeys(below)
-    return sorted(found)
+        kernels |= dict.fromkeys(below)
+    return sorted(kernels)
 
 
 def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
@@ -75,8 +75,8 @@ def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> Finding
 def outermost_kernels(files: Iterable[str]) -> list[str]:
     """List the directories with a build.toml that are neither hidden nor inside another one, sorted."""
     places = {Path(file).parent for file in files}
-    found = {place for place in places if not any(part.startswith(".") for part in place.parts)}
-    return sorted(place.as_posix() for place in found if found.isdisjoint(place.parents))
+    visible = {place for place in places if not any(part.startswith(".") for part in place.parts)}
+    return sorted(place.as_posix() for place in visible if visible.isdisjoint(place.parents))
 
 
 def _git_files(top: Path) -> list[str] | None:
@@ -201,21 +201,21 @@ _VERIFY_RULES = "KCI7"
 
 
 def drop_suppressed(
-    found: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
+    findings: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
 ) -> list[Diagnostic]:
     """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
     if not entries:
-        return list(found)
-    places = {path: _relative(path, settings.root) for path in {item.path for item in found}}
-    return _unsuppressed(found, entries, lambda item: places[item.path], note)
+        return list(findings)
+    places = {path: _relative(path, settings.root) for path in {item.path for item in findings}}
+    return _unsuppressed(findings, entries, lambda item: places[item.path], note)
 
 
 def _unsuppressed(
-    found: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[Diagnostic], str | None], note: Note
+    findings: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[Diagnostic], str | None], note: Note
 ) -> list[Diagnostic]:
     kept = []
-    for item in found:
+    for item in findings:
         path = place(item)
         entry = next((entry for entry in entries if path is not None and _is_about(entry, item.rule, path)), None)
         if entry is None:
@@ -236,15 +236,15 @@ def tree_place(settings: RepositorySettings, kernel_dir: str) -> str:
 
 
 def drop_suppressed_in_tree(
-    found: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
+    findings: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
 ) -> list[Diagnostic]:
     """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from `tree_place`."""
 
-    def named(item: Diagnostic) -> str | None:
+    def settings_path(item: Diagnostic) -> str | None:
         about = item.path == shown or item.path.startswith(f"{shown}/")
         return place + item.path.removeprefix(shown) if about else None
 
-    return _unsuppressed(found, entries, named, note)
+    return _unsuppressed(findings, entries, settings_path, note)
 
 
 def _is_about(entry: Ignore, rule: str, path: str) -> bool:

@@ -67,15 +67,15 @@ class Document:
 
     def source(self, key_path: KeyPath) -> str:
         """The value as written in the file; empty if it is unknown or has several lines."""
-        found = self.spans(key_path)
-        if found is None or found[1].line != found[1].end_line:
+        spans = self.spans(key_path)
+        if spans is None or spans[1].line != spans[1].end_line:
             return ""
-        return (self.line(found[1].line) or "")[found[1].column - 1 : found[1].end_column - 1]
+        return (self.line(spans[1].line) or "")[spans[1].column - 1 : spans[1].end_column - 1]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
-            if found := self.spans(key_path[:length]):
-                return found[which if length == len(key_path) else 0]
+            if spans := self.spans(key_path[:length]):
+                return spans[which if length == len(key_path) else 0]
         return None
 
     def line(self, number: int) -> str | None:
@@ -248,13 +248,13 @@ class Places:
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
         if node.type != "dotted_key":
             return [(self._key_text(node), node)]
-        found: list[tuple[str, Node]] = []
+        keys: list[tuple[str, Node]] = []
         while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
             parts = [child for child in node.named_children if child.type != "comment"]
-            found.extend((self._key_text(part), part) for part in reversed(parts[1:]))
+            keys.extend((self._key_text(part), part) for part in reversed(parts[1:]))
             node = parts[0]
-        found.append((self._key_text(node), node))
-        return found[::-1]
+        keys.append((self._key_text(node), node))
+        return keys[::-1]
 
     @staticmethod
     def _key_text(node: Node) -> str:

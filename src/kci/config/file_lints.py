@@ -57,8 +57,8 @@ def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
     """Yield flags such as `-march=native`, with the part that selects the build machine's CPU or GPU."""
     before = ""
     for flag in compiler_flags(kernel):
-        if found := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
-            yield flag, found[0]
+        if match := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
+            yield flag, match[0]
         before = flag.text
 
 
@@ -67,8 +67,8 @@ Lint = Callable[[Kernel], Iterator[Diagnostic]]
 
 def lint_file(kernel: Kernel) -> list[Diagnostic]:
     """Run `FILE_LINTS`, and return the findings in file order."""
-    found = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
-    return sorted(found, key=in_file_order)
+    findings = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
+    return sorted(findings, key=in_file_order)
 
 
 def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -159,11 +159,11 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _repo_hint(repo_id: str) -> str:
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?:kernels/|models/)?([^/]+/[^/]+?)/?", repo_id[:300]
     )
-    if found and not repo_id_problem(found[1]):
-        return f'write "{found[1]}"'
+    if match and not repo_id_problem(match[1]):
+        return f'write "{match[1]}"'
     return f'write it with its owner: "<owner>/{repo_id}"' if _REPO_PART.fullmatch(repo_id[:96]) else "owner/name"
 
 
@@ -267,8 +267,8 @@ def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
     for flag in compiler_flags(kernel):
         text = f"{before} {flag.text}" if flag.text == "true" else flag.text
         before = flag.text
-        if flag.place[-2] in ("cuda-flags", "hip-flags") and (found := _RELOCATABLE.search(text)):
-            message = f"`{found[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
+        if flag.place[-2] in ("cuda-flags", "hip-flags") and (match := _RELOCATABLE.search(text)):
+            message = f"`{match[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
             yield kernel.document.at_value(flag.place, "KCI168", message, "leave it out")
 
 

@@ -214,9 +214,9 @@ class Build(Table, frozen=True):
 
     @property
     def framework(self) -> Framework:
-        found = self.torch or self.torch_noarch or self.tvm_ffi
-        assert found is not None  # noqa: S101  - `reader` lets no other document through
-        return found
+        framework = self.torch or self.torch_noarch or self.tvm_ffi
+        assert framework is not None  # noqa: S101  - `reader` lets no other document through
+        return framework
 
     @property
     def framework_name(self) -> str:

@@ -19,13 +19,13 @@ from kci.utils.suggest import one_of, suggestion
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
     """List the keys that need `edition = 5`."""
     general = _table(data, "general")
-    found: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
+    paths: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
     for backend in ("cuda", "xpu", "neuron"):
         if "kernel-depends" in _table(general, backend):
-            found.append(("general", backend, "kernel-depends"))
+            paths.append(("general", backend, "kernel-depends"))
     if isinstance(_table(data, "torch").get("stable-abi"), dict):
-        found.append(("torch", "stable-abi"))
-    return found
+        paths.append(("torch", "stable-abi"))
+    return paths
 
 
 def newer_key_problems(document: Document) -> list[Diagnostic]:
@@ -81,21 +81,21 @@ _MOVED_KEYS = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
 
 def _upgrade_steps(data: dict[str, Any]) -> list[str]:
     general = data["general"]
-    lacking = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in general]
-    found = [f"add {', '.join(lacking)} to `[general]`"]
+    missing_keys = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in general]
+    steps = [f"add {', '.join(missing_keys)} to `[general]`"]
     noarch = general.get("universal") is True or _table(data, "torch").get("universal") is True
     if noarch:
-        found.append("write `[torch-noarch]` in place of `[torch]`")
+        steps.append("write `[torch-noarch]` in place of `[torch]`")
     elif not {"torch", "torch-noarch", "tvm-ffi"} & data.keys():
-        found.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
+        steps.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
     if "universal" in general or "universal" in _table(data, "torch"):
-        found.append("remove `universal`")
-    found += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED_KEYS.items() if old in general]
+        steps.append("remove `universal`")
+    steps += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED_KEYS.items() if old in general]
     for label, part in _components(data).items():
-        wanted = [f"`{key} = {value}`" for key, value in _COMPONENT_KEYS.items() if key not in part]
-        found += [f"add {', '.join(wanted)} to `[kernel.{label}]`"] if wanted else []
-        found += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
-    return found
+        missing = [f"`{key} = {value}`" for key, value in _COMPONENT_KEYS.items() if key not in part]
+        steps += [f"add {', '.join(missing)} to `[kernel.{label}]`"] if missing else []
+        steps += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
+    return steps
 
 
 _COMPONENT_KEYS = {"backend": '"..."', "depends": "[]", "src": "[]"}
@@ -129,11 +129,11 @@ def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
             if not isinstance(part, dict):
                 read["kernel"][label] = part
                 continue
-            found = _problem(document, data, label, part)
-            if found is None:
+            problem = _problem(document, data, label, part)
+            if problem is None:
                 read["kernel"][label] = _component(part)
             else:
-                problems.append(found)
+                problems.append(problem)
     return read, problems
 
 
@@ -265,15 +265,15 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
     except (msgspec.ValidationError, RecursionError):
         from kci.config.type_errors import explain
 
-        found = explain(document, data, shape)
-        if not found:  # msgspec and `explain` disagree, a bug: report it
+        findings = explain(document, data, shape)
+        if not findings:  # msgspec and `explain` disagree, a bug: report it
             message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
-            found = [finding("KCI103", message, path=document.path)]
+            findings = [finding("KCI103", message, path=document.path)]
         if rule:
-            spans = [Span(item.line, item.column, item.end_line, item.end_column) for item in found]
-            told = zip(found, spans, strict=True)
-            found = [finding(rule, item.message, hint=item.hint, path=item.path, span=span) for item, span in told]
-        raise refuse(*found) from None
+            spans = [Span(item.line, item.column, item.end_line, item.end_column) for item in findings]
+            pairs = zip(findings, spans, strict=True)
+            findings = [finding(rule, item.message, hint=item.hint, path=item.path, span=span) for item, span in pairs]
+        raise refuse(*findings) from None
 
 
 def detect_edition(document: Document) -> int:

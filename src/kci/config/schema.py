@@ -40,24 +40,24 @@ PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/docs/schema
 
 
 def document_schema(
-    of: type[msgspec.Struct], title: str, hook: Hook | None = None, *, file: str = ""
+    struct: type[msgspec.Struct], title: str, hook: Hook | None = None, *, file: str = ""
 ) -> dict[str, Any]:
     """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
-    definitions = {name: _tidy(part) for name, part in _definitions(of, hook).items()}
-    made = _document(of, title, definitions)
-    return {"$schema": made.pop("$schema"), "$id": PUBLISHED_AT + file, **made} if file else made
+    definitions = {name: _tidy(part) for name, part in _definitions(struct, hook).items()}
+    schema = _document(struct, title, definitions)
+    return {"$schema": schema.pop("$schema"), "$id": PUBLISHED_AT + file, **schema} if file else schema
 
 
-def _reference(wanted: type) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{wanted.__name__}"}
+def _reference(type_: type) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{type_.__name__}"}
 
 
-def _definitions(of: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
-    _, definitions = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
+def _definitions(root: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
+    _, definitions = msgspec.json.schema_components([root], schema_hook=hook, ref_template="#/$defs/{name}")
     for definition in definitions.values():
         if "description" in definition:  # Python 3.11 keeps the indentation of docstrings
             definition["description"] = inspect.cleandoc(definition["description"])
-    for name, struct in vars(sys.modules[of.__module__]).items():
+    for name, struct in vars(sys.modules[root.__module__]).items():
         if (
             isinstance(struct, type)
             and issubclass(struct, msgspec.Struct)
@@ -67,8 +67,8 @@ def _definitions(of: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[
     return definitions
 
 
-def _document(of: type[msgspec.Struct], title: str, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    document = definitions.pop(of.__name__)
+def _document(struct: type[msgspec.Struct], title: str, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    document = definitions.pop(struct.__name__)
     return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
 
 
@@ -77,9 +77,9 @@ def schema_text(schema: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
-def value_definition(wanted: type) -> dict[str, Any]:
+def value_definition(type_: type) -> dict[str, Any]:
     """The JSON Schema of a value type such as `Version`."""
-    return _value_definitions()[wanted.__name__]
+    return _value_definitions()[type_.__name__]
 
 
 def _value_definitions() -> dict[str, dict[str, Any]]:
@@ -156,12 +156,12 @@ def _field_docs(module: str) -> dict[str, dict[str, str]]:
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file or not file.endswith(".py"):
         return {}
-    found: dict[str, dict[str, str]] = {}
+    docs: dict[str, dict[str, str]] = {}
     for part in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(part, ast.ClassDef):
-            found[part.name] = {}
+            docs[part.name] = {}
             for field, below in zip(part.body, part.body[1:], strict=False):
                 match field, below:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
-                        found[part.name][name] = re.sub(r"\s+", " ", text).strip()
-    return found
+                        docs[part.name][name] = re.sub(r"\s+", " ", text).strip()
+    return docs

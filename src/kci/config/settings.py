@@ -285,5 +285,5 @@ class Settings(Table, frozen=True):
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """Paths outside of a kernel's directory that its sources may include, relative to kci.toml."""
-        found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
-        return tuple(dict.fromkeys(found))
+        paths = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
+        return tuple(dict.fromkeys(paths))

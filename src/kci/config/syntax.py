@@ -1,8 +1,4 @@
-"""The finding about a TOML file that does not parse: the parser's words, and both places where two belong together.
-
-`tomli` decides whether a file is valid and says where it stopped. What stands twice, and what is never closed, has a
-second place, which this module finds in the text.
-"""
+"""Explains TOML syntax errors of `tomli`; duplicates and open brackets get their second place too."""
 
 from __future__ import annotations
 
@@ -28,38 +24,38 @@ class _Problem(msgspec.Struct):
     related: tuple[Related, ...] = ()
 
 
-def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
+def syntax_error(text: str, parser_message: str, shown_as: str) -> Diagnostic:
     """Make the KCI004 finding for a text and the parser's message."""
     span = None
-    if found := _AT.search(said):
-        said = said[: found.start()]
+    if position := _AT.search(parser_message):
+        parser_message = parser_message[: position.start()]
         span = place_after(text.rstrip())  # the end of the text, not an empty last line
-        if found[1]:
-            span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-    problem = _explain(text, said, span, shown_as)
+        if position[1]:
+            span = Span(int(position[1]), int(position[2]), int(position[1]), int(position[2]) + 1)
+    problem = _explain(text, parser_message, span, shown_as)
     diagnostic = finding(
         "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
     )
     return msgspec.structs.replace(diagnostic, related=problem.related)
 
 
-def _explain(text: str, said: str, span: Span | None, path: str) -> _Problem:
+def _explain(text: str, parser_message: str, span: Span | None, path: str) -> _Problem:
     if span is None:
-        return _Problem("a number has too many digits" if "digits" in said else said, None)
+        return _Problem("a number has too many digits" if "digits" in parser_message else parser_message, None)
     lines = text.split("\n")
     line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
     for explain in (_declared_twice, _set_twice, _never_closed):
-        problem = explain(lines, line, said, span, path)
+        problem = explain(lines, line, parser_message, span, path)
         if problem is not None:
             return problem
-    return _Problem(said[:1].lower() + said[1:], span, _LINES)
+    return _Problem(parser_message[:1].lower() + parser_message[1:], span, _LINES)
 
 
-def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: str) -> _Problem | None:
-    found = _TWICE.search(said)
-    if found is None:
+def _declared_twice(lines: list[str], _line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
+    duplicate = _TWICE.search(parser_message)
+    if duplicate is None:
         return None
-    name = ".".join(part.strip().strip("'\"") for part in found[1].split(",") if part.strip())
+    name = ".".join(part.strip().strip("'\"") for part in duplicate[1].split(",") if part.strip())
     places = [(number, match) for number, match in _headers(lines) if _plain(match[2]) == name]
     here = next(((number, match) for number, match in places if number == span.line), None)
     if here is not None:
@@ -69,37 +65,38 @@ def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: s
     return _Problem(f"the table `[{name}]` is declared twice", span, hint, related)
 
 
-def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    """A key that stands twice in one table."""
-    if said != "Cannot overwrite a value":
+def _set_twice(lines: list[str], line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
+
+    if parser_message != "Cannot overwrite a value":
         return None
-    found = _KEY.match(line)
-    if found is None:
+    key_match = _KEY.match(line)
+    if key_match is None:
         return None
-    key = _plain(found[1])
+    key = _plain(key_match[1])
     start = max((number for number, _ in _headers(lines) if number <= span.line), default=0)
     table = [(number, match) for number in range(start + 1, span.line) if (match := _KEY.match(lines[number - 1]))]
     earlier = [(number, match) for number, match in table if _plain(match[1]) == key]
-    own = Span(span.line, found.start(1) + 1, span.line, found.end(1) + 1)
+    own = Span(span.line, key_match.start(1) + 1, span.line, key_match.end(1) + 1)
     hint = "keep one of the two" if earlier else "the key, or a table of its name, stands further up"
     return _Problem(f"the key `{key}` is set twice", own, hint, _related("first set here", path, earlier))
 
 
-def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
-    if said in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
+def _never_closed(lines: list[str], line: str, parser_message: str, span: Span, path: str) -> _Problem | None:
+    if parser_message in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
         return _Problem("a string of several lines is never closed", span, "add the closing quotes")
-    if said in ("Illegal character '\\n'", "Illegal character '\\r'"):
+    if parser_message in ("Illegal character '\\n'", "Illegal character '\\r'"):
         opened = max(line.rfind('"'), line.rfind("'"))
         place = _span(span.line, opened) if opened >= 0 else span
         return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
     header = _HEADER.match(line)
-    if said == "Invalid value" and header is not None and _alone(line, header):  # parsed as an array inside an open one
-        said = "Unclosed array"
+    # a header after an open array is parsed as an array inside it
+    if parser_message == "Invalid value" and header is not None and _alone(line, header):
+        parser_message = "Unclosed array"
         span = _span(span.line, header.start(1))
-    if said not in ("Unclosed array", "Unclosed inline table"):
+    if parser_message not in ("Unclosed array", "Unclosed inline table"):
         return None
-    begin = _last_open(lines, span, "[" if said == "Unclosed array" else "{")
-    what, closing = ("array", "]") if said == "Unclosed array" else ("inline table", "}")
+    begin = _last_open(lines, span, "[" if parser_message == "Unclosed array" else "{")
+    what, closing = ("array", "]") if parser_message == "Unclosed array" else ("inline table", "}")
     at_end = not "".join([line[span.column - 1 :], *lines[span.line :]]).strip()
     if begin is None:
         return _Problem(f"an {what} is never closed", span, f"add `{closing}`")

@@ -98,8 +98,8 @@ class _Walk:
             return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
 
-    def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        origin, arguments = get_origin(wanted), get_args(wanted)
+    def check(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        origin, arguments = get_origin(expected_type), get_args(expected_type)
         if origin in (Union, types.UnionType):
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
         elif origin is tuple:
@@ -121,10 +121,10 @@ class _Walk:
                     yield self.unknown_name(key, path, kind)
                 else:
                     yield from self.check(inner, element, (*path, key))
-        elif hasattr(wanted, "__metadata__"):
+        elif hasattr(expected_type, "__metadata__"):
             yield from self.check_unsigned(value, path)
         else:
-            yield from self.check_plain(wanted, value, path)
+            yield from self.check_plain(expected_type, value, path)
 
     def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if len(parts) == 1:
@@ -159,57 +159,60 @@ class _Walk:
             what = "must not be negative" if value < 0 else "is too large"
             yield self.problem("KCI104", path, f"`{path_text(path)}` {what}")
 
-    def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if wanted in _SHAPES:
-            yield from _SHAPES[wanted](self, value, path)
-        elif wanted in _NEAR:
-            yield from self.check_parsed(wanted, value, path)
-        elif issubclass(wanted, enum.StrEnum):
+    def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if expected_type in _SHAPES:
+            yield from _SHAPES[expected_type](self, value, path)
+        elif expected_type in _NEAR:
+            yield from self.check_parsed(expected_type, value, path)
+        elif issubclass(expected_type, enum.StrEnum):
             if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path, one_of([str(member) for member in wanted]))
-            elif value not in list(wanted):
+                yield self.wrong_type("a string", value, path, one_of([str(member) for member in expected_type]))
+            elif value not in list(expected_type):
                 yield self.bad_choice(
-                    value, path, [str(member) for member in wanted], _KINDS.get(wanted.__name__, "possible value")
+                    value,
+                    path,
+                    [str(member) for member in expected_type],
+                    _KINDS.get(expected_type.__name__, "possible value"),
                 )
-        elif issubclass(wanted, msgspec.Struct):
+        elif issubclass(expected_type, msgspec.Struct):
             if isinstance(value, dict):
-                yield from self.check_struct(wanted, value, path)
+                yield from self.check_struct(expected_type, value, path)
             else:
                 yield self.wrong_type("a table", value, path)
-        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        elif expected_type is float and isinstance(value, int) and not isinstance(value, bool):
             return  # TOML integers are valid numbers
-        elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
+        elif not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+            yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
 
-    def check_parsed(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+    def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
-        near = _NEAR[wanted](text)
-        if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
+        near = _NEAR[expected_type](text)
+        if expected_type is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
             near = ""  # that is KCI144
-        hint = f'write "{near}"' if near else "such as " + _EXAMPLES[wanted]
+        hint = f'write "{near}"' if near else "such as " + _EXAMPLES[expected_type]
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
             return
         try:
-            wanted.parse(value)
+            expected_type.parse(value)
         except ValueError as error:
             yield self.problem("KCI104", path, f"`{path_text(path)}`: {error}", hint)
 
     def check_struct(
         self,
-        wanted: type[msgspec.Struct],
+        struct: type[msgspec.Struct],
         value: dict[str, Any],
         path: KeyPath,
         known: set[str] = frozenset(),  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
-        hints = _hints(wanted)
-        fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
-        optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
-        meant = {
+        hints = _hints(struct)
+        fields = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+        optional = set(struct.__struct_fields__[len(struct.__struct_fields__) - len(struct.__struct_defaults__) :])
+        alternatives = {
             nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
         }
         for key, field in fields.items():
-            if key not in value and field not in optional and key not in meant:  # otherwise the other key is reported
+            if key not in value and field not in optional and key not in alternatives:  # else that key is reported
                 place = f"`{path_text(path)}` lacks" if path else "the file lacks"
                 yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
         for key, element in value.items():
@@ -217,7 +220,7 @@ class _Walk:
                 yield from self.check(hints[fields[key]], element, (*path, key))
             elif key not in known:
                 yield self.unknown_key(key, path, sorted({*fields, *known}), value)
-        if wanted is KernelDependency and ("version" in value) == ("revision" in value):
+        if struct is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
 
     def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
@@ -250,10 +253,10 @@ class _Walk:
             hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
-    def unknown_name(self, key: str, path: KeyPath, wanted: type[enum.StrEnum]) -> Diagnostic:
+    def unknown_name(self, key: str, path: KeyPath, names: type[enum.StrEnum]) -> Diagnostic:
         lacking = key in Machine.__struct_encode_fields__
         table = ".".join(map(str, path))
-        if wanted is RunnerKind and (lacking or key in SYSTEMS):
+        if names is RunnerKind and (lacking or key in SYSTEMS):
             message = f"`{table}.{key}` does not name a backend"
             hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
             return self.problem("KCI321", (*path, key), message, hint, key=True)
@@ -261,8 +264,8 @@ class _Walk:
             message = f"`{key}` is in `[{table}]`, which does not name a system"
             hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
             return self.problem("KCI321", (*path, key), message, hint, key=True)
-        known = [str(member) for member in wanted]
-        message = f"`{key[:60]}` is not a {_KINDS[wanted.__name__]}"
+        known = [str(member) for member in names]
+        message = f"`{key[:60]}` is not a {_KINDS[names.__name__]}"
         return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
@@ -274,10 +277,10 @@ class _Walk:
 
 def _near_version(text: str) -> str:
     # the only version in a text such as `>=12.6` or `v2.11`
-    found = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
-    if len(found) != 1:
+    numbers = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
+    if len(numbers) != 1:
         return ""
-    major, *minor = found[0].split(".")
+    major, *minor = numbers[0].split(".")
     if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
         return ""  # `2.x` is ambiguous
     return f"{major}.{minor[0] if minor else 0}"
@@ -326,8 +329,8 @@ _SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
 
 
 @cache
-def _hints(wanted: type) -> dict[str, Any]:
-    return get_type_hints(wanted, include_extras=True)
+def _hints(type_: type) -> dict[str, Any]:
+    return get_type_hints(type_, include_extras=True)
 
 
 def path_text(path: KeyPath) -> str:

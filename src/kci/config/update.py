@@ -59,8 +59,8 @@ def _spread_stable_abi(edits: Edits, build: Build) -> None:
     if build.torch is None or build.torch.stable_abi is None:
         return
     _, value = edits.spans(("torch", "stable-abi"))
-    spelt = edits.text_of(value)
-    entries = ", ".join(f"{backend} = {spelt}" for backend in dict.fromkeys(build.general.backends))
+    version = edits.text_of(value)
+    entries = ", ".join(f"{backend} = {version}" for backend in dict.fromkeys(build.general.backends))
     edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
 
 
@@ -69,8 +69,8 @@ def _respell_noarch(edits: Edits) -> None:
     for name in ("cuda-capabilities", "rocm-archs"):
         if name in table:
             span, _ = edits.spans(("torch-noarch", name))
-            spelt = edits.text_of(span)
-            snake = spelt.replace("-", "_") if name in spelt else name.replace("-", "_")
+            key = edits.text_of(span)
+            snake = key.replace("-", "_") if name in key else name.replace("-", "_")
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
 
 
@@ -110,10 +110,10 @@ class Edits:
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
         """Positions of key and value. Raises FindingsError (KCI114) without a syntax tree node."""
-        found = self.document.spans(path)
-        if found is None:
+        spans = self.document.spans(path)
+        if spans is None:
             raise _not_updatable(self.document.path)
-        return found
+        return spans
 
     def offsets(self, span: Span) -> tuple[int, int]:
         """Start and end in characters."""
@@ -139,9 +139,9 @@ class Edits:
         if rest and not rest.startswith("#"):
             self.edits.append((value_end, value_end, f", edition = {EDITION}"))
             return
-        prefix, spelt, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
-        new_key = spelt.replace("version", "edition") if "version" in spelt else "edition"
-        aligned = _align(equals, len(new_key) - len(spelt))
+        prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
+        new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
+        aligned = _align(equals, len(new_key) - len(old_key))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
         self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
@@ -160,8 +160,8 @@ class Edits:
 
 
 def _align(equals: str, wider: int) -> str:
-    found = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
-    return " " * max(1, len(found[1]) - wider) + found[2] if found and len(found[1]) > 1 else equals
+    match = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
+    return " " * max(1, len(match[1]) - wider) + match[2] if match and len(match[1]) > 1 else equals
 
 
 def write_update(path: Path, update: Update) -> None:

@@ -68,10 +68,10 @@ class Upstream(tuple[GitUrl, ...]):
 def url_scheme(url: str) -> str | None:
     """The scheme in lower case; None for a relative URL, a bad host or a bad port."""
     url = url.strip(_AROUND).translate(_SKIPPED)
-    found = _SCHEME.match(url)
-    if not found:
+    match = _SCHEME.match(url)
+    if not match:
         return None
-    scheme, rest = found[1].lower(), url[found.end() :]
+    scheme, rest = match[1].lower(), url[match.end() :]
     if scheme in _SPECIAL:
         authority = re.split(r"[/\\?#]", rest.lstrip("/\\"), maxsplit=1)[0]
         return scheme if _good_authority(authority, special=True) else None
@@ -83,10 +83,10 @@ def url_scheme(url: str) -> str | None:
 
 def _good_authority(authority: str, *, special: bool) -> bool:
     user, at, host_and_port = authority.rpartition("@")
-    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", host_and_port)
-    if not found:
+    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", host_and_port)
+    if not match:
         return False
-    host, port = found[1], found[2]
+    host, port = match[1], match[2]
     if port and (len(port.lstrip("0")) > 5 or int(port.lstrip("0") or "0") > 65535):
         return False
     if not host:

@@ -193,10 +193,10 @@ def _require_zstd(request: LegRequest) -> None:
 
 def _require_sources(workspace: Workspace, request: LegRequest) -> None:
     trees = SourceTrees(request.options.cache / "inputs")
-    found = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
+    findings = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
     trees.save()
     _refuse_errors(
-        found,
+        findings,
         f"{request.variant.name} is not built: the kernel's sources do not meet",
         "`kci check` lists all findings",
     )
@@ -238,15 +238,15 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     )
 
 
-def artifact_path(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
+def artifact_path(target: Path | None, names: dict[str, str], variant: str) -> Path | None:
     """The artifact path: the named file, or one of `names` in a named folder. Raises UsageError if it does not fit."""
-    if given is None:
+    if target is None:
         return None
-    if given.is_dir() or (len(names) > 1 and not given.exists()):
-        return given / names[variant]
+    if target.is_dir() or (len(names) > 1 and not target.exists()):
+        return target / names[variant]
     if len(names) > 1:
-        raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
-    if not given.name.endswith(SUFFIXES):
+        raise UsageError(f"{target} is a file", hint="with several variants, --pack names a folder")
+    if not target.name.endswith(SUFFIXES):
         hint = f"end it with {' or '.join(SUFFIXES)}, or name a folder that exists"
-        raise UsageError(f"--pack {given}: an artifact has another name", hint=hint)
-    return given
+        raise UsageError(f"--pack {target}: an artifact has another name", hint=hint)
+    return target

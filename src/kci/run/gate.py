@@ -49,15 +49,15 @@ class GateRow(msgspec.Struct, frozen=True):
 
 def read_results(text: str) -> dict[str, JobResult]:
     """Parse `name=result` words; `name/need,need=result` is a job of the repository. Raises UsageError."""
-    found: dict[str, JobResult] = {}
+    results: dict[str, JobResult] = {}
     for word in text.split():
         name, _, result = word.partition("=")
-        if not name.partition("/")[0] or name in found or result not in {*JobResult}:
+        if not name.partition("/")[0] or name in results or result not in {*JobResult}:
             raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
-        found[name] = JobResult(result)
-    if PLAN_JOB not in found:
+        results[name] = JobResult(result)
+    if PLAN_JOB not in results:
         raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
-    return found
+    return results
 
 
 def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
@@ -82,11 +82,11 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
 def missing_results(run: RunUploads) -> list[GateRow]:
     """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
-    found = [
+    rows = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
         for item in plan.faulty
     ]
-    found += [
+    rows += [
         GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in plan.left_out if item.rule == FORK_RULE
     ]
     by_kernel: dict[str, list[Leg]] = {}
@@ -96,13 +96,13 @@ def missing_results(run: RunUploads) -> list[GateRow]:
     for kernel, legs in sorted(by_kernel.items()):
         record = fresh.get(kernel)
         if record is None:
-            found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
+            rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
-            found += _kernel_rows(plan.tier, record, legs)
+            rows += _kernel_rows(plan.tier, record, legs)
     for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
-        told = run.tests.get((kernel, name))
-        found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
-    return found
+        test = run.tests.get((kernel, name))
+        rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else ""))
+    return rows
 
 
 def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
@@ -145,16 +145,16 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
     skipped = {item.kernel for item in plan.skipped}
     # an unplanned test leg passed on the same tree in an earlier run
     bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
-    found = []
+    kernels = []
     for kernel in plan.kernels:
         record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)
         if kernel.name in bad:
             continue
         if kernel.name in built:
             if record is not None and record.attempt >= plan.attempt and record.complete:
-                found.append(PublishableKernel(kernel.name, kernel.path, run_id))
+                kernels.append(PublishableKernel(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
                 continue  # the fetched tree is another one
-            found.append(PublishableKernel(kernel.name, kernel.path, place.run))
-    return sorted(found, key=lambda item: item.kernel)
+            kernels.append(PublishableKernel(kernel.name, kernel.path, place.run))
+    return sorted(kernels, key=lambda item: item.kernel)

@@ -77,20 +77,24 @@ def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = 
     """List variants to test: `names`, or all for this system. Raises UsageError, FindingsError, MissingToolError."""
     if (tree / FILE_NAME).is_file():
         return [tree]
-    found = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
-    if not found:
+    variants = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
+    if not variants:
         raise FindingsError(f"there is no variant in {tree}", hint="build one: kci build --variant NAME, or kci run")
     for name in names:
-        if name not in found:
-            hint = suggestion(name, list(found)) or containing(name, found) or f"it has {', '.join(sorted(found)[:5])}"
+        if name not in variants:
+            hint = (
+                suggestion(name, list(variants))
+                or containing(name, variants)
+                or f"it has {', '.join(sorted(variants)[:5])}"
+            )
             raise UsageError(f"{tree} has no variant {name!r}", hint=hint)
-    chosen = [found[name] for name in names]
-    for name in found if not names else ():
+    chosen = [variants[name] for name in names]
+    for name in variants if not names else ():
         parts = parse_variant_name(name)
         if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
-            chosen.append(found[name])
+            chosen.append(variants[name])
     if not chosen:
-        raise nothing_tested_error({name: why_not_loadable(name) for name in found})
+        raise nothing_tested_error({name: why_not_loadable(name) for name in variants})
     return chosen
 
 
@@ -144,10 +148,10 @@ def loadable_variants(variants: Sequence[Path], python: Path) -> list[Path]:
     """The variants that a Python can load. Raises MissingToolError if there are none."""
     environment = probe(python)
     reasons = {path.name: why_not_testable(path.name, environment) for path in variants}
-    found = [path for path in variants if not reasons[path.name]]
-    if not found:
+    loadable = [path for path in variants if not reasons[path.name]]
+    if not loadable:
         raise nothing_tested_error(reasons)
-    return found
+    return loadable
 
 
 def run_kernel_tests(
@@ -171,8 +175,8 @@ def run_kernel_tests(
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
     if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
-        said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
-        return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
+        message = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
+        return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
     loader = loader_for(variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python)
     python = loader.python
     own = loader.install(cache, log)
@@ -240,30 +244,31 @@ def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -
     if wrong is None:
         return ""
     lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
-    told = next((line.removeprefix("E").strip() for line in lines if line.startswith("E ")), lines[-1] if lines else "")
-    return one_line(f"{wrong.variant}: {wrong.state}: {told}")
+    errors = (line.removeprefix("E").strip() for line in lines if line.startswith("E "))
+    error_line = next(errors, lines[-1] if lines else "")
+    return one_line(f"{wrong.variant}: {wrong.state}: {error_line}")
 
 
 def repositories(sources: Path, kernel: str) -> list[str]:
     """The repository names `<owner>/<kernel>` in the kernel's tests."""
-    found = {f"kernels-community/{kernel}"}
+    names = {f"kernels-community/{kernel}"}
     for path in sorted((sources / "tests").rglob("*.py")):
         text = path.read_text(encoding="utf-8", errors="replace")
-        found |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
-    return sorted(found)
+        names |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
+    return sorted(names)
 
 
-def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
+def _packages(packages: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
     # without dependencies, which could bring a second torch
-    if not wanted:
+    if not packages:
         return None
-    key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(wanted)]))).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(packages)]))).hexdigest()[:16]
     folder = cache / "test-packages" / key
-    what = ", ".join(wanted)
+    what = ", ".join(packages)
 
     def make(place: Path) -> None:
         log(f"installing {what} for the tests")
-        command = [*pip, "--no-deps", "--target", str(place), "--", *wanted]
+        command = [*pip, "--no-deps", "--target", str(place), "--", *packages]
         install(command, what, log, folder.parent)
 
     make_once(folder, folder.is_dir, make, log)
@@ -272,8 +277,8 @@ def _packages(wanted: Sequence[str], pip: Sequence[str], cache: Path, log: Log) 
 
 def python_path(*folders: Path | None) -> dict[str, str]:
     """Environment with PYTHONPATH for folders."""
-    found = [str(folder) for folder in folders if folder is not None]
-    return {"PYTHONPATH": os.pathsep.join(found)} if found else {}
+    paths = [str(folder) for folder in folders if folder is not None]
+    return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 
 def _run_pytest(
@@ -301,11 +306,11 @@ def _run_pytest(
 
 def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
     """Environment for tests: offline, with the variant under the names that tests use."""
-    made = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
-    made |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    environment |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if metadata.kernel_depends:
-        del made["HF_HUB_OFFLINE"]
-    return made | ({"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {})
+        del environment["HF_HUB_OFFLINE"]
+    return environment | ({"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {})
 
 
 def _counts(report: Path) -> tuple[int, int, int]:

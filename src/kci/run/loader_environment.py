@@ -49,38 +49,38 @@ class LoaderEnvironment(msgspec.Struct, frozen=True):
 def probe(python: Path) -> LoaderEnvironment:
     """Inspect a Python. Raises MissingToolError if it lacks torch or the loader."""
     try:
-        found = decode_json(_answer(python), LoaderEnvironment)
+        environment = decode_json(_answer(python), LoaderEnvironment)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise MissingToolError(f"{python} does not answer: {error}", hint="name a Python with --python") from error
-    if found.lacks:
+    if environment.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
-        raise MissingToolError(f"{python} cannot load kernels: {found.lacks}", hint=hint)
-    return found
+        raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint=hint)
+    return environment
 
 
 def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
     """The reason why the loader rejects a variant; empty if it does not."""
-    wanted, system = [], this_system()
+    needed, system = [], this_system()
     if name.system is not None and name.system != system:
-        wanted.append(f"a {name.system} machine")
+        needed.append(f"a {name.system} machine")
     if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
-        wanted.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
+        needed.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
     have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
     compute = _minor(name.compute_version or "")
     driver = _minor({"cuda": environment.cuda, "rocm": environment.rocm}.get(name.backend, ""))
     known = bool(compute and driver) and name.backend == environment.backend
     if name.kind is Kind.FULL and have != needs:
-        wanted.append(f"torch {name.framework_version}")
+        needed.append(f"torch {name.framework_version}")
     elif name.kind is Kind.STABLE_ABI and have < needs:
-        wanted.append(f"torch {name.framework_version} or newer")
+        needed.append(f"torch {name.framework_version} or newer")
     elif known and name.backend == "cuda" and not (compute[0] == driver[0] and compute <= driver):
-        wanted.append(f"CUDA {name.compute_version}, or a newer minor version of it")
+        needed.append(f"CUDA {name.compute_version}, or a newer minor version of it")
     elif known and name.backend == "rocm" and compute != driver:
-        wanted.append(f"ROCm {name.compute_version}")
-    if not wanted:
+        needed.append(f"ROCm {name.compute_version}")
+    if not needed:
         return ""
     here = f"torch {environment.torch} for {environment.backend} on {system}"
-    return f"it needs {' and '.join(wanted)}; this is {here}"
+    return f"it needs {' and '.join(needed)}; this is {here}"
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -79,17 +79,17 @@ class KeptBuilds:
                 self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
             return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
 
-    def find(self, kernel: Kernel, variant: Variant, made_from: str) -> KeptVariant | None:
+    def find(self, kernel: Kernel, variant: Variant, fingerprint: str) -> KeptVariant | None:
         """A kept build with the same fingerprint."""
-        same = self._output(kernel, made_from) / variant.name
+        same = self._output(kernel, fingerprint) / variant.name
         return KeptVariant(same) if _digest(same) else None
 
-    def make(self, kernel: Kernel, variant: Variant, made_from: str, log: Log, builds: int = 1) -> KeptVariant:
+    def make(self, kernel: Kernel, variant: Variant, fingerprint: str, log: Log, builds: int = 1) -> KeptVariant:
         """Build and keep a variant, or take one that another run finishes first. Errors as `make_variant_dir`."""
-        output = self._output(kernel, made_from)
+        output = self._output(kernel, fingerprint)
         with writing(output), locked(output, log):
             # another run may be reading a build that it finished
-            if kept := self.find(kernel, variant, made_from):
+            if kept := self.find(kernel, variant, fingerprint):
                 return kept
             leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
         self._forget_old(kernel, variant.name, output)
@@ -98,14 +98,14 @@ class KeptBuilds:
     def _place(self, kernel: Kernel) -> Path:
         return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
 
-    def _output(self, kernel: Kernel, made_from: str) -> Path:
-        return self._place(kernel) / f"{made_from[:16]}-{sha256(made_from.encode()).hexdigest()[:16]}"
+    def _output(self, kernel: Kernel, fingerprint: str) -> Path:
+        return self._place(kernel) / f"{fingerprint[:16]}-{sha256(fingerprint.encode()).hexdigest()[:16]}"
 
     def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
         # another run may be taking one of the newest builds
-        made = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
-        made.sort(key=_changed, reverse=True)
-        for old in made[KEPT_BUILDS - 1 :]:
+        builds = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
+        builds.sort(key=_changed, reverse=True)
+        for old in builds[KEPT_BUILDS - 1 :]:
             with locked(old):
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -190,7 +190,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     # a local build needs no runner
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant)
@@ -199,8 +199,8 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
-            found.append(outcome)
-    return found
+            outcomes.append(outcome)
+    return outcomes
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
@@ -269,14 +269,14 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def run_in_parallel(works: Sequence[Work[_Event]], width: int, hear: Callable[[_Event], None]) -> None:
+def run_in_parallel(tasks: Sequence[Work[_Event]], width: int, on_event: Callable[[_Event], None]) -> None:
     """Run works in `width` threads; `hear` gets their events in this thread. An exception ends started programs."""
     scope = ProgramScope()
-    told: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
 
     def tell(item: _Event) -> None:
         scope.require_running()
-        told.put((item,))
+        events.put((item,))
 
     def do(work: Work[_Event]) -> None:
         with scope.entered():
@@ -284,16 +284,16 @@ def run_in_parallel(works: Sequence[Work[_Event]], width: int, hear: Callable[[_
 
     with ThreadPoolExecutor(max(1, width)) as pool:
         try:
-            for work in works:
-                pool.submit(do, work).add_done_callback(told.put)
+            for work in tasks:
+                pool.submit(do, work).add_done_callback(events.put)
             ended = 0
-            while ended < len(works):
-                item = told.get()
+            while ended < len(tasks):
+                item = events.get()
                 if isinstance(item, Future):
                     item.result()
                     ended += 1
                 else:
-                    hear(item[0])
+                    on_event(item[0])
         except BaseException:
             scope.stop()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -302,9 +302,9 @@ def run_in_parallel(works: Sequence[Work[_Event]], width: int, hear: Callable[[_
 
 def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
-    said: list[Diagnostic] = []
+    merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=said.append)
+    (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=merge_findings.append)
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
@@ -312,7 +312,7 @@ def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) ->
         verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append
     )
     findings = (item for item in found if item.rule != "KCI721")
-    return TreeResult(kernel.name, tree, manifest, (*said, *findings), tuple(suppressed))
+    return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
 
 
 def _build(

@@ -55,12 +55,7 @@ class ToolReport(msgspec.Struct, frozen=True):
 
 
 def examine_machine(cache: Path, catalog: Catalog) -> list[ToolReport]:
-    """Look at this machine.
-
-    Args:
-        cache: where kci keeps its environments.
-        catalog: the rows whose toolkits are looked for.
-    """
+    """Examine this machine. `cache` is kci's cache directory; `catalog` gives the toolkits to look for."""
     return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
 
 
@@ -70,21 +65,21 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
-        found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
-        yield ToolReport("glibc", Health.NOTE, found, remedy)
+        message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
+        yield ToolReport("glibc", Health.NOTE, message, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
     yield _program("git", ["git", "--version"], without)
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
-    found = f"{cache}, {free / 1e9:.0f} GB free"
+    message = f"{cache}, {free / 1e9:.0f} GB free"
     if not os.access(place, os.W_OK):
         remedy = "set KCI_CACHE to a directory that you can write"
         yield ToolReport("cache", Health.MISSING, f"{cache} cannot be written", remedy)
     elif free >= _ROOM:
-        yield ToolReport("cache", Health.OK, found)
+        yield ToolReport("cache", Health.OK, message)
     else:
         remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
-        yield ToolReport("cache", Health.NOTE, found, remedy)
+        yield ToolReport("cache", Health.NOTE, message, remedy)
     yield _torch_index()
 
 
@@ -93,9 +88,8 @@ def _torch_index() -> ToolReport:
     if is_reachable(index):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
-        return ToolReport(
-            "torch's index", Health.NOTE, f"neither {index} nor {pip_index()} can be reached", OTHER_INDEX
-        )
+        message = f"neither {index} nor {pip_index()} can be reached"
+        return ToolReport("torch's index", Health.NOTE, message, OTHER_INDEX)
     why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
     return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
 
@@ -128,9 +122,9 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
         for compute in sorted(rows):
             yield _examined_tool(f"{backend} {compute.minor_text}", partial(find, compute))
     if any(row.backend == "metal" and row.system == system for row in catalog.rows):
-        found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+        message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
         remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield ToolReport("metal", Health.MISSING, found, remedy)
+        yield ToolReport("metal", Health.MISSING, message, remedy)
 
 
 def _helpers() -> Iterator[ToolReport]:

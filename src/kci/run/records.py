@@ -171,26 +171,26 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a r
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
-    found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
-    by_variant = newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
+    failures = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
+    by_variant = newest((item for item in failures if item.kernel == kernel), lambda item: item.variant)
     return [failure for _, failure in sorted(by_variant.items())]
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
     """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
-    found = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
-    by_leg = newest((item for item in found if item.kernel == kernel), lambda item: item.leg)
+    objects = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
+    by_leg = newest((item for item in objects if item.kernel == kernel), lambda item: item.leg)
     return tuple(item for _, item in sorted(by_leg.items()))
 
 
 def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
     """Keep the newest attempt per key."""
-    found: dict[_Key, _Attempted] = {}
+    by_key: dict[_Key, _Attempted] = {}
     for record in records:
-        before = found.setdefault(key(record), record)
+        before = by_key.setdefault(key(record), record)
         if before.attempt < record.attempt:
-            found[key(record)] = record
-    return found
+            by_key[key(record)] = record
+    return by_key
 
 
 def verify_merged(
@@ -200,12 +200,12 @@ def verify_merged(
     suppressed: Callable[[SuppressedFinding], None],
 ) -> list[Diagnostic]:
     """Verify merged trees; `planned` holds the suppressions of kci.toml, and `suppressed` receives the hits."""
-    found = verify(into)
+    findings = verify(into)
     for place, manifest in trees.items():
         kernel = planned.kernel(manifest.kernel) if planned is not None else None
         if planned is not None and kernel is not None and kernel.tree:
-            found = drop_suppressed_in_tree(found, planned.suppressions, str(place), kernel.tree, suppressed)
-    return found
+            findings = drop_suppressed_in_tree(findings, planned.suppressions, str(place), kernel.tree, suppressed)
+    return findings
 
 
 def merge_error(problem: KciError) -> str:
@@ -237,7 +237,7 @@ def kernel_record(
 
 def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
     try:
-        found = [source.leg for source in find_sources(artifacts, skip=into)]
+        legs = [source.leg for source in find_sources(artifacts, skip=into)]
     except KciError:
         return ()
-    return tuple(sorted({leg.variant for leg in found if leg.kernel == kernel}))
+    return tuple(sorted({leg.variant for leg in legs if leg.kernel == kernel}))

@@ -131,7 +131,7 @@ class RunUploads(msgspec.Struct, frozen=True):
 
     def untested(self) -> dict[tuple[str, str], str]:
         """Reason per test leg that did not pass; a missing record is no pass. Unmerged kernels are left out."""
-        found = {}
+        reasons = {}
         for test in self.plan.tests:
             merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
             if test.run:
@@ -142,12 +142,12 @@ class RunUploads(msgspec.Struct, frozen=True):
             else:
                 continue
             if record is None or record.attempt < self.plan.attempt:
-                found[test.kernel, test.name] = NO_RESULT_MESSAGE
+                reasons[test.kernel, test.name] = NO_RESULT_MESSAGE
             elif not record.passed:
-                found[test.kernel, test.name] = record.error or "it failed"
+                reasons[test.kernel, test.name] = record.error or "it failed"
             elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
-                found[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
-        return found
+                reasons[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
+        return reasons
 
 
 def read_uploads(folder: Path) -> RunUploads:
@@ -181,8 +181,8 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
         elif record.manifest is not None and record.complete and not _is_unchanged(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
-        place, told = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
-        if test.run and told is not None and not told.tree:
+        place, test_record = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
+        if test.run and test_record is not None and not test_record.tree:
             trees.pop(test.kernel, None)  # its artifact expired, so it is built again
         elif place is not None and place.run == (test.run or run):
             passed = {name: known for name, known in place.passed.items() if name != test.name}

@@ -58,10 +58,10 @@ def find_sources(
             raise UsageError(
                 f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"
             )
-    found = [Source(path, read_leg(path), path.name) for path in sorted(files)]
+    sources = [Source(path, read_leg(path), path.name) for path in sorted(files)]
     # the system does not matter for noarch names
     legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(directories))
-    return found + [Source(path, leg, "") for path, leg in legs]
+    return sources + [Source(path, leg, "") for path, leg in legs]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -111,17 +111,17 @@ class CiRun(msgspec.Struct, frozen=True):
 
 def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: CiRun) -> list[Diagnostic]:
     """Check sources against their names, the plan and the run; return warnings. Raises FindingsError on a mismatch."""
-    found = [item for source in sources for item in _mismatches(source, planned, run)]
-    refused = [item for item in found if item.severity is Severity.ERROR]
+    findings = [item for source in sources for item in _mismatches(source, planned, run)]
+    refused = [item for item in findings if item.severity is Severity.ERROR]
     if refused:
         raise combined_error(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
-    return found
+    return findings
 
 
-def combined_error(found: Sequence[Diagnostic], hint: str) -> FindingsError:
+def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
     """Make one error of several findings; its message is the first finding's."""
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return FindingsError(findings[0].message + more, hint=hint, diagnostics=findings)
 
 
 def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
@@ -150,12 +150,12 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Di
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
     """List earlier attempts with other files than the chosen one."""
-    found = [
+    attempts = [
         Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
         for source in all_sources
         if source.leg.digest != chosen.leg.digest
     ]
-    return sorted(set(found), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest))
+    return sorted(set(attempts), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest))
 
 
 def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:

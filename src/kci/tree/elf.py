@@ -205,7 +205,7 @@ def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -
     numbers = (0,) * len(raw)
     if "SHT_GNU_versym" in sections:
         numbers = struct.unpack(f"<{len(raw)}H", _content(elf, sections["SHT_GNU_versym"]))
-    found = []
+    symbols = []
     length = 0
     for (name, info, _, section, _, _), number in zip(raw, numbers, strict=True):
         if name:
@@ -215,5 +215,5 @@ def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -
                 raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
             text = strings[name:end].decode(errors="replace")
             version = versions.get(number & 0x7FFF, "") if section == 0 else ""
-            found.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
-    return found
+            symbols.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
+    return symbols

@@ -47,10 +47,10 @@ class Violation(msgspec.Struct, frozen=True):
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
     """Map every file name to its hex hash. Links to directories are skipped. Raises FindingsError if unreadable."""
     return {
-        found.name: file_hash(found.path, algorithm)
-        for found in walk(variant_dir)
+        entry.name: file_hash(entry.path, algorithm)
+        for entry in walk(variant_dir)
         # pathlib's is_dir raises for a broken link
-        if found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
+        if entry.regular or (entry.link and not os.path.isdir(entry.path))  # noqa: PTH112
     }
 
 
@@ -87,15 +87,15 @@ def validate(expected: Digest, actual: Digest) -> list[Violation]:
     """List the differences in the reference's order: algorithm, expected paths, unknown files."""
     if expected.algorithm != actual.algorithm:
         return [Violation("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
-    found = []
+    violations = []
     for path in sorted(expected.files):
         got = actual.files.get(path)
         if got is None:
-            found.append(Violation(path, f"{path} is missing"))
+            violations.append(Violation(path, f"{path} is missing"))
         elif got != expected.files[path]:
-            found.append(Violation(path, f"{path} changed after it was hashed"))
+            violations.append(Violation(path, f"{path} changed after it was hashed"))
     unknown = sorted(set(actual.files) - set(expected.files))
-    return found + [Violation(path, f"{path} is not in the digest") for path in unknown]
+    return violations + [Violation(path, f"{path} is not in the digest") for path in unknown]
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
@@ -148,8 +148,8 @@ def provenance(kernel_dir: Path) -> GitState | None:
 
 def commit_time(kernel_dir: Path) -> int | None:
     """Commit time in seconds since 1970; None outside git."""
-    said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
-    return int(said) if said.isdecimal() else None
+    output = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
+    return int(output) if output.isdecimal() else None
 
 
 def is_ancestor(directory: Path, first: str, second: str) -> bool:
@@ -174,18 +174,18 @@ def _git(directory: Path, *arguments: str) -> str:
 def content_hash(kernel_dir: Path) -> bytes:
     """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
     total = hashlib.sha256()
-    for found in walk(kernel_dir):
-        if not is_own(found.name):
+    for entry in walk(kernel_dir):
+        if not is_own(entry.name):
             continue
         try:
-            if found.regular:
-                with found.path.open("rb") as file:
+            if entry.regular:
+                with entry.path.open("rb") as file:
                     content = hashlib.file_digest(file, "sha256").hexdigest()
-            elif found.link:
-                content = f"-> {found.path.readlink()}"
+            elif entry.link:
+                content = f"-> {entry.path.readlink()}"
             else:
                 continue
         except OSError as error:
-            raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
-        total.update(f"{found.name}\0{content}\0".encode())
+            raise FindingsError(f"cannot read {entry.path}: {error.strerror}") from error
+        total.update(f"{entry.name}\0{content}\0".encode())
     return total.digest()

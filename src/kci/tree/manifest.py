@@ -236,7 +236,7 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
     """Map kernel and variant to fingerprint for published variants; invalid ones become findings. Raises KCI611."""
-    found: dict[Key, str] = {}
+    fingerprints: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
@@ -249,8 +249,8 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
                     message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
                     problems.append(finding("KCI314", message, path=str(path)))
                 elif entry.fingerprint is not None:
-                    found[manifest.kernel, entry.variant] = entry.fingerprint
-    return found, problems
+                    fingerprints[manifest.kernel, entry.variant] = entry.fingerprint
+    return fingerprints, problems
 
 
 def _manifests(place: Path) -> Iterator[Path]:

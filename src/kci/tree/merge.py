@@ -136,7 +136,7 @@ def merge(
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
 
     `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
-    artifact are carried over. `require` raises for unacceptable artifacts.
+    artifact are carried over.
 
     Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
     UnsafeError: an artifact is unsafe to unpack.
@@ -163,15 +163,15 @@ def merge(
     with ExitStack() as stack:
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
-        built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
-        findings = [item for made in built for item in _missing(made.manifest)]
+        built = [_build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)]
+        findings = [item for result in built for item in _missing(result.manifest)]
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
-    for job, made in zip(jobs, built, strict=True):
-        _remember_files(job.target, made.hashes)
-    return [made.manifest for made in built]
+    for job, result in zip(jobs, built, strict=True):
+        _remember_files(job.target, result.hashes)
+    return [result.manifest for result in built]
 
 
 def _real(path: Path) -> Path:
@@ -232,8 +232,8 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
         refuse_partial(tree / leg.variant)
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        made = placed.metadata.kci or KciRecord("")
-        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made.committed)
+        record = placed.metadata.kci or KciRecord("")
+        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed)
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
         present[leg.variant] = Present(
             leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken
@@ -298,7 +298,7 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
     seen = _files_seen(job.target)
-    found = []
+    carried = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
@@ -311,8 +311,8 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
         made_from = before.fingerprint if same else None
         taken = before.objects if same else None
         entry = Present(directory.name, digest, backend, origin, made_from, objects=taken)
-        found.append((entry, sealed))
-    return found
+        carried.append((entry, sealed))
+    return carried
 
 
 def _files_seen(tree: Path) -> StatCache:

@@ -42,30 +42,30 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
-    with replacing(out_file) as made:
+    with replacing(out_file) as replacement:
         try:
-            with written_archive(made.staging, zstd=out_file.name.endswith(".zst")) as archive:
+            with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
                 _write_members(archive, leg, files)
         except OSError as error:
             message = f"cannot write {out_file}: {error.strerror or error}"
             raise rule_error("KCI604", message, hint=full_disk_hint(error), path=str(out_file)) from error
-        made.commit()
+        replacement.commit()
     return out_file
 
 
 def files_to_pack(variant_dir: Path) -> list[Entry]:
     """List the files to pack. Raises UnsafeError or FindingsError for files that unpacking would refuse."""
-    found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
-    for item, _, reason in unpackable_entries(found):
+    files = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
+    for item, _, reason in unpackable_entries(files):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-    if size := size_problem(found):
+    if size := size_problem(files):
         raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
             hint=f"an artifact holds up to {LIMITS.members} files and {LIMITS.size} bytes",
             path=str(variant_dir),
         )
-    return found
+    return files
 
 
 def unpackable_entries(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
@@ -202,11 +202,11 @@ def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> st
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:
-    found = directory_digest(hashes)
-    if found != leg.digest:
+    digest = directory_digest(hashes)
+    if digest != leg.digest:
         raise rule_error(
             "KCI604",
-            f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest {found[:12]}, "
+            f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest {digest[:12]}, "
             f"not {leg.digest[:12]} as {LEG_NAME} says",
             hint="download it again, or rerun its leg",
             path=str(artifact),
@@ -220,17 +220,15 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error
     metadata = sealed.metadata
     source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
-    for what, said, holds in (
+    for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),
         ("backend", leg.backend, metadata.backend.type.value),
         ("architectures", leg.archs, metadata.backend.archs),
         ("commit", leg.source, source),
     ):
-        if said != holds:
-            raise rule_error(
-                "KCI604",
-                f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {said}, metadata.json says {holds}",
-                path=str(artifact),
-            )
+        if claimed != recorded:
+            difference = f"{LEG_NAME} says {claimed}, metadata.json says {recorded}"
+            message = f"{artifact} contradicts itself about the {field}: {difference}"
+            raise rule_error("KCI604", message, path=str(artifact))
     return sealed

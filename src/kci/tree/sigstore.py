@@ -52,9 +52,9 @@ class SigningContext(msgspec.Struct, frozen=True):
     def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
         """List the contradictions in a predicate."""
         return [
-            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
-            for name, wanted in msgspec.structs.asdict(self).items()
-            if wanted and predicate.get(name) != wanted
+            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {expected!r}"
+            for name, expected in msgspec.structs.asdict(self).items()
+            if expected and predicate.get(name) != expected
         ]
 
 
@@ -98,13 +98,13 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
     issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
-    wanted: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
+    policies: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
     if context.workflow:
-        wanted.append(policy.OIDCBuildSignerURI(_GITHUB + context.workflow))
+        policies.append(policy.OIDCBuildSignerURI(_GITHUB + context.workflow))
     own = _trust_config(trust) if trust else None
     try:
         verifier = Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
-        return verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(wanted))
+        return verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
     except (Error, ValueError, TypeError) as error:
         raise ValueError(str(error)[:300] or type(error).__name__) from error
 

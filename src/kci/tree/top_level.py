@@ -45,15 +45,15 @@ def encode_sums(hashes: Mapping[str, str]) -> bytes:
 def decode_sums(data: bytes) -> dict[str, str]:
     """Decode `encode_sums`. Raises ValueError, also for escaped names."""
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
-    found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
-    if encode_sums(found) != data:
+    hashes = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
+    if encode_sums(hashes) != data:
         raise ValueError("a line of it is in another form, out of order, or there twice")
-    return found
+    return hashes
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
     """Map every path of a tree to its hash; variants are hashed already."""
-    found = {
+    hashes = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
         for name, digest in files.items()
@@ -61,10 +61,10 @@ def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, 
     }
     for name, path in others.items():
         if path.is_dir():
-            found |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
+            hashes |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
         else:
-            found[name] = file_hash(path)
-    return {name: digest for name, digest in found.items() if not is_bytecode(name)}
+            hashes[name] = file_hash(path)
+    return {name: digest for name, digest in hashes.items() if not is_bytecode(name)}
 
 
 CARD = "CARD.md"
@@ -150,22 +150,22 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     """List the statement's differences from the tree and the context."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
-    found = context.disagreements(predicate)
-    said = (predicate.get("kernel"), predicate.get("version"))
-    if manifest is not None and said != (manifest.kernel, manifest.version):
-        found.append(
-            f"it is about {said[0]} version {said[1]}, the tree is {manifest.kernel} version {manifest.version}"
+    differences = context.disagreements(predicate)
+    claimed = (predicate.get("kernel"), predicate.get("version"))
+    if manifest is not None and claimed != (manifest.kernel, manifest.version):
+        differences.append(
+            f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} version {manifest.version}"
         )
     signed = {item.name: item.digest.get("sha256") for item in statement.subject}
     there = signed_files(tree)
     for name in sorted(signed.keys() | there.keys()):
         if name not in there:
-            found.append(f"{name} was signed and is not there")
+            differences.append(f"{name} was signed and is not there")
         elif name not in signed:
-            found.append(f"{name} is there and was not signed")
+            differences.append(f"{name} is there and was not signed")
         elif signed[name] != there[name]:
-            found.append(f"{name} is not the file that was signed")
-    return found
+            differences.append(f"{name} is not the file that was signed")
+    return differences
 
 
 def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement:

@@ -108,30 +108,30 @@ def build(request: Request, log: Log) -> BuildResult:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
             others = [step.output for step in recipe.steps if step.depfile]
-            wanted = others if request.part else [recipe.target.module]
-            _write(work, {"build.ninja": ninja_text(recipe.steps, *wanted, pools=recipe.pools)})
+            outputs = others if request.part else [recipe.target.module]
+            _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
             raise unwritable_error(work, error) from error
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packed(objects, log):
-            done = _compile(recipe, request, lock, log, objects, ends_at) if wanted else ProgramResult(0, "")
+            done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
             if done.code != 0:
                 raise build_error(recipe, request, done, log)
             if request.part is None:
                 visible.require_unchanged()
             if (use := objects.use()).found:
                 log(str(use))
-        made = BuildResult(builder="native", archs=None, objects=use)
+        result = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
-            return made
+            return result
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
-    return msgspec.structs.replace(made, archs=archs)
+    return msgspec.structs.replace(result, archs=archs)
 
 
 @contextmanager
@@ -217,31 +217,31 @@ def _environment(request: Request) -> Environment:
 
 def _check_torch(request: Request, environment: Environment) -> None:
     # a torch of another version would mislabel the binary
-    variant, found = request.variant, read_torch_version(environment.torch)
+    variant, torch = request.variant, read_torch_version(environment.torch)
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
-        if variant.stable_abi and Version.parse(found.minor) < Version.parse(variant.stable_abi):
-            message = f"torch {found.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
+        if variant.stable_abi and Version.parse(torch.minor) < Version.parse(variant.stable_abi):
+            message = f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
             raise MissingToolError(message, hint=hint)
         return
-    if not same_version(found.minor, variant.torch):
-        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {found.release}", hint=hint)
-    toolkits = {"cuda": ("CUDA", found.cuda), "rocm": ("ROCm", found.rocm)}
+    if not same_version(torch.minor, variant.torch):
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
+    toolkits = {"cuda": ("CUDA", torch.cuda), "rocm": ("ROCm", torch.rocm)}
     toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
     if not same_version(version, variant.compute):
-        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {found.release}"
-        raise MissingToolError(f"{message} is for {found.built_for}", hint=hint)
+        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {torch.release}"
+        raise MissingToolError(f"{message} is for {torch.built_for}", hint=hint)
 
 
 def _versions(
     cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
 ) -> tuple[str, ...]:
     torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
-    found = [version_line(cxx), torch]
-    found += [nvcc_name(cuda)] if cuda else []
-    found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
-    return tuple(found)
+    lines = [version_line(cxx), torch]
+    lines += [nvcc_name(cuda)] if cuda else []
+    lines += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
+    return tuple(lines)
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
@@ -265,8 +265,8 @@ def _write(work: Path, texts: Mapping[str, str]) -> None:
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
     # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
-    made = {**os.environ, "LC_ALL": "C"}
-    made.pop("LD_RUN_PATH", None)
+    environment = {**os.environ, "LC_ALL": "C"}
+    environment.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:
-        made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
-    return made
+        environment |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
+    return environment

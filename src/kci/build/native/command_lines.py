@@ -109,8 +109,8 @@ class Toolchain(msgspec.Struct, frozen=True):
 
     def fetched(self) -> list[FetchedTool]:
         """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
-        found = (self.environment, self.cuda, self.cuda_headers, *self.headers)
-        return [part for part in found if part is not None]
+        tools = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        return [part for part in tools if part is not None]
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -366,14 +366,14 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
 def links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
-    found = {package: chain.environment.torch, PYTHON: chain.python_include}
+    targets = {package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
-        found[CUDA] = chain.cuda.root
+        targets[CUDA] = chain.cuda.root
     if chain.rocm is not None:
-        found[ROCM] = chain.rocm.root
+        targets[ROCM] = chain.rocm.root
     if chain.cuda_headers is not None:
-        found[LINK] = chain.cuda_headers.folder
-    return {**found, **{headers.name: headers.folder for headers in chain.headers}}
+        targets[LINK] = chain.cuda_headers.folder
+    return {**targets, **{headers.name: headers.folder for headers in chain.headers}}
 
 
 def work_path(unit: Unit, path: PurePosixPath) -> str:

@@ -77,45 +77,45 @@ class ErrorSpot(msgspec.Struct, frozen=True):
     """Index of the output line."""
 
 
-def find_error(said: Sequence[str]) -> ErrorSpot | None:
+def find_error(lines: Sequence[str]) -> ErrorSpot | None:
     """The first error in a compiler's output. For an error in a library header, the kernel's line that leads to it."""
-    for number, line in enumerate(said):
+    for number, line in enumerate(lines):
         for pattern in _PLACED:
-            if found := pattern.fullmatch(line):
-                if place := _kernel_path(found["path"]):
-                    return ErrorSpot(found["text"], place, int(found["line"]), _column(found), number)
-                text = f"{found['text']} ({found['path']}:{found['line']})"
-                through = _instantiation_site(said[max(0, number - _BEFORE) : number + _BEHIND])
+            if match := pattern.fullmatch(line):
+                if place := _kernel_path(match["path"]):
+                    return ErrorSpot(match["text"], place, int(match["line"]), _column(match), number)
+                text = f"{match['text']} ({match['path']}:{match['line']})"
+                through = _instantiation_site(lines[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, at=number)
-    for number, line in enumerate(said):
-        if found := _UNPLACED.fullmatch(line):
-            return ErrorSpot(found["linker"] or found["other"], at=number)
+    for number, line in enumerate(lines):
+        if match := _UNPLACED.fullmatch(line):
+            return ErrorSpot(match["linker"] or match["other"], at=number)
     return None
 
 
-def error_excerpt(said: Sequence[str], at: int) -> list[str]:
+def error_excerpt(lines: Sequence[str], at: int) -> list[str]:
     """Output around the first error, with counts of omitted lines."""
     start = max(0, at - _BEFORE)
-    shown = list(said[start : start + _SHOWN])
-    left = len(said) - start - len(shown)
+    shown = list(lines[start : start + _SHOWN])
+    omitted = len(lines) - start - len(shown)
     before = [f"... ({start} lines before it)"] if start else []
-    return [*before, *shown, *([f"... ({left} lines behind it)"] if left else [])]
+    return [*before, *shown, *([f"... ({omitted} lines behind it)"] if omitted else [])]
 
 
 def show_kernel_paths(line: str, kernel_dir: Path) -> str:
     """Show kernel files by their real paths, so that they can be clicked."""
     folder = kernel_dir.as_posix()
     prefix = "" if folder == "." else f"{folder.rstrip('/')}/"
-    return _KERNEL_PATH.sub(lambda found: f"{found['before']}{prefix}", line)
+    return _KERNEL_PATH.sub(lambda match: f"{match['before']}{prefix}", line)
 
 
-def _instantiation_site(said: Sequence[str]) -> tuple[str, int, int]:
+def _instantiation_site(lines: Sequence[str]) -> tuple[str, int, int]:
     # an instantiation says more than an include
     for pattern in _THROUGH:
-        for line in said:
-            found = pattern.fullmatch(line)
-            if found and (place := _kernel_path(found["path"])):
-                return place, int(found["line"]), _column(found)
+        for line in lines:
+            match = pattern.fullmatch(line)
+            if match and (place := _kernel_path(match["path"])):
+                return place, int(match["line"]), _column(match)
     return "", 0, 0
 
 
@@ -126,8 +126,8 @@ def _kernel_path(path: str) -> str:
     return posixpath.normpath(path.partition("/")[2])
 
 
-def _column(found: re.Match[str]) -> int:
-    return int(found.groupdict().get("column") or 0)
+def _column(match: re.Match[str]) -> int:
+    return int(match.groupdict().get("column") or 0)
 
 
 def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
@@ -139,16 +139,16 @@ def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
 def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
     """Make the error (KCI513) for a failed ninja command; `log` gets output that its message omits."""
     name, work = request.variant.name, recipe.work
-    found = failed_commands(done.output)
-    if not found:
+    commands = failed_commands(done.output)
+    if not commands:
         return BuildFailedError(
             f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
         )
-    failed, more = found[0], len(found) - 1
+    failed, more = commands[0], len(commands) - 1
     what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
     spot = find_error(failed.said) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
-    for other in found if len(failed.said) > _SHOWN else found[1:]:
+    for other in commands if len(failed.said) > _SHOWN else commands[1:]:
         for line in (f"FAILED: {other.made}", other.command, *other.said):
             log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
@@ -164,22 +164,22 @@ def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log 
 def _header_hint(spot: ErrorSpot, request: Request) -> str:
     if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
-    wanted = next(name for name in missing.groups() if name)
+    header = next(name for name in missing.groups() if name)
     kernel_dir, inputs = request.kernel_dir, request.files()
     seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
-    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), wanted))
+    beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), header))
     for folder, folders, files in os.walk(kernel_dir):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
         for name in files:
             path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
-            if path != beside and not f"/{path}".endswith(f"/{wanted}"):
+            if path != beside and not f"/{path}".endswith(f"/{header}"):
                 continue
             table, searched = _table_of(spot.path, request)
-            include = path.removesuffix(wanted).rstrip("/") or "."
+            include = path.removesuffix(header).rstrip("/") or "."
             add = [] if path in seen else [f'"{path}" to `src`']
             add += [] if path == beside or include in searched else [f'"{include}" to `include`']
             if add:
-                return f"{wanted} is {path}: add {' and '.join(add)} of {table} in build.toml"
+                return f"{header} is {path}: add {' and '.join(add)} of {table} in build.toml"
     return ""
 
 

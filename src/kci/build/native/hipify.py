@@ -58,7 +58,7 @@ class Translation(msgspec.Struct, frozen=True):
 
 def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
     """Replace `.cu` sources by translations, and return both. Raises FindingsError if two translations collide."""
-    made: list[Unit] = []
+    translations: list[Unit] = []
     names: dict[str, str] = {}
     sources: dict[str, str] = {}
     for unit in units:
@@ -69,15 +69,17 @@ def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, 
             both = " and ".join(sorted((repr(relative), repr(sources[name]))))
             raise kernel_error("KCI509", f"for ROCm, {both} are both {name!r}")
         if not translate:
-            made.append(unit)
+            translations.append(unit)
             continue
         names[relative] = name
         include = dict.fromkeys(unit.include)
         if PurePosixPath(name).parent != unit.source.parent:
             # untranslated files stay in the old folder
             include[unit.source.parent] = None
-        made.append(msgspec.structs.replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True))
-    return tuple(made), names
+        translations.append(
+            msgspec.structs.replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True)
+        )
+    return tuple(translations), names
 
 
 def hip_path(relative: str) -> str:
@@ -95,7 +97,7 @@ def translate(plan: Translation, log: Log) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     _copy(plan.kernel, project)
-    asked = {
+    request = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
         "folder": FOLDER,
@@ -107,20 +109,21 @@ def translate(plan: Translation, log: Log) -> None:
         "torch_copy": str(headers),
         "result": str(plan.work / _TOLD),
     }
-    (plan.work / _ASKED).write_text(json.dumps(asked, indent=1), encoding="utf-8")
+    (plan.work / _ASKED).write_text(json.dumps(request, indent=1), encoding="utf-8")
     (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    told = _unsupported_calls(plan.work / _TOLD)
-    if done.code != 0 or told is None:
+    unsupported = _unsupported_calls(plan.work / _TOLD)
+    if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
         hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
         raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
-    if told:
+    if unsupported:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
-        raise BuildFailedError(f"hipify reports calls that HIP does not have: {', '.join(sorted(told))}", hint=hint)
-    for made in (project, headers):
-        _replace_changed(made, made.with_suffix(""))
+        calls = ", ".join(sorted(unsupported))
+        raise BuildFailedError(f"hipify reports calls that HIP does not have: {calls}", hint=hint)
+    for output in (project, headers):
+        _replace_changed(output, output.with_suffix(""))
 
 
 def _unsupported_calls(path: Path) -> list[str] | None:
@@ -140,10 +143,10 @@ def _copy(kernel: Path, into: Path) -> None:
             (target / name).chmod(0o644)
 
 
-def _replace_changed(made: Path, folder: Path) -> None:
+def _replace_changed(output: Path, folder: Path) -> None:
     # only changed files are written
     folder.mkdir(exist_ok=True)
-    new = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    new = {path.relative_to(output) for path in output.rglob("*") if path.is_file()}
     for old in sorted(folder.rglob("*"), reverse=True):
         if old.is_dir():
             if not any(old.iterdir()):
@@ -151,8 +154,8 @@ def _replace_changed(made: Path, folder: Path) -> None:
         elif old.relative_to(folder) not in new:
             old.unlink()
     for name in sorted(new):
-        source, target = made / name, folder / name
+        source, target = output / name, folder / name
         if not target.is_file() or source.read_bytes() != target.read_bytes():
             target.parent.mkdir(parents=True, exist_ok=True)
             source.replace(target)
-    shutil.rmtree(made)
+    shutil.rmtree(output)

@@ -24,15 +24,16 @@ _COUNT = re.compile(r"Total number of unsupported CUDA function calls: (\d+)\n(.
 
 def main(request: Path) -> None:
     """Run a request, and write unsupported calls to its result file."""
-    asked: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))  # noqa: TID251  - without kci
+    request_data: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))  # noqa: TID251  - without kci
     try:
-        module = load(Path(asked["hipify"]))
-        unsupported = translate_kernel(module, asked)
-        if asked["torch"]:
-            translate_torch(module, Path(asked["torch"]), Path(asked["torch_copy"]), asked["header_endings"])
+        module = load(Path(request_data["hipify"]))
+        unsupported = translate_kernel(module, request_data)
+        if request_data["torch"]:
+            torch, copy = Path(request_data["torch"]), Path(request_data["torch_copy"])
+            translate_torch(module, torch, copy, request_data["header_endings"])
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    Path(asked["result"]).write_text(json.dumps(unsupported), encoding="utf-8")
+    Path(request_data["result"]).write_text(json.dumps(unsupported), encoding="utf-8")
 
 
 def load(package: Path) -> ModuleType:
@@ -47,33 +48,33 @@ def load(package: Path) -> ModuleType:
     return importlib.import_module("hipify.hipify_python")
 
 
-def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
+def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
     """Translate sources in place, move each to its destination, and return unsupported calls."""
-    project = Path(asked["project"])
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    project = Path(request["project"])
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         results = module.hipify(
             project_directory=str(project),
             output_directory=str(project),
-            extensions=tuple(asked["endings"]),
-            header_extensions=tuple(asked["header_endings"]),
-            header_include_dirs=asked["include"],
-            extra_files=[str(project / source) for source in asked["sources"]],
+            extensions=tuple(request["endings"]),
+            header_extensions=tuple(request["header_endings"]),
+            header_include_dirs=request["include"],
+            extra_files=[str(project / source) for source in request["sources"]],
             show_detailed=True,
             is_pytorch_extension=True,
             hipify_extra_files_only=True,
         )
     for original, result in results.items():
-        _count_as(Path(original).relative_to(project).as_posix(), original, result.hipified_path, asked["folder"])
-    for source, wanted in asked["sources"].items():
+        _count_as(Path(original).relative_to(project).as_posix(), original, result.hipified_path, request["folder"])
+    for source, destination in request["sources"].items():
         original = str(project / source)
         # None: the source is hipify's own output
-        made = Path(results[original].hipified_path or original)
-        if made != project / wanted:
-            (project / wanted).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(made, project / wanted)
-    found = _COUNT.search(said.getvalue())
-    return [call.strip() for call in found[2].split(",")] if found and int(found[1]) else []
+        translation = Path(results[original].hipified_path or original)
+        if translation != project / destination:
+            (project / destination).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(translation, project / destination)
+    match = _COUNT.search(output.getvalue())
+    return [call.strip() for call in match[2].split(",")] if match and int(match[1]) else []
 
 
 def _count_as(name: str, original: str, translation: str | None, folder: str) -> None:
@@ -81,10 +82,10 @@ def _count_as(name: str, original: str, translation: str | None, folder: str) ->
     if translation in (None, original):
         return
     written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
-    made = Path(translation).read_text(encoding="utf-8").splitlines(keepends=True)
-    top = max(len(made) - len(written), 0)
-    made.insert(top, f'#line 1 "{folder}/{name}"\n')
-    Path(translation).write_text("".join(made), encoding="utf-8")
+    lines = Path(translation).read_text(encoding="utf-8").splitlines(keepends=True)
+    top = max(len(lines) - len(written), 0)
+    lines.insert(top, f'#line 1 "{folder}/{name}"\n')
+    Path(translation).write_text("".join(lines), encoding="utf-8")
 
 
 def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:

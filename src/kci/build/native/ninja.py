@@ -125,12 +125,12 @@ def run_ninja(run: NinjaRun, log: Log) -> ProgramResult | None:
         if limit.over:
             return None
         killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in run.objects]
-        for made in killed:
-            if made in tried:
-                raise _too_big(run.objects[made])
-            log(f"{run.objects[made]} was killed for want of memory: it is compiled again, alone")
-            tried.add(made)
-            queue.append(made)
+        for output in killed:
+            if output in tried:
+                raise _too_big(run.objects[output])
+            log(f"{run.objects[output]} was killed for want of memory: it is compiled again, alone")
+            tried.add(output)
+            queue.append(output)
         if not killed and (done.code != 0 or not alone):
             return done
 
@@ -172,19 +172,19 @@ def _time_limit(ends_at: float | None) -> Iterator[_TimeLimit]:
 def failed_commands(output: str) -> list[FailedCommand]:
     """Parse ninja's output into failed commands, each with its own output."""
     lines = output.splitlines()
-    found = []
+    commands = []
     for number, line in enumerate(lines):
         if (failed := _FAILED.fullmatch(line)) is None:
             continue
-        said = []
+        output_lines = []
         for after in lines[number + 2 :]:
             if not is_failure_output(after, begun=True) or _FAILED.fullmatch(after):
                 break
-            said.append(after)
+            output_lines.append(after)
         command = lines[number + 1] if number + 1 < len(lines) else ""
-        killed = failed["code"] in _KILLED_CODES or was_killed("\n".join(said))
-        found.append(FailedCommand(failed["made"], command, tuple(said), killed))
-    return found
+        killed = failed["code"] in _KILLED_CODES or was_killed("\n".join(output_lines))
+        commands.append(FailedCommand(failed["made"], command, tuple(output_lines), killed))
+    return commands
 
 
 def is_failure_output(line: str, *, begun: bool) -> bool:
@@ -193,12 +193,12 @@ def is_failure_output(line: str, *, begun: bool) -> bool:
     return goes_on or _FAILED.fullmatch(line) is not None
 
 
-def was_killed(said: str) -> bool:
+def was_killed(output: str) -> bool:
     """True if a compiler reports a lack of memory."""
-    return _KILLED.search(said) is not None
+    return _KILLED.search(output) is not None
 
 
-def _too_big(made: str) -> BuildFailedError:
+def _too_big(output: str) -> BuildFailedError:
     hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), a source that is split"
-    message = f"compiling {made} was killed for want of memory, alone as well"
+    message = f"compiling {output} was killed for want of memory, alone as well"
     return BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint=hint)

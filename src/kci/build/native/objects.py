@@ -75,9 +75,9 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
     if not out_file.name.endswith(SUFFIXES):
         raise UsageError(f"{out_file} is not the name of a pack", hint=f"end it with {' or '.join(SUFFIXES)}")
     out_file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out_file) as made:
+    with replacing(out_file) as replacement:
         try:
-            with written_archive(made.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
+            with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
                 text = msgspec.json.encode(head)
                 archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
                 for path in sorted(folder.rglob("*")):
@@ -87,34 +87,34 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
                         archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
         except OSError as error:
             raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
-        made.commit()
+        replacement.commit()
     return out_file
 
 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     """Describe the missing and the unfinished parts of a variant."""
-    given = [head for head in heads if head.variant == variant and head.part is not None]
-    whole = {head.part for head in given if head.objects == head.wanted}
-    found = []
-    for of in sorted({head.part.of for head in given if head.part}):
+    parts = [head for head in heads if head.variant == variant and head.part is not None]
+    whole = {head.part for head in parts if head.objects == head.wanted}
+    messages = []
+    for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            short = max((head for head in given if head.part == part), key=lambda head: head.objects, default=None)
+            short = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
             if short is None:
-                found.append(f"part {part} was not given")
+                messages.append(f"part {part} was not given")
             elif part not in whole:
-                found.append(f"part {part} has {short.objects} of {count(short.wanted, 'object')}")
-    return found
+                messages.append(f"part {part} has {short.objects} of {count(short.wanted, 'object')}")
+    return messages
 
 
 def packs_in(places: Sequence[Path]) -> list[Path]:
     """List packs: files, and those in folders by name. Raises UsageError without any."""
-    found: list[Path] = []
+    packs: list[Path] = []
     for place in places:
         inside = sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES)) if place.is_dir() else [place]
         if not place.exists():
             raise UsageError(f"--objects-from {place}: there is no such file or folder")
-        found += inside
-    return found
+        packs += inside
+    return packs
 
 
 def read_head(pack: Path) -> PackHead:
@@ -223,7 +223,7 @@ class Objects:
 
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
-        made = {
+        variables = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
@@ -233,11 +233,11 @@ class Objects:
             "CCACHE_STATSLOG": str(self._work / _STATS),
         }
         words = (word for step in self._steps for word in step.command)
-        made["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
+        variables["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
         if any(map(_OUTSIDE.match, self._flags())) or any(map(os.environ.get, _INCLUDE_VARIABLES)):
             # files outside the namespace: a header may appear before one that was read
-            made["CCACHE_NODIRECT"] = "1"
-        return _for_ccache(made)
+            variables["CCACHE_NODIRECT"] = "1"
+        return _for_ccache(variables)
 
     def _flags(self) -> Iterator[str]:
         return (flag for unit in self._recipe.sources.units for flag in unit.flags)
@@ -247,9 +247,9 @@ class Objects:
             lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        found = min(sum(line in _HITS for line in lines), self.done())
-        runs = tuple(sorted({head.run for head in self.heads if head.run})) if found else ()
-        return ObjectUse(found, self.done() - found, runs)
+        hits = min(sum(line in _HITS for line in lines), self.done())
+        runs = tuple(sorted({head.run for head in self.heads if head.run})) if hits else ()
+        return ObjectUse(hits, self.done() - hits, runs)
 
     def done(self) -> int:
         """Number of objects so far."""
@@ -288,10 +288,10 @@ class Objects:
 
 def _programs(chain: Toolchain) -> Iterator[Path]:
     # ccache looks at the compiler driver only
-    asked = (program_output(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
-    for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *asked):
-        if found := shutil.which(name):
-            yield Path(os.path.realpath(found))
+    programs = (program_output(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
+    for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *programs):
+        if program_path := shutil.which(name):
+            yield Path(os.path.realpath(program_path))
     tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))
     for root, parts in ((tool.root, parts) for tool, parts in tools if tool is not None):
         for part in parts:

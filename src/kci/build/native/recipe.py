@@ -70,9 +70,9 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
     if not chain.glibc_compat:
         return
 
-    def compiled(source: str, made: str, what: str, *flags: str) -> Step:
-        command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", made)
-        return Step(made, (source,), command, f"c++ {what}", generated)
+    def compiled(source: str, object_path: str, what: str, *flags: str) -> Step:
+        command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", object_path)
+        return Step(object_path, (source,), command, f"c++ {what}", generated)
 
     yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *standard(target, gnu=True))
     for library in old_libraries(target.system):
@@ -80,9 +80,9 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
     archived: tuple[str, ...] = ()
     for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
-        made = f"{source}.o"
-        archived = (*archived, made)
-        yield compiled(source, made, source)
+        object_path = f"{source}.o"
+        archived = (*archived, object_path)
+        yield compiled(source, object_path, source)
     inputs, parts = archived, chain.newer_parts
     if parts is not None:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
@@ -220,12 +220,12 @@ def _pool(variant: Variant, unit: Unit) -> str:
 
 def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
     # by a compiler's peak memory, which CUTLASS raises
-    found: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for name in {_pool(request.variant, unit) for unit in units}:
         backend, cutlass = name.removesuffix(_CUTLASS), name.endswith(_CUTLASS)
         depth = pool_depth(request.options.jobs, backend, cutlass=cutlass, builds=request.builds)
-        found |= {} if depth is None else {name: depth}
-    return found
+        depths |= {} if depth is None else {name: depth}
+    return depths
 
 
 def _translation(

@@ -43,12 +43,12 @@ def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
 
 
 def _text(text: str, facts: FlagContext) -> str:
-    made, place = "", 0
+    result, place = "", 0
     while (start := text.find("$<", place)) >= 0:
         end = _closing(text, start)
-        made += text[place:start] + _value(text[start + 2 : end], facts)
+        result += text[place:start] + _value(text[start + 2 : end], facts)
         place = end + 1
-    return made + text[place:]
+    return result + text[place:]
 
 
 def _closing(text: str, start: int) -> int:
@@ -66,8 +66,8 @@ def _closing(text: str, start: int) -> int:
 
 def _value(inside: str, facts: FlagContext) -> str:
     first, *rest = _split(inside, ":", 1)
-    name, given = _text(first, facts), rest[0] if rest else None
-    if given is None:
+    name, argument = _text(first, facts), rest[0] if rest else None
+    if argument is None:
         if name not in _LITERALS and name not in _expression_values(facts):
             raise ValueError(f"kci does not know the generator expression $<{inside}>")
         return _LITERALS.get(name) or _expression_values(facts)[name]
@@ -75,11 +75,11 @@ def _value(inside: str, facts: FlagContext) -> str:
         case "0":
             return ""
         case "1":
-            return _text(given, facts)
+            return _text(argument, facts)
         case "IF":
-            condition, *choices = (_text(part, facts) for part in _split(given, ",", 2))
+            condition, *choices = (_text(part, facts) for part in _split(argument, ",", 2))
             return [*choices, "", ""][0 if condition == "1" else 1]
-    arguments = [_text(part, facts) for part in _split(given, ",")]
+    arguments = [_text(part, facts) for part in _split(argument, ",")]
     return "1" if _holds(name, arguments, facts, inside) else "0"
 
 
@@ -107,8 +107,8 @@ def _holds(name: str, arguments: list[str], facts: FlagContext, inside: str) -> 
 
 
 def _expression_values(facts: FlagContext) -> dict[str, str]:
-    found = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
-    return {**found, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
+    values = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
+    return {**values, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
 
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:
@@ -235,19 +235,19 @@ def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collectio
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
     compiled = {source: tree.file(inputs.inside(source)) for source in sources}
-    asked = {posixpath.basename(name) for text in texts.values() for name in included(text)}
-    if mention - {*compiled.values()} or asked & {posixpath.basename(real) for real in mention}:
+    included_names = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or included_names & {posixpath.basename(real) for real in mention}:
         return {*sources}
     return {source for source, real in compiled.items() if real in mention}
 
 
 def _active(request: Request, log: Log) -> dict[str, Component]:
-    found = active(request.build, request.variant)
+    components = active(request.build, request.variant)
     for label, component in request.build.components(request.variant.backend).items():
-        if label not in found and isinstance(component, CudaComponent):
+        if label not in components and isinstance(component, CudaComponent):
             needs, has = component.cuda_minver, request.variant.compute
             log(f"component {label} is left out: it needs CUDA {needs}, and this variant has {has}")
-    return found
+    return components
 
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
@@ -262,19 +262,21 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
     compute = Version.parse(request.variant.compute)
     if isinstance(component, CudaComponent):
-        language, toolkit, asked = Language.CUDA, "CUDA", component.cuda_capabilities
+        language, toolkit, archs_listed = Language.CUDA, "CUDA", component.cuda_capabilities
         flags = component.cuda_flags or ()
         if compute < _STUB_SINCE:
             flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
     else:
-        language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
+        language, toolkit, archs_listed = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
     archs = _requested_archs(request, listed) if request.options.archs else listed
     if not listed:
-        wanted = ", ".join(asked or ()) or "no archs"
-        raise kernel_error("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
+        listed_archs = ", ".join(archs_listed or ()) or "no archs"
+        raise kernel_error(
+            "KCI508", f"kernel.{label} lists {listed_archs}, and {toolkit} {compute} supports none of it"
+        )
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
@@ -328,13 +330,13 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
 
 
 def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
-    given = origin.cxx_flags if language is Language.CXX else origin.device_flags
-    if not any("$<" in flag for flag in given):
-        yield from given
+    flags = origin.cxx_flags if language is Language.CXX else origin.device_flags
+    if not any("$<" in flag for flag in flags):
+        yield from flags
         return
     compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(variant_compiler(variant))
     facts = FlagContext(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
-    for flag in given:
+    for flag in flags:
         try:
             yield from expand_flag(flag, facts)
         except ValueError as error:

@@ -74,13 +74,13 @@ def running_wheel() -> RunningWheel | None:
     files[f"{info}/WHEEL"] = _WHEEL.encode()
     lines = [f"{name},sha256={_hash(content)},{len(content)}\n" for name, content in sorted(files.items())]
     files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
-    data = made.getvalue()
+    data = buffer.getvalue()
     return RunningWheel(hashlib.sha256(data).hexdigest(), data)
 
 
@@ -295,8 +295,8 @@ def _tell_digest(image: str, log: Log) -> None:
         .strip()
         .rpartition("\n")[2]
     )
-    meant = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
-    log(f"{image} is a tag, which moves; {meant}. An image by digest in kci.toml freezes it")
+    message = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
+    log(f"{image} is a tag, which moves; {message}. An image by digest in kci.toml freezes it")
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:

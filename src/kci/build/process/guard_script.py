@@ -92,8 +92,8 @@ def _kill_rest(child: int) -> None:
 
 def _wait(child: int, wake: int, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while _ended(child) is None and (left := end - time.monotonic()) > 0:
-        if wake in select.select([wake], [], [], left)[0]:
+    while _ended(child) is None and (remaining := end - time.monotonic()) > 0:
+        if wake in select.select([wake], [], [], remaining)[0]:
             os.read(wake, 4096)
 
 
@@ -107,13 +107,13 @@ def _descendants() -> list[int]:
             continue
         if state != b"Z":
             parents.setdefault(int(parent), []).append(int(place.parent.name))
-    found: list[int] = []
+    pids: list[int] = []
     pending = [os.getpid()]
     while pending:
         below = parents.get(pending.pop(), [])
-        found += below
+        pids += below
         pending += below
-    return found
+    return pids
 
 
 def _signal(pid: int, number: int) -> None:

@@ -22,9 +22,9 @@ _MOUNT = Path("/sys/fs/cgroup")
 def cores() -> int:
     """Cores available to compilers."""
     affinity = getattr(os, "sched_getaffinity", None)
-    found = len(affinity(0)) if affinity else os.cpu_count() or 1
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
     limit = cpu_limit()
-    return found if limit is None else max(1, min(found, round(limit)))
+    return count if limit is None else max(1, min(count, round(limit)))
 
 
 def memory() -> int:
@@ -32,11 +32,11 @@ def memory() -> int:
     if sys.platform == "win32":
         return _UNKNOWN
     try:
-        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # macOS lacks some names
-        found = _UNKNOWN
+        size = _UNKNOWN
     limit = memory_limit()
-    return found if limit is None else min(found, limit)
+    return size if limit is None else min(size, limit)
 
 
 def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
@@ -50,16 +50,16 @@ def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | 
 
 def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
     """The cgroup's limit in cores; None without one."""
-    found: list[float] = []
+    limits: list[float] = []
     for place in _unified(membership, mount):
         quota, _, period = _text(place / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
-            found.append(int(quota) / int(period))
+            limits.append(int(quota) / int(period))
     for place in _controller("cpu", membership, mount):
         allowed, every = _number(place / "cpu.cfs_quota_us"), _number(place / "cpu.cfs_period_us")
         if allowed is not None and every:
-            found.append(allowed / every)
-    return min(found, default=None)
+            limits.append(allowed / every)
+    return min(limits, default=None)
 
 
 def _unified(membership: Path, mount: Path) -> Iterator[Path]:
@@ -99,17 +99,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def job_count(asked: int | None, builds: int = 1) -> int:
+def job_count(requested: int | None, builds: int = 1) -> int:
     """Number of parallel ninja commands per build: requested, `MAX_JOBS`, or cores. Raises UsageError."""
-    if asked is not None and asked < 1:
-        raise UsageError(f"the number of jobs must be at least 1, not {asked}")
-    jobs = asked or _positive("MAX_JOBS") or cores()
+    if requested is not None and requested < 1:
+        raise UsageError(f"the number of jobs must be at least 1, not {requested}")
+    jobs = requested or _positive("MAX_JOBS") or cores()
     return max(1, jobs // builds)
 
 
-def pool_depth(asked: int | None, backend: str, *, cutlass: bool = False, builds: int = 1) -> int | None:
+def pool_depth(requested: int | None, backend: str, *, cutlass: bool = False, builds: int = 1) -> int | None:
     """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's threads count."""
-    if asked is not None or _positive("MAX_JOBS") is not None:
+    if requested is not None or _positive("MAX_JOBS") is not None:
         return None
     threads = nvcc_threads() if backend == "cuda" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
@@ -156,9 +156,9 @@ def ninja_status(version: Sequence[int]) -> str:
 
 def read_progress(line: str) -> Progress | None:
     """Parse a status line of ninja; None for other lines."""
-    found = _STATUS_LINE.fullmatch(line)
-    if found is None:
+    match = _STATUS_LINE.fullmatch(line)
+    if match is None:
         return None
-    hours, minutes, seconds = (int(part or 0) for part in found.group(3, 4, 5))
-    left = hours * 3600 + minutes * 60 + seconds if found[4] else None
-    return Progress(int(found[1]), int(found[2]), left, found[6])
+    hours, minutes, seconds = (int(part or 0) for part in match.group(3, 4, 5))
+    seconds_left = hours * 3600 + minutes * 60 + seconds if match[4] else None
+    return Progress(int(match[1]), int(match[2]), seconds_left, match[6])

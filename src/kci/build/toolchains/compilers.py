@@ -56,12 +56,12 @@ def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
         return None
     own = Path(sysconfig.get_path("scripts")) / "ccache"
-    wanted = choice or "ccache"
-    found = str(own) if wanted == "ccache" and own.is_file() else shutil.which(wanted)
-    if choice and not (found and is_compiler_cache(choice)):
+    name = choice or "ccache"
+    program = str(own) if name == "ccache" and own.is_file() else shutil.which(name)
+    if choice and not (program and is_compiler_cache(choice)):
         hint = f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off"
         raise MissingToolError(f"{CACHE_VARIABLE}={choice} names no compiler cache that is here", hint=hint)
-    return Path(found).absolute() if found else None
+    return Path(program).absolute() if program else None
 
 
 def is_compiler_cache(program: str) -> bool:
@@ -98,8 +98,8 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
                 raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
             return _for_nvcc(words, (), cuda)
     for name in _CXX_NAMES:
-        if found := shutil.which(name):
-            return _for_nvcc((_absolute(found),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
+        if program := shutil.which(name):
+            return _for_nvcc((_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
     hint = "install one, for example: apt-get install g++"
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
@@ -121,8 +121,8 @@ def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
     # a directory or a program, perhaps the C compiler
     program = named / "g++" if named.is_dir() else named
     for name in (program.name.replace("gcc", "g++"), program.name):
-        if found := shutil.which(_absolute(str(program.with_name(name)))):
-            return (_absolute(found),)
+        if path := shutil.which(_absolute(str(program.with_name(name)))):
+            return (_absolute(path),)
     return None
 
 
@@ -135,8 +135,8 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     if major is None or int(major[0]) <= newest:
         return cxx
     for other in others:
-        if int(other.rpartition("-")[2]) <= newest and (found := shutil.which(other)):
-            return (_absolute(found),)
+        if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
+            return (_absolute(program),)
     hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
     raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
 
@@ -149,8 +149,8 @@ def _absolute(word: str) -> str:
 def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
     """The supported ones of `GCC_FLAGS`; none for clang."""
     # -### only prints commands
-    asked = ("-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
-    return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *asked]).code == 0)
+    arguments = ("-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
+    return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *arguments]).code == 0)
 
 
 def cpp_library(cxx: tuple[str, ...]) -> str:
@@ -165,8 +165,8 @@ def version_line(cxx: tuple[str, ...]) -> str:
 
 def ninja_version(ninja: Path) -> tuple[int, ...]:
     """Major and minor; empty if unknown."""
-    found = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
-    return (int(found[1]), int(found[2])) if found else ()
+    match = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
+    return (int(match[1]), int(match[2])) if match else ()
 
 
 def compiler_id(cxx: tuple[str, ...]) -> str:
@@ -176,8 +176,8 @@ def compiler_id(cxx: tuple[str, ...]) -> str:
 
 def binutils_program(cxx: tuple[str, ...], name: str) -> str:
     """A binutils program of a compiler, such as `ar`."""
-    found = program_output(*cxx, f"-print-prog-name={name}").strip()
-    return found if shutil.which(found) else name
+    path = program_output(*cxx, f"-print-prog-name={name}").strip()
+    return path if shutil.which(path) else name
 
 
 def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
@@ -189,8 +189,8 @@ def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
             message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
             raise MissingToolError(message, hint=hint)
         raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
-    found = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
-    return Version.parse(f"{found['']}.{found.get('_MINOR', 0)}") if "" in found else None
+    macros = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
+    return Version.parse(f"{macros['']}.{macros.get('_MINOR', 0)}") if "" in macros else None
 
 
 def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
@@ -236,8 +236,8 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
-        found = read_torch_version(python_environment().torch)
-        return f"torch {found.release} of this Python, for {found.built_for}"
+        torch = read_torch_version(python_environment().torch)
+        return f"torch {torch.release} of this Python, for {torch.built_for}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
 
 

@@ -76,14 +76,14 @@ def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
 
 def nvcc_version(nvcc: Path) -> str | None:
     """The release of an nvcc; None if unknown."""
-    found = _release(nvcc)
-    return found[1] if found else None
+    match = _release(nvcc)
+    return match[1] if match else None
 
 
 def nvcc_name(toolkit: Toolkit) -> str:
     """The full version of its nvcc: two of a release can differ in code."""
-    found = _release(toolkit.nvcc)
-    return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
+    match = _release(toolkit.nvcc)
+    return f"nvcc {(match[2] or match[1]) if match else toolkit.version}"
 
 
 def _release(nvcc: Path) -> re.Match[str] | None:
@@ -93,18 +93,18 @@ def _release(nvcc: Path) -> re.Match[str] | None:
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
-        found = nvcc_version(Path(nvcc)) if nvcc else None
-        if nvcc is None or not same_version(found, version):
-            what = f"is CUDA {found}" if found else "does not run"
+        release = nvcc_version(Path(nvcc)) if nvcc else None
+        if nvcc is None or not same_version(release, version):
+            what = f"is CUDA {release}" if release else "does not run"
             hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
             raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
         return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
-        found = nvcc_version(nvcc_path)
-        if same_version(found, version):
+        release = nvcc_version(nvcc_path)
+        if same_version(release, version):
             return _toolkit(version, nvcc_path)
-        if found:
-            log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
+        if release:
+            log(f"{nvcc_path} is CUDA {release}, not {version}: not used")
     return None
 
 

@@ -87,10 +87,10 @@ class Headers(FetchedTool, frozen=True):
                 raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
-            found = headers_digest(place)
-            if found != self.release.digest:
+            digest = headers_digest(place)
+            if digest != self.release.digest:
                 message = (
-                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {found}"
+                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {digest}"
                 )
                 raise MissingToolError(f"{message}, not {self.release.digest}", hint="see git's `insteadOf`")
 
@@ -148,8 +148,8 @@ def _checkout_headers(depend: Depend, variable: str, folder: Path, release: Cutl
     if not version.is_file():
         hint = "name the top directory of a checkout of CUTLASS, or unset it"
         raise MissingToolError(f"{variable}={folder} holds no include/cutlass/version.h", hint=hint)
-    found = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
-    has = f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}"
+    macros = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
+    has = f"{macros.get('MAJOR', '?')}.{macros.get('MINOR', '?')}"
     # SYCL*TLA has CUTLASS's version there
     if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
         log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")

@@ -71,11 +71,7 @@ def pip_install(python: Path) -> list[str]:
 
 
 def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
-    """Run a pip command of `pip_install`; `log` takes its lines about downloads, which name each file and its size.
-
-    Raises:
-        MissingToolError: there is no such Python.
-    """
+    """Run a pip command, whose `Downloading` lines go to `log`. Raises MissingToolError without that Python."""
 
     def downloads(line: str) -> None:
         if line.lstrip().startswith("Downloading "):
@@ -141,7 +137,7 @@ _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|D
 
 
 def is_step(line: str) -> bool:
-    """True if a line says what a build waits for, so that it is shown where other lines are not."""
+    """True for lines that explain a wait, which are always shown."""
     return _STEP.match(line) is not None
 
 
@@ -166,8 +162,8 @@ class WheelFile(msgspec.Struct, frozen=True):
     url: str
 
 
-def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -> None:
-    """Extract files from a remote wheel; `wanted` maps a path to one below `into`, or None. Raises MissingToolError."""
+def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path) -> None:
+    """Extract files from a remote wheel to below `into`; None leaves a file out. Raises MissingToolError."""
     try:
         with tempfile.TemporaryFile() as file:
             start = _copy(wheel.url, f"bytes=-{_PART}", file)
@@ -177,7 +173,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -
                 _copy(wheel.url, f"bytes={place}-{start - 1}", file)
             with zipfile.ZipFile(file) as archive:
                 files = [info for info in archive.infolist() if not info.is_dir()]
-                picked = {info: name for info in files if (name := wanted(info.filename))}
+                picked = {info: name for info in files if (name := target_of(info.filename))}
                 if sum(info.file_size for info in picked) > _MOST:
                     raise OSError("it claims to hold more than a gigabyte of headers")
                 for start, end in _stretches(archive, picked):
@@ -206,12 +202,12 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
 
 
-def _is_for(name: str, wanted: Version, platform: str) -> bool:
+def _is_for(name: str, version: Version, platform: str) -> bool:
     try:
-        _, found, _, tags = parse_wheel_filename(name)
+        _, wheel_version, _, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return False
-    same = found == wanted if wanted.local else found.public == wanted.public
+    same = wheel_version == version if version.local else wheel_version.public == version.public
     return same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags)
 
 
@@ -231,8 +227,8 @@ def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
 def _stretches(archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]) -> list[tuple[int, int]]:
     # adjacent files together
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
-    made: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for start in sorted(info.header_offset for info in picked):
-        joined = made and start - made[-1][1] < _GAP
-        made.append((made.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)]))
-    return made
+        joined = stretches and start - stretches[-1][1] < _GAP
+        stretches.append((stretches.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)]))
+    return stretches

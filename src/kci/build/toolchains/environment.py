@@ -87,12 +87,12 @@ def read_torch_version(torch: Path) -> TorchVersion:
     return TorchVersion(release, values.get("cuda"), values.get("hip"))
 
 
-def same_version(left: str | None, right: str | None) -> bool:
+def same_version(first: str | None, second: str | None) -> bool:
     """True for equal major and minor; 13 equals 13.0."""
-    if left is None or right is None:
-        return left == right
+    if first is None or second is None:
+        return first == second
     try:
-        return Version.parse(left).minor_text == Version.parse(right).minor_text
+        return Version.parse(first).minor_text == Version.parse(second).minor_text
     except ValueError:
         return False
 
@@ -183,9 +183,9 @@ class Environment(FetchedTool, frozen=True):
             log(f"installing {what} into {place}")
             install(command, what, log, place)
         if self.flavour == "cpu" and not (self.requirement or self.headers_only):
-            found = read_torch_version(self.torch)
-            if found.cuda:
-                log(f"warning: {found.no_tests}. To test, {TO_TEST}")
+            version = read_torch_version(self.torch)
+            if version.cuda:
+                log(f"warning: {version.no_tests}. To test, {TO_TEST}")
         _check_flavour(self)
         install(ninja, "ninja", log, place)
 
@@ -226,17 +226,17 @@ _NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is n
 
 def make_venv(command: list[str], place: Path) -> None:
     """Run `python -m venv`. Raises MissingToolError with the reason."""
-    made = run(command)
-    if made.code == 0:
+    result = run(command)
+    if result.code == 0:
         return
     python = Path(command[-1]) / "bin" / "python"
-    if "ensurepip" in made.output and python.exists():
+    if "ensurepip" in result.output and python.exists():
         # venv hides the output of its own pip
-        made = ProgramResult(made.code, made.output + run([str(python), "-m", "ensurepip"]).output)
-    hint = full_disk_program_hint(made.output, place, CACHE_VARIABLE)
-    if not hint and any(said in made.output for said in _NO_VENV):
+        result = ProgramResult(result.code, result.output + run([str(python), "-m", "ensurepip"]).output)
+    hint = full_disk_program_hint(result.output, place, CACHE_VARIABLE)
+    if not hint and any(text in result.output for text in _NO_VENV):
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-    raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+    raise MissingToolError(f"cannot make a Python environment:\n{result.tail()}", hint=hint)
 
 
 def python_environment() -> Environment:
@@ -258,11 +258,11 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
     environment = kci_environment(cache, torch, "cpu")
     root = environment.root
-    assert root is not None  # noqa: S101  - `isolated` always sets it
+    assert root is not None  # noqa: S101  - `kci_environment` always sets it
     environment.ensure(environment.python, log)
-    found = read_torch_version(environment.torch)
-    if found.cuda and run([str(environment.python), "-c", "import torch"]).code != 0:
-        raise MissingToolError(found.no_tests, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
+    version = read_torch_version(environment.torch)
+    if version.cuda and run([str(environment.python), "-c", "import torch"]).code != 0:
+        raise MissingToolError(version.no_tests, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
@@ -305,19 +305,19 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
 def needed_to_compile(path: str) -> str | None:
     """Target paths of the wheel files that a build reads."""
     folder, _, name = path.rpartition("/")
-    wanted = path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
+    is_header = path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
     small = (folder == "torch/lib" and name in _SMALL_LIBRARIES) or path == "tvm_ffi/lib/libtvm_ffi.so"
-    return path if wanted or small else None
+    return path if is_header or small else None
 
 
 def _check_flavour(environment: Environment) -> None:
     # the default index may have another toolkit's build
     if environment.requirement or environment.flavour == "cpu":
         return
-    found = read_torch_version(environment.torch)
-    known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
+    torch = read_torch_version(environment.torch)
+    known = {toolchains().flavour("cuda", torch.cuda), toolchains().flavour("rocm", torch.rocm)}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(
-            f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
+            f"the index has torch {torch.release} for {torch.built_for}, not for {environment.flavour}", hint=hint
         )

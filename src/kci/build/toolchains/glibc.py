@@ -95,12 +95,12 @@ def old_libraries(system: str) -> tuple[OldLibrary, ...]:
 
 
 def _versions(table: dict[str, tuple[str, ...]], cpu: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    found: dict[Version, list[str]] = {}
+    functions: dict[Version, list[str]] = {}
     for text, names in table.items():
         version = max(Version.parse(text), _FIRST.get(cpu, Version()))
-        found.setdefault(version, []).extend(names)
-    for version in sorted(found):
-        yield str(version), tuple(sorted(found[version]))
+        functions.setdefault(version, []).extend(names)
+    for version in sorted(functions):
+        yield str(version), tuple(sorted(functions[version]))
 
 
 class NewerParts(msgspec.Struct, frozen=True):

@@ -29,15 +29,15 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     """The icpx of a oneAPI version such as `2025.3`. Raises MissingToolError."""
     version = Version.parse(compute).minor_text
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
-    found = shutil.which(ICPX)
-    if found is None:
+    path = shutil.which(ICPX)
+    if path is None:
         message = f"building for xpu needs icpx {version}, which is not installed on this machine"
         raise MissingToolError(message, hint=hint)
-    told = _VERSION.search(run([found, "--version"]).output)
-    if told is None or not same_version(told[0], version):
-        has = f"oneAPI {told[0]}" if told else "no version that kci can read"
-        raise MissingToolError(f"{found} is {has}, and the variant needs {version}", hint=hint)
-    return (found,)
+    match = _VERSION.search(run([path, "--version"]).output)
+    if match is None or not same_version(match[0], version):
+        has = f"oneAPI {match[0]}" if match else "no version that kci can read"
+        raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint=hint)
+    return (path,)
 
 
 class SyclCode(msgspec.Struct, frozen=True):
@@ -59,19 +59,19 @@ def code_for(build: Build, compute: str) -> SyclCode:
         return SyclCode(plain.targets, plain.devices)
     version = tla_version(compute)
     marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.sycl_flags or ())
-    made = version.apart if version.apart and marked else version
-    return SyclCode(made.targets, made.devices, tla.extensions, tla.defines)
+    targets = version.apart if version.apart and marked else version
+    return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 
 
 def default_extensions(icpx: tuple[str, ...]) -> str:
     """Default SPIR-V extensions of icpx, which a list on the command line replaces. Raises MissingToolError."""
-    said = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
-    found = _EXTENSIONS.search(said.output)
-    if said.code != 0 or found is None:
+    result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
+    match = _EXTENSIONS.search(result.output)
+    if result.code != 0 or match is None:
         raise MissingToolError(
             f"{icpx[0]} does not say which SPIR-V extensions it uses", hint="see what `icpx -###` says"
         )
-    return found[1]
+    return match[1]
 
 
 def compile_flags(code: SyclCode) -> list[str]:

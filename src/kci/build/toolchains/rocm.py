@@ -56,16 +56,16 @@ class Rocm(msgspec.Struct, frozen=True):
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     """Find a ROCm: `HOMES`, hipcc on PATH, `/opt`, then `rocm-sdk`. Raises MissingToolError, with a `system` image."""
     version = Version.parse(compute).minor_text
-    found: dict[Path, str] = {}
+    versions: dict[Path, str] = {}
     for root in _roots(version):
         release = _release(root)
-        if release is None or root in found:
+        if release is None or root in versions:
             continue
         if same_version(".".join(release.split(".")[:2]), version):
             return Rocm(version, release, root)
         log(f"{root} is ROCm {release}, not {version}: not used")
-        found[root] = release
-    others = "".join(f", only {release} at {root}" for root, release in found.items())
+        versions[root] = release
+    others = "".join(f", only {release} at {root}" for root, release in versions.items())
     build = default_runners().build["rocm"]
     image = build.image_for(system, version)
     hint = f"install ROCm {version} and set ROCM_PATH to its directory"
@@ -109,5 +109,5 @@ def _release(root: Path) -> str | None:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = program_output(str(root / "bin" / "hipconfig"), "--version")
-    found = _VERSION.search(text)
-    return found[1] if found else None
+    match = _VERSION.search(text)
+    return match[1] if match else None

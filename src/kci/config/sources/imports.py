@@ -95,14 +95,14 @@ class ImportGraph:
         reach = dict.fromkeys(self.modules, Reach.NEVER)
         pending = [("", Reach.LOADED)]
         while pending:
-            name, found = pending.pop()
-            if name not in reach or reach[name] >= found:
+            name, reached = pending.pop()
+            if name not in reach or reach[name] >= reached:
                 continue
-            reach[name] = found
+            reach[name] = reached
             module = self.modules[name]
             for site in module.sites:
                 for target in self._targets(module, site):
-                    pending += [(parent, min(found, site.reach)) for parent in with_parents(target)]
+                    pending += [(parent, min(reached, site.reach)) for parent in with_parents(target)]
         return reach
 
     def _targets(self, module: PackageModule, site: ImportSite) -> list[str]:
@@ -226,52 +226,52 @@ def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
 
 def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
     # names of every branch count; None if the module binds names in other ways
-    found: set[str] = set()
+    bound: set[str] = set()
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop()
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
+                bound.add(name)
                 continue
             case ast.ImportFrom(module=None, level=1, names=names) if package:
                 # An import from itself adds only renamed names.
-                found |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
+                bound |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 if any(alias.name == "*" for alias in names):
                     return None
-                found |= {alias.asname or alias.name.partition(".")[0] for alias in names}
+                bound |= {alias.asname or alias.name.partition(".")[0] for alias in names}
             case ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
+                bound.add(name)
             case ast.Name(id="globals" | "vars" | "exec" | "setattr" | "locals"):
                 return None
             case ast.Attribute(attr="modules" | "__dict__"):
                 return None
             case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                found.add(name)
+                bound.add(name)
             case ast.Lambda():
                 continue
         pending += ast.iter_child_nodes(node)
-    return None if "__getattr__" in found else frozenset(found)
+    return None if "__getattr__" in bound else frozenset(bound)
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:
     # `sys.modules["name"] = ...` and `sys.modules.setdefault("name", ...)`
-    found: set[str] = set()
+    registered: set[str] = set()
     for node in tree.body:
         match node:
             case ast.Assign(
                 targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
             ):
-                found.add(name)
+                registered.add(name)
             case ast.Expr(
                 value=ast.Call(
                     func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="setdefault"),
                     args=[ast.Constant(value=str(name)), _],
                 )
             ):
-                found.add(name)
-    return frozenset(found)
+                registered.add(name)
+    return frozenset(registered)
 
 
 def last_name(node: ast.expr) -> str:

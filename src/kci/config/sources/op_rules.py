@@ -69,11 +69,11 @@ def resolve_names(nodes: Iterable[ast.AST]) -> FileNames:
                 assigned.append((name, value))
             case _:
                 pass
-    found = FileNames(dotted, frozenset(defined))
+    file_names = FileNames(dotted, frozenset(defined))
     for name, value in assigned:
-        if (meant := found.canonical(value)).startswith(("torch", ".")) and name not in dotted:
-            dotted[name] = meant
-    return found
+        if (full_name := file_names.canonical(value)).startswith(("torch", ".")) and name not in dotted:
+            dotted[name] = full_name
+    return file_names
 
 
 def may_define_ops(text: bytes, own: str) -> bool:
@@ -119,11 +119,11 @@ _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     name = last_name(node.func)
-    meant = names.canonical(node.func)
-    by_name = meant == name and name in _BY_REFERENCE and name not in names.defined
-    if not meant.startswith(f"{_LIBRARY}.") and not by_name:
+    function = names.canonical(node.func)
+    by_name = function == name and name in _BY_REFERENCE and name not in names.defined
+    if not function.startswith(f"{_LIBRARY}.") and not by_name:
         return
-    target = meant.rpartition(".")[2]
+    target = function.rpartition(".")[2]
     keyword = _KEYWORDS.get(target)
     if keyword is None:
         return
@@ -197,14 +197,14 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
 
 
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
-    code = _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     line, counted = 1, 0
-    for found in _REGISTRATION.finditer(code):
-        impl, expand, namespace = found[1] == "_IMPL", bool(found[2]), found[3]
-        line += code.count("\n", counted, found.start(3))
-        counted = found.start(3)
+    for match in _REGISTRATION.finditer(code):
+        impl, expand, namespace = match[1] == "_IMPL", bool(match[2]), match[3]
+        line += code.count("\n", counted, match.start(3))
+        counted = match.start(3)
         macro = namespace.isupper() and not namespace.isdigit()
-        name = found[0].partition("(")[0].strip()
+        name = match[0].partition("(")[0].strip()
         if macro and (expand or name in _EXPANDING):
             continue
         if impl and namespace in _EXISTING:

@@ -83,8 +83,8 @@ def make_package(
 ) -> Package:
     """Describe the package of a kernel; `depends` has `python-depends` names with their backends."""
     table = provided_table()
-    found = {module for modules in table.modules.values() for module in modules}
-    found.update({"tvm_ffi"} if tvm_ffi else ())
+    allowed = {module for modules in table.modules.values() for module in modules}
+    allowed.update({"tvm_ffi"} if tvm_ffi else ())
     names = tuple(map(str, backends))
     only = {module: set(having) for module, having in table.only.items()}
     for backend in names:
@@ -95,8 +95,8 @@ def make_package(
         for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
             only.setdefault(module, set()).update({backend} if backend else names)
     lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
-    kept = {module: without for module, without in lacking.items() if without and module not in found}
-    return Package(python_name(name), frozenset(found | only.keys()), kept)
+    kept = {module: without for module, without in lacking.items() if without and module not in allowed}
+    return Package(python_name(name), frozenset(allowed | only.keys()), kept)
 
 
 def check_package(
@@ -118,8 +118,8 @@ def check_package(
             except OSError as error:
                 yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
                 continue
-            module, found = _check_file(item.name, text, package)
-            yield from (msgspec.structs.replace(one, path=where) for one in found)
+            module, findings = _check_file(item.name, text, package)
+            yield from (msgspec.structs.replace(one, path=where) for one in findings)
             modules += [(where, module)] if module is not None else []
     graph = ImportGraph((module for _, module in modules), others)
     for where, module in modules:
@@ -190,8 +190,8 @@ def _import(
     top = site.module.partition(".")[0]
     if reach is Reach.NEVER or top in python_table().modules:
         return
-    wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
-    if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
+    imported = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
+    if top in graph.registered or (top != package.name and all(package.allows(name) for name in imported)):
         return
     rule = "KCI771" if reach is Reach.LOADED else "KCI773"
     if top == package.name:
@@ -213,15 +213,20 @@ def _import(
 
 
 def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
-    told = set(graph.registered)
+    reported = set(graph.registered)
     sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
     for where, module, site in sites:
-        wanted = [f"{site.module}.{name}" for name in site.names] or [site.module]
-        without = ", ".join(sorted({backend for name in wanted for backend in package.lacks(name)}))
+        imported = [f"{site.module}.{name}" for name in site.names] or [site.module]
+        without = ", ".join(sorted({backend for name in imported for backend in package.lacks(name)}))
         top = site.module.partition(".")[0]
-        if site.level or not without or top in told or min(graph.reach[module.name], site.reach) is not Reach.LOADED:
+        if (
+            site.level
+            or not without
+            or top in reported
+            or min(graph.reach[module.name], site.reach) is not Reach.LOADED
+        ):
             continue
-        told.add(top)
+        reported.add(top)
         message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
         hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
         yield finding("KCI771", message, hint=hint, path=where, span=site.span)
@@ -270,7 +275,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
 
-    def found() -> list[Diagnostic]:
+    def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
@@ -282,12 +287,12 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     if seen is not None:
         with suppress(OSError):  # the check reports the unreadable file
 
-            def given() -> object:
+            def state() -> object:
                 return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
 
-            yield from seen.answer(where, given, list[Diagnostic], found)
+            yield from seen.answer(where, state, list[Diagnostic], check)
             return
-    yield from found()
+    yield from check()
 
 
 def listed_sources(build: Build) -> set[str]:
@@ -313,8 +318,8 @@ def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:
-    found = [(name, "") for name in build.general.python_depends or ()]
+    depends = [(name, "") for name in build.general.python_depends or ()]
     for backend in ("cuda", "neuron", "tpu", "xpu"):
         part = getattr(build.general, backend)
-        found += [(name, backend) for name in (part.python_depends if part else None) or ()]
-    return found
+        depends += [(name, backend) for name in (part.python_depends if part else None) or ()]
+    return depends

@@ -82,13 +82,13 @@ _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 def exceeded_cap(version: str, cpu: str) -> str | None:
     """The cap that a required version exceeds, such as `GLIBC_2.28`."""
     table = native_table()
-    found = _VERSION.fullmatch(version)
-    if found is None or found[1] not in table.caps or version in table.named.get(cpu, ()):
+    match = _VERSION.fullmatch(version)
+    if match is None or match[1] not in table.caps or version in table.named.get(cpu, ()):
         return None
-    cap = f"{found[1]}_{table.caps[found[1]]}"
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", found[2]):
+    cap = f"{match[1]}_{table.caps[match[1]]}"
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", match[2]):
         return cap
-    return cap if version_numbers(found[2]) > version_numbers(table.caps[found[1]]) else None
+    return cap if version_numbers(match[2]) > version_numbers(table.caps[match[1]]) else None
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
@@ -118,8 +118,8 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
     if not name.startswith("_Z"):
         return None
     rest = name[2:]
-    while found := _SPECIAL.match(rest):
-        rest = rest[found.end() :]
+    while prefix := _SPECIAL.match(rest):
+        rest = rest[prefix.end() :]
     nested = _NESTED.match(rest)
     if nested is None:
         return ()
@@ -136,9 +136,9 @@ def uses_old_string(name: str) -> bool:
     """True if a mangled name uses the `std::string` from before C++11."""
     kept = []
     rest = name
-    while found := re.search("[1-9][0-9]{0,3}", rest):
-        kept.append(rest[: found.start()])
-        rest = rest[found.end() + int(found[0]) :]
+    while length := re.search("[1-9][0-9]{0,3}", rest):
+        kept.append(rest[: length.start()])
+        rest = rest[length.end() + int(length[0]) :]
     return name.startswith("_Z") and any("Ss" in part for part in [*kept, rest])
 
 
@@ -188,11 +188,11 @@ class Exports(msgspec.Struct, frozen=True):
             mask &= self._mask(name)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
-    def gives(self, name: str, wanted: Iterable[str]) -> bool:
+    def gives(self, name: str, versions: Iterable[str]) -> bool:
         """True if all versions export a `std::` name; unrecorded versions do not count."""
         if not is_std_name(name):
             return False
-        recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
+        recorded = [1 << self.versions.index(version) for version in versions if version in self.versions]
         return all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
 
     def _mask(self, name: str) -> int:

@@ -73,7 +73,7 @@ class DeviceCode(msgspec.Struct, frozen=True):
 
 def cuda_code(data: bytes) -> DeviceCode:
     """Read a `.nv_fatbin` section. Raises FatbinError."""
-    found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
+    archs: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
         _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
@@ -81,9 +81,9 @@ def cuda_code(data: bytes) -> DeviceCode:
         if header < _CUDA_HEADER.size or end > len(data):
             raise FatbinError(f"the container at offset {offset} is cut short")
         for kind, arch in _entries(data, offset + header, end):
-            found.setdefault(kind, set()).add(arch)
+            archs.setdefault(kind, set()).add(arch)
         offset = _next(data, end, (_CUDA_MAGIC,), "container")
-    return DeviceCode(frozenset(found[_SASS]), frozenset(found[_PTX]))
+    return DeviceCode(frozenset(archs[_SASS]), frozenset(archs[_PTX]))
 
 
 def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
@@ -98,20 +98,20 @@ def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
 
 def hip_code(data: bytes) -> DeviceCode:
     """Read a `.hip_fatbin` section. Raises FatbinError or CompressedError."""
-    found: set[str] = set()
+    archs: set[str] = set()
     offset = _next(data, 0, _HIP_MAGICS, "offload bundle")
     if offset < 0:
         raise FatbinError("there is no offload bundle")
     while offset >= 0:
         if data.startswith(_HIP_COMPRESSED, offset):
             head, length, end = _decompressed(data, offset)
-            found |= _targets(head, length)[0]
+            archs |= _targets(head, length)[0]
         else:
             targets, length = _targets(data[offset : offset + _MAX_HEAD], len(data) - offset)
-            found |= targets
+            archs |= targets
             end = offset + length
         offset = _next(data, end, _HIP_MAGICS, "offload bundle")
-    return DeviceCode(frozenset(found - {""}))
+    return DeviceCode(frozenset(archs - {""}))
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
@@ -133,7 +133,7 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
     if count > _MAX_TARGETS:
         raise FatbinError(f"a bundle claims {count} targets")
     position += _COUNT.size
-    found = set()
+    archs = set()
     end = position
     for _ in range(count):
         offset, size, name_size = _unpack(_TARGET, bundle, position)
@@ -144,8 +144,8 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
             raise FatbinError("a bundle is cut short")
         end = max(end, position, offset + size)
         if size:
-            found.add(_gfx(name))
-    return found, end
+            archs.add(_gfx(name))
+    return archs, end
 
 
 def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
@@ -188,8 +188,8 @@ _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
 def _gfx(target: bytes) -> str:
     # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry
     text = target.decode(errors="replace")
-    found = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
-    return found[0] if found else ""
+    match = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
+    return match[0] if match else ""
 
 
 def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:

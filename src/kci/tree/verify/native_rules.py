@@ -106,17 +106,17 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
-    old = [symbol for symbol in asked if is_torch_name(symbol) and uses_old_string(symbol)]
+    symbols = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
+    old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
         message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
         yield finding("KCI752", message, path=where)
         return
     version = name.framework_version or ""
-    missing = torch_exports().missing(filter(is_torch_name, asked), version)
+    missing = torch_exports().missing(filter(is_torch_name, symbols), version)
     if missing:
         fitting = torch_exports().versions_with(
-            symbol for symbol in asked if is_torch_name(symbol) or is_std_name(symbol)
+            symbol for symbol in symbols if is_torch_name(symbol) or is_std_name(symbol)
         )
         hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
         yield finding("KCI751", f"torch {version} does not export {_listed(missing)}", hint=hint, path=where)
@@ -179,8 +179,8 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
 
 def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     version = name.compute_version or ""
-    asked = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
-    missing = cuda_exports().missing(asked, version) if name.backend == "cuda" else []
+    symbols = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
+    missing = cuda_exports().missing(symbols, version) if name.backend == "cuda" else []
     if not missing:
         return
     fitting = cuda_exports().versions_with(missing)
@@ -194,10 +194,10 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     if name.kind is not Kind.TVM_FFI:
         return
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
-    asked = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
-    if unknown := asked - known.keys():
+    symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
+    if unknown := symbols - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
-    newer = {symbol: known[symbol] for symbol in asked & known.keys() if known[symbol] > version_numbers(oldest)}
+    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > version_numbers(oldest)}
     if newer:
         listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
         hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
@@ -208,10 +208,10 @@ def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagno
     # for backends without a list and unrecorded CUDA versions
     if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
         return
-    asked = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
-    if asked:
+    symbols = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
+    if symbols:
         of = f"{name.backend} {name.compute_version or ''}".strip()
-        yield finding("KCI750", f"that {of} exports {_listed(asked)} is not checked: kci has no list", path=where)
+        yield finding("KCI750", f"that {of} exports {_listed(symbols)} is not checked: kci has no list", path=where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:

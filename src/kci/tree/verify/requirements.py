@@ -26,7 +26,7 @@ class Verification(msgspec.Struct, frozen=True):
     places: tuple[VerifiedPlace, ...] = ()
 
 
-def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
+def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
     """Split findings into reported and suppressed ones."""
     path = place.directory
     sources = place.kind is PlaceKind.SOURCES
@@ -34,9 +34,9 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
         # a kci.toml inside a tree is untrusted
         settings = find_settings(path if sources else path.resolve().parent)
     except FindingsError as error:
-        return Verification((*found, *error.diagnostics))
+        return Verification((*findings, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
-    kept = drop_suppressed(found, settings, suppressed.append)
+    kept = drop_suppressed(findings, settings, suppressed.append)
     return Verification(tuple(kept), tuple(suppressed))
 
 
@@ -73,13 +73,13 @@ def verify_with_suppressions(
             raise UsageError(f"there is no rule {name!r}", hint=hint)
     places = find_places(str(path))
     parts = [apply_suppressions(list(_check(place)), place) for place in places]
-    found = [
+    verifications = [
         item
         for part in parts
         for item in part.diagnostics
         if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
     ]
-    ordered = sorted(found, key=in_file_order)
+    ordered = sorted(verifications, key=in_file_order)
     suppressed = tuple(item for part in parts for item in part.suppressed)
     return Verification(tuple(ordered), suppressed, tuple(places))
 
@@ -105,15 +105,15 @@ def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
     root = place.directory
     variants = []
     for name in place.variants:
-        variant, found = _variant(root / name, place.below(name))
+        variant, findings = _variant(root / name, place.below(name))
         variants.append(variant)
-        yield from found
+        yield from findings
     yield from check_tree(root, place.path, variants)
     yield from check_attestations(root, place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    variant, found = load_variant(directory, shown)
+    variant, findings = load_variant(directory, shown)
     for check in VARIANT_CHECKS:
-        found += check(variant)
-    return variant, found
+        findings += check(variant)
+    return variant, findings

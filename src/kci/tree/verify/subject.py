@@ -98,7 +98,7 @@ class VariantDir(msgspec.Struct, frozen=True):
 
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
         """Native libraries by content or name, with their detected kind."""
-        found = []
+        libraries = []
         for item in self.regular(""):
             try:
                 kind = binary_kind(item.path)
@@ -106,36 +106,36 @@ class VariantDir(msgspec.Struct, frozen=True):
                 kind = None  # already reported
             name = item.path.name.lower()
             if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
-                found.append((item, kind))
-        return found
+                libraries.append((item, kind))
+        return libraries
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     """Read a variant directory; the findings are about unreadable parts."""
-    found: list[Diagnostic] = []
+    findings: list[Diagnostic] = []
     try:
         name = parse_variant_name(path.name)
     except ValueError as error:
         name = None
-        found.append(finding("KCI701", str(error), path=shown))
+        findings.append(finding("KCI701", str(error), path=shown))
     try:
         metadata = read_metadata(path / FILE_NAME)
     except FindingsError as error:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
-        found.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
+        findings.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
     try:
         files = tuple(walk(path))
     except FindingsError as error:
         files = ()
-        found.append(finding("KCI700", error.message, path=shown))
+        findings.append(finding("KCI700", error.message, path=shown))
     hashes = None
     try:
         hashes = file_hashes(path)
     except FindingsError as error:
-        if not any(item.rule == "KCI700" for item in found):
-            found.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
-    return VariantDir(path, shown, name, metadata, files, hashes), found
+        if not any(item.rule == "KCI700" for item in findings):
+            findings.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+    return VariantDir(path, shown, name, metadata, files, hashes), findings
 
 
 def looks_like_variant(path: Path) -> bool:
@@ -194,16 +194,16 @@ def find_places(shown: str) -> list[VerifiedPlace]:
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
-    found = _built(root, shown)
+    places = _built(root, shown)
     below = root / "build"
-    if not found and holds_variants(below):
+    if not places and holds_variants(below):
         # the variants of `build/build/` are one directory too deep
-        found = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        found += _built(below, join_shown(shown, "build"))
-    if not found:
+        places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
+        places += _built(below, join_shown(shown, "build"))
+    if not places:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
-    return found
+    return places
 
 
 _UNCHECKED = {"-darwin": "macOS", "-windows": "Windows"}

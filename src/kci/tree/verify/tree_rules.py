@@ -79,17 +79,19 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
     entries = [listed[name] for name in sorted(listed.keys() & there.keys())]
-    found = [*_contradictions(manifest)]
-    found += [f"the manifest lists {name}, which does not exist" for name in sorted(listed.keys() - there.keys())]
-    found += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
-    found += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
-    for message in found:
+    contradictions = [*_contradictions(manifest)]
+    contradictions += [
+        f"the manifest lists {name}, which does not exist" for name in sorted(listed.keys() - there.keys())
+    ]
+    contradictions += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
+    contradictions += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
+    for message in contradictions:
         yield finding("KCI718", message, path=where)
     for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
         yield finding("KCI721", f"the planned variant {name} is missing{from_another}", path=where)
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
-    reported = (listed.keys() | there.keys()) - same | ({FILE_NAME} if found else set())
+    reported = (listed.keys() | there.keys()) - same | ({FILE_NAME} if contradictions else set())
     yield from _checksums(tree, shown, variants, reported, merged=True)
 
 
@@ -105,8 +107,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
                 yield f"`{what}`: {error}"
     missing = missing_variants(manifest.planned, manifest.present)
     if manifest.missing != missing:
-        said, counted = (", ".join(names) or "nothing" for names in (manifest.missing, missing))
-        yield f"`missing` says {said}; planned without present is {counted}"
+        recorded, counted = (", ".join(names) or "nothing" for names in (manifest.missing, missing))
+        yield f"`missing` says {recorded}; planned without present is {counted}"
     if manifest.complete != (not missing):
         yield f"`complete` says {str(manifest.complete).lower()}; {len(missing)} planned variants are missing"
 
@@ -138,13 +140,13 @@ def _checksums(
         return  # already reported
     try:
         hashes = {variant.path.name: variant.hashes or {} for variant in variants}
-        there = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
+        actual = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
         return
     where = f"{shown}/{SUMS_NAME}"
     try:
-        said = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(there)) + 65536))
+        recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
         if merged:
             yield finding("KCI726", f"there is no {SUMS_NAME}", path=shown)
@@ -154,18 +156,18 @@ def _checksums(
         return
     wrong = [
         file
-        for file in sorted(said.keys() | there.keys())
-        if said.get(file) != there.get(file) and file.partition("/")[0] not in reported
+        for file in sorted(recorded.keys() | actual.keys())
+        if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
     ]
     if wrong:
-        yield finding("KCI726", _difference(wrong, said, there), path=where)
+        yield finding("KCI726", _difference(wrong, recorded, actual), path=where)
 
 
-def _difference(wrong: Sequence[str], said: Collection[str], there: Collection[str]) -> str:
+def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
     first = wrong[0]
-    what = "has another hash" if first in there else "is no file of the tree"
+    what = "has another hash" if first in actual else "is no file of the tree"
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return (f"{first!r} {what}" if first in said else f"it says nothing of {first!r}") + more
+    return (f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}") + more
 
 
 def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:

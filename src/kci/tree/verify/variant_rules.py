@@ -148,14 +148,14 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 
 def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
     # Python prefers packages to modules, and compiled code to source
-    found: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
+    candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
     for item in variant.files:
         _, _, name = item.name.rpartition("/")
         if item.regular and not item.link and (match := _MODULE.fullmatch(name)):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
-            found.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
-    for _, files in sorted(found.items()):
+            candidates.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
+    for _, files in sorted(candidates.items()):
         (_, first, tag), *others = sorted(files)
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
