@@ -1,4 +1,4 @@
-"""Which commit of each action a workflow uses, and keeping those that somebody bumped in the committed files."""
+"""The commit of each action in a workflow; newer pins in the committed files are kept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY, __version__
 
 OWN = "kci/build"
-"""kci's own actions, as templates and kci.toml name them, whatever `REPOSITORY` is; what the files call them is
-`Pin.repository`."""
 
 RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
@@ -29,15 +27,12 @@ _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commit of an action, and the version that it is.
-
-    Without a commit, workflows name the version's tag.
-    """
+    """The commit and version of an action; without a commit, workflows name the version's tag."""
 
     sha: str
     version: str
     repository: str = ""
-    """Where it is, if that is another place than its name."""
+    """The repository, if its name is not the action's."""
 
 
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,13 +54,13 @@ _pin_file = shipped("workflows/data/pins.toml", _PinFile)
 
 
 def shipped_pins() -> dict[str, Pin]:
-    """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
+    """The pins of `data/pins.toml`, by `owner/repository`."""
     own = _pin_file().own
     return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
-    """The reference of kci's own actions, if it is the one that exists only once kci is released; else empty."""
+    """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
     known = _pin_file().own.released or RELEASE_DATA.is_file()
@@ -73,10 +68,7 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
 
 
 def release_pin() -> Pin:
-    """The commit of kci's own actions that this kci was released from; UsageError if it is not a release.
-
-    A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
-    """
+    """The pin of kci's own actions at this release, from its package; UsageError for a checkout."""
     if not RELEASE_DATA.is_file():
         hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
         raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
@@ -90,7 +82,7 @@ def action_of(reference: str) -> str:
 
 
 def own_pin(wanted: Actions, start: Pin) -> Pin:
-    """Kci's own actions as `[actions]` of kci.toml says, where it says something; else as they are."""
+    """The pin of kci's own actions, with what `[actions]` of kci.toml overrides."""
     pin = msgspec.structs.replace(start, repository=wanted.repository or start.repository)
     if wanted.ref is None:
         return pin
@@ -100,7 +92,7 @@ def own_pin(wanted: Actions, start: Pin) -> Pin:
 
 
 def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
-    """The pins that kci.toml names, of the actions that kci knows."""
+    """The pins of kci.toml for the actions that kci uses."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
@@ -112,12 +104,9 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
 def choose_pins(
     files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
 ) -> dict[str, Pin]:
-    """The pins to render with: a newer one in the committed files wins over the one that kci ships.
+    """The pins to render with: `fixed`, else the newer of the shipped and the committed one.
 
-    Args:
-        files: the committed workflow files, text by path.
-        fixed: pins that win over both; see `fixed_pins`.
-        own: what to take for kci's own actions in place of the major tag; see `release_pin` and `own_pin`.
+    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own actions.
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
@@ -133,7 +122,7 @@ def choose_pins(
 
 
 def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
-    """Every `uses:` that names a commit and says its version, by `owner/repository`."""
+    """Each `uses:` with a commit and a version comment, by `owner/repository`."""
     for match in _USES.finditer(text):
         version = (match[3] or "").split(" ")[0]
         if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
@@ -141,11 +130,11 @@ def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
 
 
 def without_pins(text: str) -> str:
-    """The text with every well-formed pin taken out, for comparing what is left."""
+    """The text without its well-formed pins, for comparison."""
 
     def without(match: re.Match[str]) -> str:
         pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
-        # A line of kci's own actions elsewhere has the comment that their tags have in rendered files.
+        # Rendered files give the tags of kci's own actions this comment.
         own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
         tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
         return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
@@ -154,11 +143,7 @@ def without_pins(text: str) -> str:
 
 
 def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
-    """Steps of the repository, with the pins that hold for the file that they are put into.
-
-    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin of
-    the committed file is kept, as a bot moves it there.
-    """
+    """The repository's own steps with kci's pins for actions that kci uses; of others a newer committed pin is kept."""
     newest: dict[str, Pin] = {}
     for action, pin in find_pins(committed):
         if action not in newest or Version(pin.version) > Version(newest[action].version):

@@ -1,4 +1,4 @@
-"""The files of a repository that kci writes: reading and writing them, what their header says, and what is stale."""
+"""Rendered files in a repository: reading, writing, their header, and drift."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ _MAX_BYTES = 2_000_000
 
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """The text of those files that exist, by path relative to the root, with the line ends of Unix.
+    """The texts of those files that exist, by path, with Unix line ends.
 
-    Raises:
-        UnsafeError: one of them, or a directory on the way, is a symbolic link or no regular file.
-        FindingsError: one cannot be read, is not UTF-8, or is far larger than a workflow may be.
+    UnsafeError for a link or an irregular file, FindingsError if one is unreadable, not UTF-8 or over `_MAX_BYTES`.
     """
     found = {}
     for path in sorted(paths):
@@ -47,7 +45,7 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write the files, each in one step, after all of them were prepared. UnsafeError as `read_committed`."""
+    """Write all files, each atomically, after all are prepared; UnsafeError as `read_committed`."""
     with ExitStack() as stack:
         targets = [(_inside(root, path), text) for path, text in sorted(files.items())]
         prepared = [(stack.enter_context(replacing(target)), text) for target, text in targets]
@@ -68,7 +66,6 @@ def remove_files(root: Path, paths: Iterable[str]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """The file, if nothing on the way to it leads elsewhere."""
     file = root / path
     for place in reversed((file, *file.parents[: len(Path(path).parts) - 1])):
         if place.is_symlink() or (place.exists() and not (place.is_file() if place == file else place.is_dir())):
@@ -85,7 +82,7 @@ _GENERATED = re.compile(rf"^{HEADER}(\S+) from ", re.MULTILINE)
 _INPUTS = re.compile(r"^# kci-inputs: .*\n", re.MULTILINE)
 _VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE)
 _TOP = 4096
-"""Characters in which a header is looked for."""
+"""Characters that are searched for a header."""
 
 
 class RecordedOptions(msgspec.Struct, frozen=True):
@@ -102,10 +99,7 @@ _OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 
 def recorded_options(text: str) -> RecordedOptions:
-    """The options of the command in a file's header; none where it cannot be read, or says what kci never writes.
-
-    The file is one of the repository's, so what it says about kernels holds only inside of the repository.
-    """
+    """The options in a file's header; defaults for a command that kci does not write, such as with kernels outside."""
     found = _COMMAND.search(text[:_TOP])
     try:
         options, kernels = gnu_getopt(shlex.split(found[1])[2:], "", _OPTIONS) if found else ([], [])
@@ -119,7 +113,7 @@ def recorded_options(text: str) -> RecordedOptions:
 
 
 def with_content(text: str) -> str:
-    """The file with a line in its header that tells later whether somebody has edited it."""
+    """The file with a checksum in its header, which reveals later edits."""
     return _INPUTS.sub(lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1)
 
 
@@ -128,12 +122,11 @@ def _content_digest(text: str) -> str:
 
 
 def _comparable(text: str) -> str:
-    """What a file does: without its pins, empty lines, and what the header says about versions."""
     return "\n".join(line for line in without_pins(_VOLATILE.sub("", text)).split("\n") if line.strip())
 
 
 def default_branch(root: Path) -> str:
-    """The branch that a push to builds a release: the remote's default, else main or master, whichever there is."""
+    """The branch of releases: the remote's default, else `main` or `master`, whichever exists."""
     head = run_git(root, "symbolic-ref", "--short", "refs/remotes/origin/HEAD") or b""
     name = head.decode("utf-8", "replace").strip().removeprefix("origin/")
     if name and name.isprintable():
@@ -148,17 +141,17 @@ _MAX_DIFF_LINES = 20_000
 
 
 class Drift(enum.StrEnum):
-    """How a committed file relates to the rendered one."""
+    """The relation of a committed file to the rendered one."""
 
     SAME = "same"
     MISSING = "missing"
     CHANGED = "changed"
     EDITED = "edited"
-    """kci wrote it, and somebody has changed it since."""
+    """Written by kci and changed by hand since."""
     LEFT = "left"
-    """kci wrote it and does not any more, as a comment's that kci.toml does not ask for now."""
+    """Written by kci and no longer rendered."""
     FOREIGN = "foreign"
-    """It does not carry kci's header: somebody wrote it by hand."""
+    """Without kci's header."""
 
 
 _SAID = {
@@ -183,7 +176,7 @@ _SAID = {
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One file, compared; `diff` turns the committed file into the rendered one."""
+    """A file with its drift; `diff` turns the committed file into the rendered one."""
 
     path: str
     state: Drift
@@ -191,11 +184,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
-    """Compare what kci renders with what is committed, by path and in its order.
-
-    Action pins, empty lines, and the lines of the header that name the version and the inputs do not count: none of
-    them changes what the workflow does.
-    """
+    """Compare rendered and committed files by path; pins, empty lines and version lines of the header do not count."""
     found = []
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
@@ -210,7 +199,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
     if not written_by(old):
-        return Drift.FOREIGN if new is not None else None  # what somebody wrote beside kci's files is theirs
+        return Drift.FOREIGN if new is not None else None  # a file that kci neither wrote nor renders
     content = _CONTENT.search(old[:_TOP])
     if content is None or content[1] != _content_digest(old):
         return Drift.EDITED
@@ -218,7 +207,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
-    """What is wrong with the committed files: KCI401, KCI402, KCI406."""
+    """KCI401, KCI402 and KCI406 for the committed files."""
     found = []
     for item in comparisons:
         if item.state in _SAID:
@@ -228,14 +217,14 @@ def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
 
 
 def written_by(text: str) -> str:
-    """The version of kci in the header of a file; empty when kci did not write it."""
+    """The version of kci in a file's header; empty for a file of another origin."""
     match = _GENERATED.search(text[:_TOP])
     return match[1] if match else ""
 
 
 def _diff(path: str, old: str | None, new: str | None) -> str:
     before, after = old.split("\n") if old else [], new.split("\n") if new else []
-    if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib takes the square of the length at worst
+    if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib is quadratic at worst
         return f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
     names = "/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}"
     return "\n".join(difflib.unified_diff(before, after, *names, lineterm="")) + "\n"
