@@ -60,7 +60,7 @@ def with_growth(count: int) -> int:
 
 
 def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
-    """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one caller."""
+    """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
@@ -118,7 +118,7 @@ def render_workflows(
 ) -> RenderedFiles:
     """Render the workflow files and compare them with the committed ones; writes nothing.
 
-    `kernels` are the directories that the header names. `by_commit` pins kci's own actions to the commit of this release
+    `kernels` are the directories that the header names. `by_commit` pins kci's own actions to the release's commit
     (True) or to their tag (False); None keeps a committed pin. UsageError for a kernel outside of `root` or no
     release, FindingsError for a bad kernel, run or pin, UnsafeError for an expression in a name.
     """
