@@ -16,7 +16,7 @@ def start() -> None:
 
 
 def _prepare_streams() -> None:
-    """A closed stream is opened to nowhere, or the next file would get its number and the output of compilers."""
+    # A closed stream is opened to nowhere, or the next file would get its number and the output of compilers
     with suppress(OSError):
         while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # takes the free numbers
             pass

@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _stop(frame: FrameType | None) -> None:
-    """Python ignores what a finalizer raises, so the signal is repeated until it is over."""
+    # Python ignores what a finalizer raises, so the signal is repeated until it is over
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     if frame is None:

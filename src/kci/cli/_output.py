@@ -177,7 +177,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout 
 
 
 def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
-    """The lines of a table, header first; `width` None does not limit it. A table that cannot shrink enough is wider."""
+    """The lines of a table, header first; `width` None is no limit. A table that cannot shrink enough is wider."""
     columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:

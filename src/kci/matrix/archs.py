@@ -17,7 +17,7 @@ PTX = "+PTX"
 
 
 def compiled_components(build: Build, backend: str, compute: Version | None) -> dict[str, Component]:
-    """The components that are compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
+    """The components compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
     parts = build.components(backend)
     return {label: part for label, part in parts.items() if not too_old(part, compute)}
 
@@ -84,9 +84,10 @@ def variant_archs(
 def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
 
-    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries. Of
-    plain entries, `exact` keeps the remaining bases. Otherwise, as before 26 August 2026, each remaining base picks the
-    largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not count.
+    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries.
+    Of plain entries, `exact` keeps the remaining bases. Otherwise, as before 26 August 2026, each remaining base picks
+    the largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not
+    count.
     """
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     entries = {entry.removesuffix(PTX) for entry in wanted}

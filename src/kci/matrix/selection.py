@@ -1,7 +1,7 @@
 """The variants of a kernel: which rows of the catalog are kept or dropped, and why (docs/format.md#selection).
 
-Per system: filter by backend, framework and bounds; keep the newest torch per compute version of a stable ABI; name; drop
-rows that are not bundled, and all but the first of a name. The pr tier then keeps one row per backend.
+Per system: filter by backend, framework and bounds; keep the newest torch per compute version of a stable ABI; name;
+drop rows that are not bundled, and all but the first of a name. The pr tier then keeps one row per backend.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def compute_matrix(
 ) -> Matrix:
     """The matrices of several kernels, in their order.
 
-    `narrow` are successive filters. `overlays` have the name of their kernel, or None for all. `explain` records decisions.
+    `narrow` are successive filters. `overlays` have the name of their kernel, or None for all. `explain` records
+    decisions.
     """
     selected = []
     for kernel in kernels:
@@ -305,7 +306,7 @@ def _one_for_all(row: Row) -> Decision:
 
 
 def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
-    """kci's torch for tests is for the CPU"""
+    # The torch of kci for tests is for the CPU
     if variant.backend != Backend.CPU or variant.torch is None:
         return ()
     if variant.stable_abi is None:

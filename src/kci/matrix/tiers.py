@@ -162,8 +162,8 @@ def pairs(variant: Variant) -> list[Pair]:
 def choose(variants: Sequence[Variant]) -> list[Variant]:
     """A small subset of the variants with all of their pairs, in their order.
 
-    It is greedy by missing pairs, then newest torch, and drops redundant variants, oldest torch first; `_STEPS` steps of branch
-    and bound may improve it.
+    It is greedy by missing pairs, then newest torch, and drops redundant variants, oldest torch first; `_STEPS` steps
+    of branch and bound may improve it.
     """
     ranked = sorted(variants, key=_newest_first)
     missing = {pair for variant in ranked for pair in pairs(variant)}
@@ -181,7 +181,7 @@ def choose(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _fewest(ranked: Sequence[Variant], chosen: Sequence[Variant]) -> Sequence[Variant]:
-    """Branch and bound; `chosen` if nothing smaller is found."""
+    # Branch and bound; `chosen` if nothing smaller is found
     have = [frozenset(pairs(variant)) for variant in ranked]
     having: dict[Pair, list[int]] = {}
     for index, own in enumerate(have):

@@ -1,4 +1,4 @@
-"""Variants and their names. The grammar is the reference builder's:
+"""Variants and their names, in the reference builder's grammar.
 
     full      torch<VV>[-cxx11]-<compute>-<cpu>-<os>       cxx11 exactly on Linux
     stable    torch-stable-abi<VV>-<compute>-<cpu>-<os>
@@ -56,7 +56,7 @@ def variant_name(
     framework_version: tuple[int, ...],
     compute: tuple[int, ...] | None,
 ) -> str:
-    """The name of a variant; the framework is torch, the stable ABI or tvm-ffi, by kind. ValueError without a compute version."""
+    """The name of a variant; the framework is torch, the stable ABI or tvm-ffi. ValueError without a compute version."""
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
     part = backend
@@ -86,7 +86,7 @@ _NOARCH_NAME = r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Parse a variant name, legacy forms included (`-cxx98`, no tag on Linux, `torch-universal`, `torch-npu`); else ValueError.
+    """Parse a variant name or legacy form (`-cxx98`, no tag on Linux, `torch-universal`, `torch-npu`); else ValueError.
 
     `known` are existing compute versions by backend, which resolve ambiguous digits; see the module.
     """
@@ -120,12 +120,12 @@ def is_variant_name(name: str) -> bool:
 
 
 def _split_short(vv: str) -> str:
-    """`213` is 2.13: a framework's major version has one digit."""
+    # `213` is 2.13: a framework's major version has one digit
     return f"{vv[0]}.{int(vv[1:])}"
 
 
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
-    """The one known version with these digits; `compute` itself if there are none or several."""
+    # The one known version with these digits; `compute` itself if there are none or several
     versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
     short = tuple(int(part) for part in compute.split("."))
     candidates = {version for version in versions if digits(version) == digits(short)}

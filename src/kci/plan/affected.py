@@ -123,8 +123,8 @@ def only_affected(
 ) -> tuple[Matrix, list[Touch]]:
     """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
 
-    A kernel with changed tests keeps the variants that they test. `container` is true if legs build in images. Raises as
-    `changes_since`, and KciError for a kernel in another repository.
+    A kernel with changed tests keeps the variants that they test. `container` is true if legs build in images. Raises
+    as `changes_since`, and KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
     changes = changes_since(Path(next(iter(kernels), "")), base)

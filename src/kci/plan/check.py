@@ -52,8 +52,8 @@ class Checked(msgspec.Struct, frozen=True):
 def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
     """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
-    The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an invalid
-    catalog.
+    The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
+    invalid catalog.
     """
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments):
@@ -156,8 +156,8 @@ def without_faulty(
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
     """Split kernels into sound and faulty ones; FindingsError if none is sound.
 
-    Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other selected
-    backends; see `without_components`.
+    Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other
+    selected backends; see `without_components`.
     """
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
@@ -185,7 +185,7 @@ def _placed(faulty: Sequence[FaultyKernel]) -> str:
 
 
 def _bare(kernel: Kernel) -> set[str]:
-    """Nothing can build variants with KCI130, even if it is suppressed."""
+    # Nothing can build variants with KCI130, even if it is suppressed
     build = kernel.build
     return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 

@@ -138,7 +138,7 @@ def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Si
 
 
 def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None) -> Minutes:
-    """The minutes of a variant on a machine, with as many compilers at once as memory allows; the middle is geometric."""
+    """The minutes of a variant on a machine, with as many compilers as memory allows; the middle is geometric."""
     data = estimates()
     each = data.object.get(backend)
     if size is None or each is None:

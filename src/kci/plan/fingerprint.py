@@ -53,15 +53,15 @@ class Fingerprints:
     """The fingerprints of one kernel's variants."""
 
     def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
-        """`tree` and `extra` are those of `KernelInputs`; nothing is read yet."""
+        # `tree` and `extra` are those of `KernelInputs`; nothing is read yet
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], str] = {}
 
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
         """The fingerprint of a variant, 64 hexadecimal digits; FindingsError for an unreadable file.
 
-        `toolchain` is that of `image_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything` counts all files
-        of the kernel, for builders that may read any (nix).
+        `toolchain` is that of `image_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything`
+        counts all files of the kernel, for builders that may read any (nix).
         """
         inputs = self.inputs
         compiled = inputs.everything() if everything else inputs.compiled_from(variant)
@@ -90,7 +90,7 @@ class Fingerprints:
         return self._of_files[files]
 
     def _instead(self, path: str) -> str:
-        """Building a missing file fails later, with a message."""
+        # Building a missing file fails later, with a message
         tree = self.inputs.tree
         folder, _, name = path.rpartition("/")
         here = tree.real(folder)
@@ -161,10 +161,7 @@ def _component(part: Component, variant: Variant) -> dict[str, Any]:
 
 @cache
 def builder() -> str:
-    """The builder's version: kci's own, and a hash of the code and data that make variants.
-
-    The version alone would not do: an action is used by commit, and commits between two releases share a version.
-    """
+    """The version of kci and a hash of its code and data for builds: commits between releases share a version."""
     total = hashlib.sha256()
     for part in _BUILDING:
         where = PACKAGE / part

@@ -1,7 +1,7 @@
 """Plans within GitHub's limits, as JSON for `fromJSON`; and the parts of a plan for forks.
 
-A caller job calls the kernel workflow for each of its kernels, which has one matrix of legs. So a kernel's state depends on
-that kernel only. Handwritten workflows have one matrix for all kernels.
+A caller job calls the kernel workflow for each of its kernels, which has one matrix of legs. So a kernel's state
+depends on that kernel only. Handwritten workflows have one matrix for all kernels.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def work_of(
 ) -> str:
     """The matrices of the caller jobs, as one line of JSON.
 
-    An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts` and `links`, their limits
-    (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`, and the `tree_run` of carried variants, from
-    `trees` by kernel. With `unmerged`, kernels with tests only are included.
+    An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts` and `links`, their
+    limits (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`, and the `tree_run` of carried
+    variants, from `trees` by kernel. With `unmerged`, kernels with tests only are included.
     """
     return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 

@@ -76,8 +76,8 @@ def plan_tests(
 ) -> tuple[TestLeg, ...]:
     """The test legs of a run.
 
-    A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these `tests`
-    (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
+    A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
+    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
     """
     built = {leg.kernel for leg in legs}
     found = []

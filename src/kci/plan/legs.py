@@ -183,7 +183,7 @@ def make_plan(
     *,
     durations: Iterable[Duration] = (),
 ) -> Plan:
-    """Plan the variants of a matrix; a noarch variant is built once for all systems. FindingsError (KCI304) for equal names."""
+    """Plan the variants of a matrix, noarch ones once for all systems. FindingsError (KCI304) for equal kernel names."""
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_duplicates(matrix)

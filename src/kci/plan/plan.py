@@ -305,8 +305,8 @@ def shard_of(kernel: str, count: int) -> int:
 def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
     """The `max-parallel` of each group's whole and part legs; None for no limit.
 
-    `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs. Pools without a size, or
-    that GitHub queues itself, do not limit. Link legs take the place of parts.
+    `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs. Pools without a
+    size, or that GitHub queues itself, do not limit. Link legs take the place of parts.
     """
     matrices = [2 * group + (leg.role is not Role.WHOLE) for leg, group in zip(legs, groups, strict=True)]
     allowed, sizes = [0] * 2 * count, [0] * 2 * count

@@ -90,8 +90,8 @@ class PlannedRun(msgspec.Struct, frozen=True):
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run; faulty kernels are listed and not planned (of a change, only touched ones).
 
-    UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names collide, a
-    file is unreadable, or the budget is exceeded.
+    UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names
+    collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
     workspace, faulty = without_faulty(workspace, request.choice, trees if request.sources else None)

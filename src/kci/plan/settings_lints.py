@@ -124,7 +124,7 @@ def value_impossible(subject: _Subject) -> Iterator[Found]:
 
 
 def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], object], str]]:
-    """place, value or None, predicate, expectation in words"""
+    # place, value or None, predicate, expectation in words
     settings = subject.settings
     for path, machine in subject.machines():
         for key in ("cpus", "memory-gb", "pool-size"):

@@ -58,7 +58,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.systems or self.backends or self.only) or self.where is not None
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
-        """The filters for `compute_matrix`; `scopes` are backends by kernel directory. UsageError for an unknown name."""
+        """The filters for `compute_matrix`; `scopes` are backends by directory. UsageError for an unknown name."""
         for kind, given, known in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
             for name in given:
                 if name not in known:
@@ -101,7 +101,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def runners(self) -> Runners:
-        """kci's runners, images and limits with those of kci.toml."""
+        """The runners, images and limits of kci, with those of kci.toml."""
         from kci.matrix.catalog.runners import runners_from
 
         return runners_from(self.settings.settings)
@@ -231,8 +231,8 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
         """The variant of a name, of the only kernel by default; UsageError for none.
 
-        Of several variants of one name (stable ABI, noarch), the release tier and this machine's system go first. A noarch
-        variant without catalog rows is in no tier and can still be named.
+        Of several variants of one name (stable ABI, noarch), the release tier and this machine's system go first. A
+        noarch variant without catalog rows is in no tier and can still be named.
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
@@ -259,9 +259,9 @@ def open_workspace(
 ) -> Workspace:
     """Read kernels with their kci.toml and catalog.
 
-    `kernels` are directories with or above a build.toml, optionally as `path[cuda,rocm]`; the working directory by default.
-    `catalog` is an edition or file in place of kci.toml's. `set_aside` tolerates an invalid build.toml among others. UsageError
-    for an unknown name or several kci.toml, FindingsError for an invalid file.
+    `kernels` are directories with or above a build.toml, optionally as `path[cuda,rocm]`; the working directory by
+    default. `catalog` is an edition or file in place of kci.toml's. `set_aside` tolerates an invalid build.toml among
+    others. UsageError for an unknown name or several kci.toml, FindingsError for an invalid file.
     """
     paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
     read, unread = read_kernels(paths)
@@ -292,7 +292,7 @@ def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay],
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Scopes are backends by kernel directory."""
+    # Scopes are backends by kernel directory
     if not any(argument.endswith("]") for argument in arguments):
         return list(arguments), {}
     paths: list[str] = []

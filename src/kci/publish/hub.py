@@ -284,7 +284,7 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
 
 
 def _sha256(file: HubFile, read: _Read) -> str:
-    """Empty if it is unknown, which is no file's hash."""
+    # Empty if it is unknown, which is no file's hash
     if file.sha256 is not None:
         return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
     raw = read(file)

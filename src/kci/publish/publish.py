@@ -233,7 +233,7 @@ class Publisher(msgspec.Struct, frozen=True):
     def _look(
         self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
     ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
-        """A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too."""
+        # A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
@@ -250,7 +250,7 @@ class Publisher(msgspec.Struct, frozen=True):
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
-        """The Hub may leave files out, such as those that a .gitignore names."""
+        # The Hub may leave files out, such as those that a .gitignore names
         left = wanted.changes(self.target.files(commit))
         if not left.empty:
             first = (*left.added, *left.changed, *left.deleted)[0]

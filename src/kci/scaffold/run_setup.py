@@ -92,7 +92,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _bubblewrap() -> str | None:
-    """Many containers have it and do not let it make a sandbox."""
+    # Many containers have it and do not let it make a sandbox
     found = shutil.which("bwrap")
     if found is None:
         return None
@@ -192,7 +192,7 @@ def _torch(cache: Path, log: Log) -> tuple[Path, str]:
 
 
 def _cuda_home(python: Path, cache: Path, log: Log) -> str:
-    """setup.py asks nvcc for its version."""
+    # setup.py asks nvcc for its version
     newest = max(row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute)
     try:
         toolkit = find_toolkit(newest.minor_text, cache, log)

@@ -1,8 +1,8 @@
 """Atomic replacement of a directory or file, also if the process is killed, and locks.
 
-While the lock of a target is held, `.kci-<name>.new` is the staging place and `.kci-<name>.old` the old directory, where
-the system cannot exchange two. The next holder restores or removes leftovers. A holder removes its lock file, so a
-process trusts its lock only if the locked file is still the one at the path.
+While the lock of a target is held, `.kci-<name>.new` is the staging place and `.kci-<name>.old` the old directory,
+where the system cannot exchange two. The next holder restores or removes leftovers. A holder removes its lock file, so
+a process trusts its lock only if the locked file is still the one at the path.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ _WRITERS = 8
 
 
 def flush(path: Path) -> None:
-    """Call fsync on all below a path before its rename, which can otherwise survive the data; OSError if the disk fails."""
+    """Call fsync on all below a path before its rename, which can otherwise outlive the data; OSError on failure."""
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return

@@ -99,7 +99,7 @@ def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
 
 
 def remove_kept(cache: Path, folder: KeptFolder) -> bool:
-    """Remove an entry atomically; False if it is in use. FindingsError for a path outside of the cache and on failure."""
+    """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
         raise FindingsError(f"{folder.path} is not in the cache {cache}", hint="nothing of it was removed")
@@ -190,7 +190,7 @@ class StatCache:
         return known
 
     def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
-        """The cached answer to a question, else that of `find`; it is valid as long as `inputs` returns an equal value."""
+        """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
         found = None
         with suppress(ValueError):  # a name that is not UTF-8, or a damaged record
             key = _key(given())
@@ -260,7 +260,7 @@ def _key(given: object) -> str:
 
 
 def _at_rest_ns(status: os.stat_result) -> int:
-    """The time after which a further change gets another timestamp."""
+    # The time after which a further change gets another timestamp
     tick = _TICK_NS if status.st_ctime_ns % _COARSE_NS == 0 else min(_TICK_NS, _FINE_TICK_NS)
     return max(status.st_mtime_ns, status.st_ctime_ns) + tick
 

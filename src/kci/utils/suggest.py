@@ -65,5 +65,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _alike(name: str, word: str) -> int:
-    """The length of the common beginning."""
+    # The length of the common beginning
     return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

@@ -279,7 +279,7 @@ class HistoryBranch:
     """A branch of a remote that holds a history; fetching tolerates a branch that does not exist yet."""
 
     def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` adds variables for git, such as a login."""
+        # `environment` adds variables for git, such as a login
         self.remote = remote
         self.branch = branch
         self._environment = environment

@@ -34,7 +34,7 @@ class GitHubApi:
     """The REST API of one repository."""
 
     def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """`hint` goes with each error; `run` stands in for `subprocess.run`."""
+        # `hint` goes with each error; `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
         self.owner = repository.partition("/")[0]
@@ -97,7 +97,7 @@ class GitHubIssues:
     """The issues of a repository on GitHub that one account has opened."""
 
     def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """`author` is the only account whose marks count: others can be copies."""
+        # `author` is the only account whose marks count: others can be copies
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
         self._author = author

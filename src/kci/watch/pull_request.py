@@ -111,7 +111,7 @@ class PullRequestComments:
     """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does not answer."""
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:
-        """`author` is the only account whose comments count: others can hold a copy of the mark."""
+        # `author` is the only account whose comments count: others can hold a copy of the mark
         self._api = api
         self._author = author
 

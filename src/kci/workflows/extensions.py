@@ -55,7 +55,7 @@ def _require_shallow(text: str) -> None:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """An alias inside of itself has no end."""
+    # An alias inside of itself has no end
     import yaml
 
     if id(node) not in known:
@@ -205,7 +205,7 @@ def _runs_by_needs(job: Mapping[str, Any]) -> bool:
 
 
 def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """KCI424: GitHub skips a job if any job before it, however far, is skipped."""
+    # KCI424: GitHub skips a job if any job before it, however far, is skipped
     for name, job in jobs.items():
         needs = _needs(job)
         if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):

@@ -113,7 +113,7 @@ def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
 
 
 def _written(value: Any, file: str) -> str:
-    """GitLab expands variables in `variables:`, and nothing in a script."""
+    # GitLab expands variables in `variables:`, and nothing in a script
     return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
 

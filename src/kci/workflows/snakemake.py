@@ -87,7 +87,7 @@ class _Names:
 
 
 def _words(words: Sequence[str]) -> str:
-    """Snakemake expands braces."""
+    # Snakemake expands braces
     return shlex.join(words).replace("{", "{{").replace("}", "}}")
 
 

@@ -51,7 +51,7 @@ def read_overlay(document: Document) -> Overlay:
 
 
 def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, edition: str | None = None) -> Overlay:
-    """Parse an overlay table at `place`, which is empty for a file; FindingsError for an expression (KCI128) or row (KCI120)."""
+    """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128) or row (KCI120)."""
     problems: list[Diagnostic] = []
 
     def parse(text: str, at: KeyPath) -> Where:
@@ -182,7 +182,8 @@ def editions() -> list[str]:
 def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Catalog:
     """Load an edition by name, or a catalog or overlay file; None is the default edition.
 
-    `within` are the overlays on the way. UsageError for an unknown name, FindingsError (KCI120) for an invalid file or cycle.
+    `within` are the overlays on the way. UsageError for an unknown name, FindingsError (KCI120) for an invalid file or
+    cycle.
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
@@ -203,7 +204,6 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
 
 @cache
 def _shipped(edition: str) -> Catalog:
-    """An edition that comes with kci; read once, however many kernels ask for it."""
     return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
 
 
@@ -233,8 +233,8 @@ def interpret_edition(document: Document) -> Catalog:
 def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     """The rows of the compat tier outside of the supported torch range, and those that overlays remove.
 
-    They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch versions
-    with other compute versions.
+    They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
+    versions with other compute versions.
     """
     rows = list(_outside_range(catalog))
     if not catalog.overlays:

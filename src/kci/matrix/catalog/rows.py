@@ -58,11 +58,7 @@ class _ArchFile(Dated, frozen=True):
 
 @cache
 def arch_tables(as_of: str | None = None) -> ArchTables:
-    """The tables that kci ships.
-
-    Args:
-        as_of: a day, as an edition of the catalog has it; the tables are those of that day. By default today's.
-    """
+    """The arch tables of a day such as `2026-08-20`, by default today's."""
     table = shipped("matrix/catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
     known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
@@ -100,7 +96,7 @@ class Toolkits(Dated, frozen=True):
     renamed: tuple[_Renamed, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
-        """True if a toolkit generates code for a capability such as `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
+        """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
         known = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(known[-1] if known else self.toolkit[0], capability)
 
@@ -148,7 +144,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """What makes it this toolchain, whatever edition it is in."""
+        """The toolchain, independent of the edition."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
@@ -209,7 +205,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
     @property
     def archs(self) -> ArchTables:
-        """The arch lists of the edition's day."""
+        """The arch tables of the edition's day."""
         return arch_tables(self.as_of)
 
 

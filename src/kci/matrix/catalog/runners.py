@@ -103,7 +103,7 @@ class _RunnerTable(Dated, frozen=True):
 
 @cache
 def default_runners() -> Runners:
-    """kci's runners and images."""
+    """The runners and images of kci."""
     table = shipped("matrix/catalog/data/runners.toml", _RunnerTable)()
     return Runners(table.runner, table.build)
 
@@ -133,7 +133,7 @@ hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
 
 
 def is_hosted(runner: object) -> bool:
-    """True if a `runs-on` (label, labels or group) can only mean GitHub-hosted machines, on which a fork's code may run.
+    """True if a `runs-on` (label, labels or group) can only mean GitHub-hosted machines, where a fork's code may run.
 
     A runner has all of the labels, so an unknown label means self-hosted, and so does a group. GitHub ignores case.
     """
@@ -202,8 +202,8 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
 def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
     """The runners, images and limits of a repository: kci's with those of kci.toml.
 
-    Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the default; labels and group go
-    together. An entry without either is no runner.
+    Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the default; labels and group
+    go together. An entry without either is no runner.
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)
@@ -220,7 +220,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 
 
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
-    """The disk of another image is unknown."""
+    # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
     for (system, *compute), named in images.images():
         if compute:

@@ -31,7 +31,7 @@ SEALED = ("metadata.json", "metadata.json.sigstore")
 _TESTS = "tests"
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
-"""Files that pytest reads in the kernel and in each directory above; those of `_ALSO_OF_OTHERS` only if they name pytest."""
+"""Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
 
 _Files = frozenset[tuple[str, str]]
 """Pairs of a path in the tree and its real path, empty without a file."""
@@ -60,8 +60,8 @@ def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
 class KernelInputs:
     """The files of a kernel and the variants that they affect.
 
-    `tree` is that of its repository, by default of its directory; `extra` are the inputs of kci.toml, relative to the tree's
-    root. FindingsError (KCI333) for a missing one.
+    `tree` is that of its repository, by default of its directory; `extra` are the inputs of kci.toml, relative to the
+    tree's root. FindingsError (KCI333) for a missing one.
     """
 
     def __init__(
@@ -121,10 +121,7 @@ class KernelInputs:
 
     @cached_property
     def tests(self) -> tuple[_Files, frozenset[str]]:
-        """The files of the kernel's tests, as `of` says them, and the directories that they lie in, behind links too.
-
-        The tests are a folder, and what pytest reads around it.
-        """
+        """The files and directories of the tests, with what pytest reads around them."""
         around = [self.kernel]
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])

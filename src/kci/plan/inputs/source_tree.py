@@ -84,7 +84,7 @@ class SourceTree:
             raise _unreadable(self.root, real, error) from error
 
     def below(self, directory: str) -> dict[str, str]:
-        """All paths below a directory but directories, bytecode and .git, with their real files; empty for a link to none."""
+        """All paths below a directory but directories, bytecode and .git, with their real files or an empty text."""
         found: dict[str, str] = {}
         for name, kind in sorted(self.entries(directory).items()):
             path = f"{directory}/{name}" if directory else name
