@@ -129,7 +129,7 @@ def command(
     if record is not None:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
-    if left and names and not wrong:  # asked for by name
+    if left and names and not wrong:
         raise nothing_tested_error(left)
     return 1 if wrong else 0
 

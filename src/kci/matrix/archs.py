@@ -41,10 +41,7 @@ def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tupl
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
-    """The archs of a CUDA or ROCm component in natural order; empty if it is not compiled or nothing is left.
-
-    An empty list in build.toml means the default, as in the reference.
-    """
+    """The archs of a CUDA or ROCm component; an empty list in build.toml means the default, as in the reference."""
     tables = tables or arch_tables()
     match component:
         case CudaComponent():
@@ -63,10 +60,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
 def variant_archs(
     build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
 ) -> tuple[str, ...] | None:
-    """The archs in a variant's metadata, in its order; None for none.
-
-    Compiled variants have the union of their components, sorted as text; noarch ones the kernel's list, verbatim.
-    """
+    """The archs in a variant's metadata: the sorted union of its components, a noarch list verbatim, or None."""
     if backend not in (Backend.CUDA, Backend.ROCM):
         return None
     if kind is Kind.NOARCH:

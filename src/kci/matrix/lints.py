@@ -1,8 +1,4 @@
-"""Lints that need the catalog: one generator per rule, in `MATRIX_LINTS`.
-
-A capability is judged at each CUDA version of the kernel's release variants, by what the toolkit can build and what the
-reference's intersection keeps.
-"""
+"""Lints that need the catalog, one generator per rule, in `MATRIX_LINTS`; at each toolkit of the release variants."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class Subject:
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """The release variants."""
         return select(self.kernel, self.catalog).variants
 
     def computes(self, backend: str) -> list[Version]:
@@ -54,7 +49,6 @@ class Subject:
 
     @cached_property
     def entries(self) -> list[_Entry]:
-        """Each known capability of each component's list, once per list."""
         return list(_entries(self))
 
     def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
@@ -68,7 +62,6 @@ class Subject:
 
 
 Found = tuple[KeyPath, str, str]
-"""Place, message and hint of a finding."""
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
@@ -86,7 +79,6 @@ class _Entry(NamedTuple):
     place: KeyPath
     text: str
     siblings: tuple[str, ...]
-    """The whole list."""
     too_new: list[Version]
     """Toolkits that have dropped it, so that it is left out."""
     refused: list[Version]
@@ -235,7 +227,7 @@ def stable_abi_newer(subject: Subject) -> Iterator[Found]:
             place = (*place, backend)
         yield place, message, f"use at most {versions[0].minor_text}"
         if table is not None and table.every is not None:
-            return  # one value, one finding
+            return
 
 
 def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
@@ -302,4 +294,3 @@ MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "KCI162": backend_without_rows,
 }
 _OF_KEYS = ("KCI155",)
-"""Rules about a key, not about its value."""

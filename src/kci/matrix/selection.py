@@ -111,12 +111,11 @@ Pairs = list[tuple[Row, Variant]]
 
 
 class _Choice:
-    # Steps through the candidates of one kernel, and records the dropped ones.
     def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
         self.kernel = kernel
         self.build = kernel.build
         self.archs = archs
-        self.explain = explain  # else nothing is remembered
+        self.explain = explain
         # By identity, since a faulty catalog may have equal rows. The last decision counts.
         self.dropped: dict[int, Dropped] = {}
 
@@ -181,7 +180,7 @@ class _Choice:
             if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
-        chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
+        chosen = {id(item) for item in kept}
         for item in candidates:
             if id(item) not in chosen:
                 self.drop(item, _one_for_all(item))
@@ -206,7 +205,6 @@ class _Choice:
         return list(first.values())
 
     def backends_without_rows(self, candidates: list[Row]) -> None:
-        """Record declared backends without any row (cann, neuron)."""
         present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
@@ -220,7 +218,6 @@ class _Choice:
             self.note(row, Filtered(decision.rule, decision.reason, *place))
 
     def removed(self, rows: Iterable[Removed]) -> None:
-        """Record the rows that overlays remove, of declared backends."""
         for removed in rows if self.explain else ():
             excluded = why_excluded(self.build, removed.row)
             if excluded is not None and excluded.rule == "KCI201":

@@ -24,10 +24,7 @@ from kci.utils.suggest import one_of, suggestion
 
 
 def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
-    """The base tier and the filters of a custom tier; without `thinned`, no pairwise filter.
-
-    UsageError for an unknown tier, FindingsError (KCI128) for an invalid expression.
-    """
+    """The base tier and filters of a custom tier; UsageError if unknown, FindingsError (KCI128) for its expression."""
     tier = found.settings.tiers.get(name)
     if tier is None or found.document is None:
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
@@ -69,7 +66,6 @@ FIELDS: dict[str, Sequence[str]] = {
     "tvm-ffi": (),
     "xpu": (),
 }
-"""The fields of a variant in expressions."""
 
 
 def subject(variant: Variant) -> Subject:
@@ -97,10 +93,7 @@ def by_choice(
     asked: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and name patterns; empty means all.
-
-    `rule`, `asked` (the setting's name) and `place` explain a dropped variant.
-    """
+    """A filter by system, backend and name patterns; `rule`, `asked` (the setting) and `place` are for explanations."""
 
     def reason(variant: Variant) -> str | None:
         if systems and variant.system not in systems:

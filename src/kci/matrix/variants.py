@@ -56,7 +56,7 @@ def variant_name(
     framework_version: tuple[int, ...],
     compute: tuple[int, ...] | None,
 ) -> str:
-    """The name of a variant; the framework is torch, the stable ABI or tvm-ffi. ValueError without a compute version."""
+    """The name of a variant; the framework is torch, stable ABI or tvm-ffi. ValueError without a compute version."""
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
     part = backend
@@ -77,7 +77,6 @@ def variant_name(
 
 _COMPUTE = r"(?P<compute>(?:cu|rocm|xpu|cann)[0-9]{2,}|cpu|metal|neuron|tpu)"
 _SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
-# Compiled on use: most commands parse no names.
 _ARCH_NAME = (
     rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
     rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
@@ -86,10 +85,7 @@ _NOARCH_NAME = r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Parse a variant name or legacy form (`-cxx98`, no tag on Linux, `torch-universal`, `torch-npu`); else ValueError.
-
-    `known` are existing compute versions by backend, which resolve ambiguous digits; see the module.
-    """
+    """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
     found = re.fullmatch(_ARCH_NAME, name)
@@ -120,7 +116,6 @@ def is_variant_name(name: str) -> bool:
 
 
 def _split_short(vv: str) -> str:
-    # `213` is 2.13: a framework's major version has one digit
     return f"{vv[0]}.{int(vv[1:])}"
 
 
@@ -152,10 +147,7 @@ _UNSAFE = r"[^A-Za-z0-9._+-]"
 
 
 def artifact_stem(kernel: str, name: str) -> str:
-    """An artifact's name without suffix: `kci-<kernel>-<name>`, for a variant or a group.
-
-    Other characters than those of names become `%` and hexadecimal digits: GitHub refuses some of them.
-    """
+    """An artifact's name, `kci-<kernel>-<name>`, with characters that names do not have escaped for GitHub."""
     return f"kci-{_escaped(kernel)}-{_escaped(name)}"
 
 

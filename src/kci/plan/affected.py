@@ -36,16 +36,11 @@ class Changes(msgspec.Struct, frozen=True):
 
     root: Path
     base: str
-    """The merge base of the base and HEAD."""
     files: tuple[str, ...]
-    """Sorted paths relative to the root, both names of a renamed file included."""
 
 
 def changes_since(directory: Path, base: str) -> Changes:
-    """The files that changed since the merge base, uncommitted and new ones included.
-
-    MissingToolError without git; FindingsError (KCI312) without a repository, base or common history.
-    """
+    """The files that changed since the merge base, new ones included; FindingsError (KCI312) without a base."""
     if base.startswith("-"):
         raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
     found = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
@@ -60,7 +55,6 @@ def changes_since(directory: Path, base: str) -> Changes:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(found[1])), found[2].decode()
-    # Without rename detection both names of a renamed file count.
     changed = _git(
         root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
         "--ignore-submodules=none", parted, "--",
@@ -73,10 +67,7 @@ def changes_since(directory: Path, base: str) -> Changes:
 
 
 def merged_into(directory: Path, head: str) -> str:
-    """The newest commit of a pull request's target branch: the first parent of the merge commit at HEAD.
-
-    `head` is the pull request's own newest commit. FindingsError (KCI312) if HEAD is no merge commit.
-    """
+    """The target branch's newest commit: the first parent of a merge commit at HEAD, else FindingsError (KCI312)."""
     found = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
     if not found or found[0] == head:
         message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
@@ -108,11 +99,9 @@ class Touch(msgspec.Struct, frozen=True):
     """The effect of one changed file on one kernel."""
 
     path: str
-    """Relative to the repository's root, with `/`."""
     kernel: str
     """Empty for a file that touches no kernel."""
     touches: tuple[str, ...]
-    """Sorted variant names."""
     reason: str
     tests: tuple[str, ...] = ()
     """Sorted test machines that test the kernel again because of it."""
@@ -168,7 +157,6 @@ class _End(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
-        # by name: fingerprint, facts outside of files, paths of its files
         found = {}
         for variant in self.selected.each_once():
             image = image_of(variant, self.workspace.runners, container=self.container)

@@ -75,10 +75,7 @@ def lint_kernel(
     *,
     errors_only: bool = False,
 ) -> list[Diagnostic]:
-    """All findings about a kernel, in file order, with those of reading it.
-
-    Without a `directory` its sources are not checked; `more` are further findings; `errors_only` skips slow warnings.
-    """
+    """All findings about a kernel in file order, with `more`; without a `directory` its sources are not checked."""
     found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory, errors_only=errors_only)
@@ -148,7 +145,6 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
 
 
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
-"""Files that each kernel depends on."""
 
 
 def without_faulty(
@@ -185,7 +181,6 @@ def _placed(faulty: Sequence[FaultyKernel]) -> str:
 
 
 def _bare(kernel: Kernel) -> set[str]:
-    # Nothing can build variants with KCI130, even if it is suppressed
     build = kernel.build
     return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 
@@ -231,10 +226,7 @@ def require_readable(workspace: Workspace) -> None:
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of the kernels that a change since `base` touches.
-
-    `kernels` maps directories to names; a name is empty for an unreadable build.toml.
-    """
+    """The directories of the kernels (names by directory) that a change since `base` touches."""
     if not kernels:
         return frozenset()
     changes = changes_since(Path(next(iter(kernels))), base)

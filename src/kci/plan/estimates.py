@@ -1,7 +1,4 @@
-"""Estimates of a run's minutes, cost and wall-clock time, and their limits.
-
-A variant takes its recorded minutes, else a range by backend and number of objects.
-"""
+"""Estimates of a run's minutes, cost and wall-clock time, and their limits."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ from kci.utils.suggest import count
 
 SCHEMA = 1
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
-"""GitHub ends a job after five days."""
 
 
 class Duration(msgspec.Struct, frozen=True, order=True):
@@ -87,7 +83,6 @@ class _Estimates(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True,
 
 
 estimates = shipped("plan/data/estimates.toml", _Estimates)
-"""Minutes by backend."""
 
 
 class Size(NamedTuple):
@@ -176,28 +171,23 @@ class Estimate(msgspec.Struct, frozen=True):
 
     legs: int
     minutes: int
-    """Summed over all machines."""
     at_least: int
     at_most: int
     """The range of `minutes`; see `Leg`."""
     measured: int
-    """Legs with recorded minutes."""
     costs: dict[str, float]
     """By currency, of legs with a price."""
     costs_at_most: dict[str, float]
     """For `at_most`; `--max-cost` limits it."""
     prices_as_of: str
     unpriced: int
-    """Legs without a price."""
     waves: int
     """The number of times that the fullest pool is filled; pools of unknown size start all legs at once."""
     wall_minutes: int
     """From the first start to the last end, with free pools."""
     wall_at_least: int
     wall_at_most: int
-    """The range of `wall_minutes`."""
     parts: tuple[Part, ...]
-    """Largest first."""
 
 
 def estimate(legs: Sequence[Leg]) -> Estimate:
@@ -294,10 +284,7 @@ def check_budget(
     max_cost: float | None = None,
     others: Iterable[Alternative] = (),
 ) -> list[Diagnostic]:
-    """Check an estimate against a budget; FindingsError (KCI309) names the largest parts and `others` that fit.
-
-    `max_cost` holds for each currency; KCI310 for legs without a price.
-    """
+    """Check an estimate against a budget, else FindingsError (KCI309); KCI310 for legs without a price."""
     over = []
     if max_jobs is not None and made.legs > max_jobs:
         over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
@@ -325,10 +312,7 @@ def check_budget(
 
 
 def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
-    """KCI335 for kernels with legs that may exceed their timeout, with the number of parts that would fit.
-
-    An estimate must fit into half of the job, unless kci.toml sets `parts`; recorded minutes into all of it.
-    """
+    """KCI335 for kernels with legs that exceed their timeout (estimates: half of it), with a fitting `parts`."""
     late: dict[str, list[Leg]] = {}
     for leg in legs:
         chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
@@ -357,7 +341,6 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
 
 
 _BESIDE = 10
-"""The most minutes of setup in a part leg, with rounding."""
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:

@@ -40,20 +40,16 @@ _BUILDING = (
     "tree/identity.py",
     "tree/metadata.py",
 )
-"""The parts of kci that decide a variant directory's content."""
 
 _NOT_IN_BYTES = ("archs_since", "bundled", "loads")
-"""Attributes of a variant that do not affect its bytes."""
 
 _SELECTION_ONLY = ("cuda_minver",)
-"""Keys of a component that decide only whether it is compiled."""
 
 
 class Fingerprints:
     """The fingerprints of one kernel's variants."""
 
     def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
-        # `tree` and `extra` are those of `KernelInputs`; nothing is read yet
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], str] = {}
 
@@ -75,7 +71,6 @@ class Fingerprints:
         return msgspec.json.encode(facts, enc_hook=str, order="deterministic")
 
     def tests(self) -> str:
-        """A hash of the kernel's tests."""
         return self._hashed(self.inputs.tests[0])
 
     def _hashed(self, files: frozenset[tuple[str, str]]) -> str:
@@ -90,7 +85,6 @@ class Fingerprints:
         return self._of_files[files]
 
     def _instead(self, path: str) -> str:
-        # Building a missing file fails later, with a message
         tree = self.inputs.tree
         folder, _, name = path.rpartition("/")
         here = tree.real(folder)
@@ -120,10 +114,7 @@ def fingerprints(
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
-    """The facts of build.toml and the catalog that affect compiled code.
-
-    Version bounds, the edition, the Hub and component labels do not: they decide only which variants exist.
-    """
+    """The facts of build.toml and the catalog that affect compiled code, and not only which variants exist."""
     framework = build.framework
     return {
         "name": build.name,
@@ -173,7 +164,6 @@ def builder() -> str:
 
 
 Key = tuple[str, str]
-"""A kernel's and a variant's name."""
 
 
 def already(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:

@@ -33,29 +33,20 @@ MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units of a job's outputs: GitHub's limit is 1 MB."""
 
 MAX_ARTIFACT_NAME = 255
-"""Characters of an artifact's name, which becomes a file name."""
 
 SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
-"""The hint for too many legs."""
 
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
-"""Keys of a leg in the matrix, besides the tier: `matrix.<key>` in the workflow."""
 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
-"""Keys of a test job in the matrix."""
 
 LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
-"""Keys of a leg that are absent without such a limit."""
 
 OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
-"""Keys of a leg about objects, absent where empty."""
 
 
 def github_matrix(plan: Plan) -> str:
-    """The matrix of all legs in one line, for workflows without parts.
-
-    FindingsError for too many legs (KCI305), too much output (KCI306) or equal artifact names (KCI307).
-    """
+    """The matrix of all legs in one line; FindingsError for too many legs (KCI305), KCI306 or KCI307."""
     found = artifact_problems(plan)
     if len(plan.legs) > MAX_MATRIX:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
@@ -140,10 +131,8 @@ def output_units(text: str) -> int:
 MAX_JOBS = 1000
 
 NO_JOBS: dict[str, list[Any]] = {"include": []}
-"""An empty matrix."""
 
 OWN_JOBS = 2
-"""The plan and gate jobs."""
 
 
 def run_jobs(plan: Plan) -> int:
@@ -219,10 +208,8 @@ def _work(
 
 
 FORK_RULE = "KCI315"
-"""Legs that are not built in a fork's pull request."""
 
 WAITING_RULE = "KCI316"
-"""Legs that wait for a maintainer."""
 
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
 _WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
@@ -230,10 +217,7 @@ _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hos
 
 
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
-    """The plan without legs on self-hosted machines, which unreviewed code must not reach.
-
-    The others are marked KCI316 if a maintainer can dispatch them, else KCI315.
-    """
+    """The plan without self-hosted legs, which unreviewed code must not reach: KCI316 if `dispatched`, else KCI315."""
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}

@@ -14,7 +14,6 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 
 _MINUTES = 60
-"""The timeout without a limit for the kernel or backend."""
 
 _Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
@@ -25,20 +24,15 @@ class TestPass(msgspec.Struct, frozen=True):
     __test__ = False  # pytest would take it for a test
 
     tree: _Hash
-    """See `tree_under_test`."""
     inputs: _Hash
-    """See `TestLeg.inputs`."""
 
 
 class CarriedTree(msgspec.Struct, frozen=True):
     """The tree of a kernel from an earlier run."""
 
     run: str
-    """The run with the artifact."""
     digests: Mapping[str, str]
-    """The digest of each variant."""
     passed: Mapping[str, TestPass] = {}
-    """The passed test legs, by name."""
 
 
 class TestMachine(msgspec.Struct, frozen=True):

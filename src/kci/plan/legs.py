@@ -36,11 +36,8 @@ class Assignment(NamedTuple):
     variant: Variant
     leg: Leg
     setup: int
-    """Minutes before the build."""
     most: int
-    """The most minutes of a job there."""
     parts: int = 1
-    """The number of legs that compile its objects."""
 
 
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
@@ -124,7 +121,6 @@ def _key(item: Assignment, grouping: Grouping) -> tuple[object, ...]:
     if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg for all
         return ("noarch", *limits)
     if grouping is Grouping.BACKEND:
-        # One leg cannot run partly in an image.
         return (variant.backend, variant.system, *limits, bool(leg.image))
     return (variant.system, leg.image or variant.backend, *limits)
 
@@ -146,9 +142,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `make_plan`."""
 
     container: bool = True
-    """False to build on the runners, without an image."""
     grouping: Grouping = Grouping.VARIANT
-    """The variants of one leg."""
     split: bool = False
     """True to split by `parts` of kci.toml, in workflows with parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
@@ -158,9 +152,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     skip: Mapping[tuple[str, str], str] = {}
     """The reason to skip a variant, by kernel and name."""
     prints: Mapping[tuple[str, str], str] | None = None
-    """The fingerprints, by kernel and name."""
     commit: str | None = None
-    """The commit of the fingerprints."""
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
     whole: bool = False
@@ -183,7 +175,7 @@ def make_plan(
     *,
     durations: Iterable[Duration] = (),
 ) -> Plan:
-    """Plan the variants of a matrix, noarch ones once for all systems. FindingsError (KCI304) for equal kernel names."""
+    """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_duplicates(matrix)
@@ -230,7 +222,6 @@ def make_plan(
             msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
             for leg, item in zip(legs, kept, strict=True)
         ]
-    # Longest first, so that no long leg runs alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
@@ -250,7 +241,6 @@ def make_plan(
 
 
 _TVM_FFI = (Backend.CPU, Backend.CUDA)
-"""Backends of tvm-ffi kernels that the native builder compiles."""
 
 
 def assign_runner(

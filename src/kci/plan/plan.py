@@ -38,7 +38,6 @@ class Role(enum.StrEnum):
     """The purpose of a leg; the value names its matrix in the workflow."""
 
     WHOLE = "matrix"
-    """Compiles and links."""
     PART = "parts"
     """Compiles a share of a variant's objects."""
     LINK = "links"
@@ -49,7 +48,6 @@ class KeptObjects(msgspec.Struct, frozen=True):
     """The artifact with the objects of a leg."""
 
     run: str
-    """The id of the run."""
     artifact: str
 
 
@@ -74,11 +72,8 @@ class Leg(msgspec.Struct, frozen=True):
     system: str
     runner: tuple[str, ...] | RunnerGroup
     image: str
-    """Empty for none."""
     timeout: int
-    """Minutes."""
     minutes: int
-    """The estimate."""
     measured: bool
     """True if `minutes` is recorded for all its variants."""
     pool: Pool
@@ -86,27 +81,21 @@ class Leg(msgspec.Struct, frozen=True):
     """The price of a minute; None if unknown."""
     currency: str
     artifact: str
-    """The artifact that it uploads."""
     max_jobs: int | None = None
     """Compilers in parallel; None for the machine's default."""
     cores: int | None = None
-    """Threads of each compiler."""
     disk: int | None = None
     """Gigabytes of free disk that the image needs; None if each runner has them."""
     shard: int = 0
-    """The index of its caller job."""
     loads: tuple[str, ...] = ()
     """The torch versions to load and test with; see `Variant.loads`."""
     part: int | None = None
     """Its share of the objects, from 1; None for a leg that makes variants."""
     parts: int | None = None
-    """The number of shares."""
     takes: tuple[str, ...] = ()
     """The part legs whose objects a link leg takes."""
     objects_run: str = ""
-    """The earlier run with its objects; empty for none."""
     objects_from: str = ""
-    """The artifact of that run."""
     builder: str | None = None
     """`nix` for the nix builder; None for the default."""
     at_least: int | None = None
@@ -121,7 +110,6 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def takes_text(self) -> str:
-        """`12 min`, or `4 to 30 min` for an estimate."""
         least, most = self.ends
         return f"{least} min" if least == most else f"{least} to {most} min"
 
@@ -131,7 +119,6 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def stop_after(self) -> int:
-        """See `kci.plan.plan.stop_after`."""
         return stop_after(self.timeout)
 
     @property
@@ -149,14 +136,12 @@ class TestLeg(msgspec.Struct, frozen=True):
     kernel: str
     path: str
     name: str
-    """Backend and system, unique in its kernel."""
     backend: str
     system: str
     variants: tuple[str, ...]
     """It tests those that its machine can load."""
     runner: tuple[str, ...] | RunnerGroup
     timeout: int
-    """Minutes."""
     inputs: str = ""
     """A hash of the tests and labels; empty in a plan without."""
     run: str = ""
@@ -201,7 +186,6 @@ class KernelPlan(msgspec.Struct, frozen=True):
     version: Annotated[int, Meta(ge=0)]
     planned: tuple[str, ...]
     fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
-    """By variant; None in a plan without."""
     tree: Annotated[str, Meta(max_length=4096)] = ""
     """The tree's path relative to kci.toml, for `suppressions`."""
     elsewhere: tuple[str, ...] = ()
@@ -219,7 +203,6 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """The legs of a run, longest first; merging and the gate compare with it. Keys may be added."""
 
     schema: int
-    """The version of the format."""
     tier: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...] = ()
@@ -231,12 +214,10 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     suppressions: tuple[Ignore, ...] = ()
     """Suppressions of kci.toml for trees: merge jobs have no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
-    """Kernels with errors."""
     tests: tuple[TestLeg, ...] = ()
     leave_out: StaleVariants | None = None
     """The policy for published variants that it leaves out; None without publishing."""
     attempt: Annotated[int, Meta(ge=1)] = 1
-    """The attempt of the CI run."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, 1)

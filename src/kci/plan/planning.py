@@ -38,11 +38,9 @@ class PlanRequest(PlanOptions, frozen=True, kw_only=True):
 
     choice: Choice = Choice()
     affected: str | None = None
-    """Plan only what changed since this branch or commit."""
     published: Mapping[Key, str] = {}
     """Fingerprints of published variants, which are skipped if equal; see `read_published`."""
     fingerprints: bool = False
-    """Add fingerprints to the plan."""
     sources: bool = False
     """Also check sources: seconds for fifty kernels, as each Python file is parsed."""
     callers: int | None = None
@@ -50,13 +48,10 @@ class PlanRequest(PlanOptions, frozen=True, kw_only=True):
     part_jobs: int | None = None
     """The number of jobs with a matrix of parts; None for as many as needed."""
     digests: Path | None = None
-    """A folder that caches digests of sources; None to read all."""
     durations: Path | None = None
-    """A file of recorded durations."""
     max_jobs: int | None = None
     max_cost: float | None = None
     allow_empty: bool = False
-    """True to accept a selection without variants."""
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
@@ -83,7 +78,6 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
     def github_matrix(self) -> str:
-        """See `kci.plan.github_limits.github_matrix`."""
         return github_matrix(self.plan)
 
 

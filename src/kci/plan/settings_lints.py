@@ -19,7 +19,6 @@ from kci.utils.suggest import nearest, one_of
 class _Subject(NamedTuple):
     settings: Settings
     kernels: Collection[str] | None
-    """All kernel names of the repository; None if unknown."""
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
@@ -58,7 +57,6 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re
 
 
 _OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
-"""GitHub's names for hosted runners."""
 
 
 def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
@@ -130,7 +128,7 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         for key in ("cpus", "memory-gb", "pool-size"):
             yield (*path, key), getattr(machine, key.replace("-", "_")), lambda number: number >= 1, "at least 1"
         price = f"a number from 0 to {_MOST_EXPENSIVE}"
-        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
+        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
     for index, limit in enumerate(settings.limits):
         for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
@@ -170,10 +168,8 @@ def _are_tags(patterns: Collection[str]) -> bool:
 
 
 _MOST_EXPENSIVE = 1_000_000
-"""No machine costs more an hour, in any currency."""
 
 _MOST = 9999
-"""The largest number input of the build action."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
@@ -233,4 +229,3 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI330": value_impossible,
 }
 _OF_KEYS = ("KCI328",)
-"""Rules about a key, not about its value."""

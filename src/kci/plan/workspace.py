@@ -1,7 +1,4 @@
-"""The workspace: kernels, kci.toml and catalog of one invocation, read once.
-
-All commands ask it which variants exist, so that they agree.
-"""
+"""The workspace: kernels, kci.toml and catalog of one invocation, read once; it knows which variants exist."""
 
 from __future__ import annotations
 
@@ -88,15 +85,12 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     overlays: tuple[tuple[str | None, Overlay], ...] = ()
     """The overlays of kci.toml, each with its kernel's name, or None for all."""
     scopes: Mapping[str, Sequence[str]] = {}
-    """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
     catalog_name: str | None = None
-    """The edition or file that overrides kci.toml's; None for none."""
     unread: tuple[FaultyKernel, ...] = ()
     """Kernels with an invalid build.toml that were set aside."""
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Warnings and notes from reading the kernels."""
         return tuple(item for kernel in self.kernels for item in kernel.diagnostics)
 
     @cached_property
@@ -148,12 +142,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(found, tier=choice.tier)
 
     def of(self, kernels: Sequence[Kernel]) -> Workspace:
-        """The same workspace with these kernels."""
         return msgspec.structs.replace(self, kernels=tuple(kernels))
 
     @property
     def catalog_file(self) -> Path | None:
-        """The catalog's file; None for an edition of kci."""
         name = self.catalog_name or self.settings.catalog
         return Path(name) if name is not None and Path(name).is_file() else None
 
@@ -292,7 +284,6 @@ def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay],
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    # Scopes are backends by kernel directory
     if not any(argument.endswith("]") for argument in arguments):
         return list(arguments), {}
     paths: list[str] = []

@@ -103,7 +103,6 @@ class GitHubIssues:
         self._author = author
 
     def issues(self) -> Iterator[TrackedIssue]:
-        """The issues of the author, open and closed, newest first."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
             found = self._api.told(list[TrackedIssue], "GET", f"issues?{query}")
@@ -126,10 +125,7 @@ class GitHubIssues:
 def carry_out(
     actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
 ) -> list[str]:
-    """Apply the latest decisions to the issues and return a line for each change.
-
-    An open issue without a decision is closed if it began within `recorded`, the first and last run of the history.
-    """
+    """Apply decisions; returns a line per change. Open issues of `recorded` runs without a decision are closed."""
     left: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
@@ -137,7 +133,7 @@ def carry_out(
             twice.append(issue)
     ours = [(action, left.pop((action.id, action.since), None)) for action in actions]
     done = []
-    for action, exact in reversed(ours):  # the latest first: an open issue is about the present state
+    for action, exact in reversed(ours):
         there = exact or _of_same(action, left)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
         if there is None:

@@ -32,7 +32,6 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha: str
     version: str
     repository: str = ""
-    """The repository, if its name is not the action's."""
 
 
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,10 +103,7 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
 def choose_pins(
     files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
 ) -> dict[str, Pin]:
-    """The pins to render with: `fixed`, else the newer of the shipped and the committed one.
-
-    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own actions.
-    """
+    """The pins to render with: `fixed`, else the newer of the committed and the shipped (`own` for kci's actions)."""
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
     names = {pin.repository or action: action for action, pin in shipped.items()}

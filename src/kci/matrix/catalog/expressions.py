@@ -32,7 +32,6 @@ Part = Callable[[Sequence[Subject]], Test]
 """A part of an expression: maps all subjects (for newest and oldest) to a test of one."""
 
 VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
-"""Fields that compare as versions."""
 
 
 class WhereError(ValueError):
@@ -180,7 +179,6 @@ def _holds(text: str | None, operator: str, wanted: Version) -> bool:
 
 
 def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
-    # Compute versions of different backends are not comparable.
     best: dict[str, Version] = {}
     for subject in subjects:
         if field in subject:

@@ -1,7 +1,4 @@
-"""Editions of the catalog, and overlays that change one for a repository or a kernel.
-
-The order of an overlay is fixed: `replace`, `change`, `keep` and `drop`, then added rows, which nothing narrows.
-"""
+"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added rows."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ FIELDS: dict[str, Sequence[str]] = {
     "tvm-ffi": (),
     "xpu": (),
 }
-"""The fields of a row in expressions."""
 
 
 def is_overlay(document: Document) -> bool:
@@ -280,11 +276,9 @@ class Freshness(msgspec.Struct, frozen=True):
     days: int
     """Days since its date; negative for a future one."""
     newer: tuple[str, ...]
-    """Newer editions of kci up to today, newest last."""
 
     @property
     def outdated(self) -> bool:
-        """True if it is old or a newer edition exists."""
         return self.days > OUTDATED_DAYS or bool(self.newer)
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kci.matrix.catalog.expressions import Where
 
 OLDEST = datetime.date.min.isoformat()
-"""Before each known change."""
 
 
 class ArchTables(msgspec.Struct, frozen=True):
@@ -33,8 +32,7 @@ class ArchTables(msgspec.Struct, frozen=True):
     """True for exact intersection; see `kci.matrix.archs.intersect_capabilities`."""
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
-        """The default capabilities at a toolkit version."""
-        for minimum, archs in self.cuda:  # called for each component of each variant
+        for minimum, archs in self.cuda:
             if minimum <= toolkit:
                 return archs
         raise LookupError(f"no list holds for CUDA {toolkit}")
@@ -101,7 +99,6 @@ class Toolkits(Dated, frozen=True):
         return _builds(known[-1] if known else self.toolkit[0], capability)
 
     def ever_built(self, capability: str) -> bool:
-        """True if any toolkit builds it."""
         return any(_builds(entry, capability) for entry in self.toolkit)
 
     def newest_building(self, capability: str) -> Version:
@@ -137,9 +134,7 @@ class Row(msgspec.Struct, frozen=True):
     bundled: bool
     tvm_ffi: Version | None
     edition: str
-    """The edition or overlay."""
     place: KeyPath
-    """Its place in the file."""
     document: Document
 
     @property
@@ -161,7 +156,6 @@ class Removed(msgspec.Struct, frozen=True):
     place: KeyPath
 
     def line(self) -> tuple[str, int]:
-        """File and line of the overlay's entry."""
         return self.document.place(self.place)
 
 
@@ -179,7 +173,6 @@ class Overlay(msgspec.Struct, frozen=True):
 
     document: Document
     place: KeyPath
-    """Empty for a separate file."""
     edition: str | None
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
@@ -199,21 +192,15 @@ class Catalog(msgspec.Struct, frozen=True):
     """Editions with further rows for the compat tier."""
     document: Document
     overlays: tuple[Overlay, ...] = ()
-    """The applied overlays, in order."""
     removed: tuple[Removed, ...] = ()
-    """The rows that overlays removed."""
 
     @property
     def archs(self) -> ArchTables:
-        """The arch tables of the edition's day."""
         return arch_tables(self.as_of)
 
 
 def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:
-    """Expand each `[[row]]` to a row per compute version and system; `place` is that of the array's table.
-
-    FindingsError (KCI120) for an unknown system or wrong compute versions.
-    """
+    """Expand each `[[row]]` of the table at `place` to a row per compute version and system; FindingsError (KCI120)."""
     rows: list[Row] = []
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)

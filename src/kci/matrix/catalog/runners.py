@@ -13,7 +13,6 @@ from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
-"""GiB of a compiler without a measurement."""
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -23,16 +22,12 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     cpus: int
     memory_gb: int
     group: str = ""
-    """The runner group; empty for none."""
     price: float | None = None
-    """Per hour, in `currency`."""
     currency: str = ""
     pool_size: int | None = None
-    """The number of machines."""
 
     @property
     def hosted(self) -> bool:
-        """True for a GitHub-hosted runner; see `is_hosted`."""
         return not self.group and is_hosted(self.labels)
 
 
@@ -40,7 +35,6 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """The build of one backend's variants."""
 
     minutes: int
-    """Estimated minutes of a variant."""
     timeout: int
     """Minutes of a leg with one variant."""
     setup: int = 1
@@ -57,7 +51,6 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """Gigabytes of free disk for the image and a build; 0 if each runner has enough."""
 
     def image_for(self, system: str, compute: str | None) -> str:
-        """The image for a system and compute version; empty for none."""
         version = ".".join((compute or "").split(".")[:2])
         found = self.images.get(system, {}).get(version) or self.image.get(system, "")
         return found.replace("{compute}", version) if version else found
@@ -71,7 +64,6 @@ class Runners(msgspec.Struct, frozen=True):
     own: dict[tuple[str, str], Runner] = {}
     """Runners of kci.toml by backend (or `noarch`) and system, before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
-    """Test machines by backend and system."""
     limits: tuple[Limit, ...] = ()
     nix: frozenset[str] = frozenset()
     """Systems and backends of the nix builder, for variants without an image."""
@@ -81,7 +73,6 @@ class Runners(msgspec.Struct, frozen=True):
         return self.own.get((backend, system)) or self.runner.get(system)
 
     def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
-        """Peak bytes of one compiler."""
         build = self.build.get(backend)
         found = build and ((cutlass and build.memory_cutlass) or build.memory)
         return (found or _UNKNOWN_MEMORY) * 2**30
@@ -125,7 +116,6 @@ class HostedRunners(Dated, frozen=True):
     default: str
     """The label for jobs without a build: plan, merge, gate."""
     labels: dict[str, str]
-    """The system of each label."""
     retired: frozenset[str]
 
 
@@ -233,7 +223,6 @@ def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
 
 
 UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
-"""For a backend without an image."""
 
 
 def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:

@@ -74,7 +74,6 @@ class KernelInputs:
             raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
         self.kernel = real[len(self.tree.root) + 1 :]
         self.declared = tuple(self._declared(entry) for entry in extra)
-        """Real paths of the declared inputs."""
         self._by_labels: dict[tuple[str, ...], _Files] = {}
         self._parents: dict[_Files, frozenset[str]] = {}
 
@@ -83,7 +82,6 @@ class KernelInputs:
         return self.compiled_from(variant) | self.package_of(variant)
 
     def compiled_from(self, variant: Variant) -> _Files:
-        """The files that its compilers see."""
         if variant.kind is Kind.NOARCH:
             return frozenset()
         labels = tuple(sorted({BINDING, *active(self.build, variant)}))
@@ -97,7 +95,6 @@ class KernelInputs:
         return self._by_labels[labels]
 
     def package_of(self, variant: Variant) -> _Files:
-        """The files of the Python package in it."""
         return self._package[variant.kind is not Kind.NOARCH]
 
     def everything(self) -> _Files:
@@ -111,7 +108,6 @@ class KernelInputs:
         return frozenset([*(path for path, _ in files), *declared])
 
     def paths_of(self, variant: Variant) -> frozenset[str]:
-        """The paths whose change affects a variant, with links and submodules on the way."""
         return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
 
     def is_test(self, path: str) -> bool:
@@ -144,7 +140,6 @@ class KernelInputs:
         return real is None or not path.endswith(_ALSO_OF_OTHERS) or b"pytest" in self.tree.content(real)
 
     def inside(self, path: str) -> str:
-        """A path of build.toml in the tree."""
         return f"{self.kernel}/{path}" if self.kernel else path
 
     def shown(self, path: str) -> str:
@@ -191,7 +186,6 @@ class KernelInputs:
 
     @cached_property
     def _package(self) -> tuple[_Files, _Files]:
-        # of a noarch variant, and of a compiled one
         where = self.inside(package_path(self.build))
         real = self.tree.real(where)
         if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:

@@ -1,7 +1,4 @@
-"""Lints of the files in build.toml and of flags that do not suit them.
-
-The reference builds in a sandbox with only the files of `src` lists (docs/format.md#visible-files).
-"""
+"""Lints of the files in build.toml. Builds see only those of `src` lists (docs/format.md#visible-files)."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def certain_includes(raw: bytes) -> list[str]:
             case b"endif" if certain:
                 certain.pop()
             case b"define" if macro == guard and certain:
-                certain[-1] = True  # after its #ifndef
+                certain[-1] = True
             case b"if" | b"ifdef" | b"ifndef":
                 certain.append(False)
         guard = macro if word == b"ifndef" else b""
@@ -97,7 +94,6 @@ GENERATED = frozenset({"torch-ext/registration.h"})
 """Headers that the generated project provides (docs/format.md#visible-files)."""
 
 MAX_MISSING = 50
-"""Missing sources that are listed."""
 
 
 class _Source(NamedTuple):
@@ -206,7 +202,7 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
         )
         visible = inputs.visible()
     except KciError:
-        return  # reported at the declaration
+        return
     reported: set[str] = set()
     for source in _sources(kernel):
         path = _normal(inputs.inside(source.text))
@@ -242,7 +238,7 @@ def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
-            continue  # its includers are checked
+            continue
         for file, names in reached.of(source):
             name = next(filter(_PYBIND.fullmatch, names), "")
             if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
@@ -266,7 +262,7 @@ class _Reached:
         """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
         todo = [_normal(source.text)]
         seen = set(todo)
-        for file in todo:  # grows
+        for file in todo:
             own, foreign = self._includes(file, source.include)
             todo += sorted(own - seen)
             seen |= own
@@ -287,7 +283,6 @@ class _Reached:
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
-    # other lints report unreadable files
     try:
         real = None if escapes(path) else tree.file(path)
         return tree.content(real) if real is not None else b""
@@ -331,10 +326,7 @@ _OLD_CENTURY = 90
 
 
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
-    """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag.
-
-    Sources for the stable ABI or without torch include other headers, which accept it.
-    """
+    """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
     named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"]
     old = [(flag, int(found[1])) for flag, found in named if found is not None]
     if not old:

@@ -1,7 +1,4 @@
-"""The files of a repository, read once: a snapshot of directories, links and digests.
-
-Paths are relative to the tree's root, with `/`; the root is empty. A link out of the root leads nowhere.
-"""
+"""A snapshot of a repository's files. Paths are relative to the root, with `/`; links out of it lead nowhere."""
 
 from __future__ import annotations
 
@@ -69,14 +66,12 @@ class SourceTree:
         return self.entries(folder).get(name)
 
     def digest(self, real: str) -> str:
-        """The SHA-256 of a regular file, in hex."""
         found = self._digests.get(real)
         if found is None:
             found = self._digests[real] = self._digest(real)
         return found
 
     def content(self, real: str) -> bytes:
-        """The bytes of a regular file."""
         try:
             with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
                 return file.read()
@@ -97,7 +92,6 @@ class SourceTree:
         return found
 
     def target(self, path: str) -> str:
-        """The text of a link."""
         try:
             return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError as error:
@@ -120,7 +114,6 @@ class SourceTree:
         return self._step(here, name, links)
 
     def _directory(self, path: str, links: int) -> str | None:
-        # Sources name few directories, each often.
         if path not in self._directories:
             if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
                 return None
@@ -157,10 +150,7 @@ class SourceTree:
 
 
 class PatchedTree(SourceTree):
-    """A tree with some paths of another time.
-
-    `patch` has the type and content of each changed path, None if it was absent; of a link the target.
-    """
+    """A tree with some paths of another time: `patch` has the type and content of each, None if it was absent."""
 
     def __init__(self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]) -> None:
         super().__init__(Path(now.root))
@@ -232,7 +222,6 @@ class SourceTrees:
         return self._of[directory]
 
     def save(self) -> None:
-        """Save the digests for the next run."""
         for tree in self._trees.values():
             if tree.remembered is not None:
                 tree.remembered.save()
