@@ -189,10 +189,10 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except KciError as error:
-        told = any(item.severity is Severity.ERROR for item in error.diagnostics)
-        print_error(error, annotate=told)
+        has_errors = any(item.severity is Severity.ERROR for item in error.diagnostics)
+        print_error(error, annotate=has_errors)
         add_summary(*failure_summary(error))
-        if told:
+        if has_errors:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
     except OSError as error:
@@ -202,8 +202,8 @@ def run_action(main: Callable[[], None]) -> NoReturn:
 
 def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
     """The findings as a table for the summary: GitHub shows ten annotations."""
-    found = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
-    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in found]
+    diagnostics = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
+    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics]
     table = AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), tuple(rows))
     return table.markdown_head(), table.markdown_rows()
 

@@ -95,10 +95,10 @@ def main() -> None:
         with group("Verify"):
             verified = verify(merge, manifests)
     if verified:
-        told = f"the merged tree does not meet the requirements (exit code {verified})"
-        merge.record(only, told)
+        message = f"the merged tree does not meet the requirements (exit code {verified})"
+        merge.record(only, message)
         set_output("complete", "false")
-        fail(told, verified)
+        fail(message, verified)
     merge.record(only, "")
     tar = runner_temp() / "kci-tree.tar"
     pack(merge.into, tar)
@@ -114,11 +114,11 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
     """Verify the merged trees; returns the exit code."""
     suppressed: list[SuppressedFinding] = []
     trees = {path.parent: manifest for path, manifest in manifests.items()}
-    found = verify_merged(merge.into, trees, merge.planned, suppressed.append)
+    findings = verify_merged(merge.into, trees, merge.planned, suppressed.append)
     print_suppressed(suppressed)
-    told = findings_markdown(found, counted(found, "Verified", suppressed))
-    add_summary(["### Verification", ""], told.splitlines())
-    return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
+    markdown = findings_markdown(findings, counted(findings, "Verified", suppressed))
+    add_summary(["### Verification", ""], markdown.splitlines())
+    return show_findings(findings, "text", what=str(merge.into), suppressed=suppressed)
 
 
 def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
@@ -166,8 +166,8 @@ def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
     """The manifests of one tree, or of the trees of several kernels."""
     single = into / FILE_NAME
     paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
-    found = {path: read_manifest(path.parent) for path in paths}
-    return {path: manifest for path, manifest in found.items() if manifest is not None}
+    manifests = {path: read_manifest(path.parent) for path in paths}
+    return {path: manifest for path, manifest in manifests.items() if manifest is not None}
 
 
 def pack(into: Path, tar: Path) -> None:

@@ -62,11 +62,11 @@ def main() -> None:
     )
     index = trees_so_far()
     places = [unpacked(Path(place)) for place in lines_input("published")]
-    known, problems = read_published(places)
+    published, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=known | index.published(),
+        published=published | index.published(),
         trees=index.carried(),
         objects=index.kept_objects(),
         fingerprints=True,
@@ -80,9 +80,9 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
-        found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
-        print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
+        warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
+        findings = [*workspace.diagnostics, *problems, *warnings, *faults(planned.plan)]
+        print_diagnostics(one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
     if is_fork():
         dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
@@ -109,10 +109,10 @@ def main() -> None:
     report(planned)
 
 
-def tier_of(settings: Settings, given: str) -> str:
+def tier_of(settings: Settings, name: str) -> str:
     """The tier of that name; for `auto` that of kci.toml for the run's event."""
-    if given != "auto":
-        return given
+    if name != "auto":
+        return name
     checked = settings.pull_request.tier
     by_event = {"pull_request": checked, "merge_group": checked, "schedule": settings.schedule.tier}
     return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), str(Tier.RELEASE))
@@ -125,10 +125,10 @@ def part_jobs(text: str) -> int:
 
 def affected_base() -> str | None:
     """The commit that changes are counted from; None to plan everything."""
-    given = text_input("affected-base")
-    if given == "pull-request":
+    base = text_input("affected-base")
+    if base == "pull-request":
         return merged_into(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
-    return given or None
+    return base or None
 
 
 def faults(plan: kci.Plan) -> list[kci.Diagnostic]:

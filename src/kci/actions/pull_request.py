@@ -19,12 +19,12 @@ def main() -> None:
     if not run.of_pull_request:
         show("the run is not one of kci.yml for a pull request")
         return
-    found = pulls.pulls_of(run)
-    if not found:
+    pull_requests = pulls.pulls_of(run)
+    if not pull_requests:
         show(f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is closed")
         return
     with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-        left = pulls.fetch_records(run, Path(place))
-        for pull in found:
-            body = comment_of(pull, run, Path(place), left, repository)
+        unread = pulls.fetch_records(run, Path(place))
+        for pull in pull_requests:
+            body = comment_of(pull, run, Path(place), unread, repository)
             show(f"#{pull.number}: {pulls.keep_comment(pull.number, body)}")

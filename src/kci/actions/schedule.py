@@ -73,13 +73,13 @@ def retry() -> None:
     runs = gather(results)
     suspects: list[str] = []
     if runs:
-        found: list[Diagnostic] = []
+        history_problems: list[Diagnostic] = []
         watch, this = FailureTracker(Decisions()), merged(runs)
         with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-            for run in each_run(history_branch().fetch(Path(place) / "clone"), found.append):
+            for run in each_run(history_branch().fetch(Path(place) / "clone"), history_problems.append):
                 if run.run != this.run:
                     watch.step(run)
-        print_diagnostics([*problems, *found])
+        print_diagnostics([*problems, *history_problems])
         suspects = watch.suspects(this)
     again = second_look(plan, suspects)
     jobs = len(again.legs) + len(again.tests)

@@ -107,8 +107,8 @@ def fetched(place: Path) -> Path:
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
-    there = [name for name in names if (tree / name).is_dir()]
-    variants = select_variants(tree, there, isolation=python is None)
+    present = [name for name in names if (tree / name).is_dir()]
+    variants = select_variants(tree, present, isolation=python is None)
     if python is not None:
         variants = loadable_variants(variants, python)
     reports = []

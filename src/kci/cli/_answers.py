@@ -92,11 +92,11 @@ def backends_table(plan: Plan) -> AnswerTable:
     """Built, skipped and left-out variants by backend, with time and costs."""
     built = Counter(leg.backend for leg in plan.legs for _ in leg.variants)
     skipped = Counter(parse_variant_name(item.variant).backend for item in plan.skipped)
-    left = Counter(item.backend for item in plan.left_out)
+    left_out = Counter(item.backend for item in plan.left_out)
     rows = []
-    for backend in sorted(built | skipped | left):
+    for backend in sorted(built | skipped | left_out):
         legs = [leg for leg in plan.legs if leg.backend == backend]
-        counts = (built[backend], skipped[backend], left[backend], len(legs))
+        counts = (built[backend], skipped[backend], left_out[backend], len(legs))
         costs = estimate(legs).costs_at_most
         least, most = (sum(leg.ends[end] for leg in legs) for end in (0, 1))
         takes = f"{most} min" if least == most else f"{least} to {most} min"
@@ -248,11 +248,11 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
     return code
 
 
-def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+def counted(findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
     """A summary line: `what`, and the number of findings by severity."""
-    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
-    said = ", ".join(count(number, str(severity)) for severity, number in counts.items())
-    return f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
+    counts = {severity: sum(item.severity is severity for item in findings) for severity in Severity}
+    parts = ", ".join(count(number, str(severity)) for severity, number in counts.items())
+    return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 
 def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:

@@ -130,13 +130,13 @@ def command(
     code = 0
     for variant in variants:
         spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
-        left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
+        minutes_left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
         request = LegRequest(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
             options=msgspec.structs.replace(
-                how, stop_after=left, objects_to=artifact_path(objects_to, packs, variant.name)
+                how, stop_after=minutes_left, objects_to=artifact_path(objects_to, packs, variant.name)
             ),
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )

@@ -77,7 +77,7 @@ def outdated(kernel: str) -> int:
         kci catalog outdated
     """
     loaded = load_catalog(find_settings(kernel).catalog)
-    found = freshness(loaded, date.today())
-    newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-    click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
-    return 1 if found.outdated else 0
+    age = freshness(loaded, date.today())
+    newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
+    click.echo(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
+    return 1 if age.outdated else 0

@@ -65,7 +65,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     """
     workspace = opened([kernel], None)
     read = workspace.only_kernel()
-    holding = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
+    listing = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
     # Variants of the kernel outside of the selection are no surplus.
@@ -73,26 +73,26 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
     beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}
     beside -= {variant.name for variant in matrix.kernels[0].variants}
-    holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
-    recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
-    if recorded and holding.tree is not None:
-        known, _ = read_published([holding.tree])
-        current = current_variants(workspace, matrix, known)
+    listing = replace(listing, variants=tuple(held for held in listing.variants if held.variant not in beside))
+    recorded = {held.variant for held in listing.variants if held.fingerprint is not None}
+    if recorded and listing.tree is not None:
+        published, _ = read_published([listing.tree])
+        current = current_variants(workspace, matrix, published)
         recorded -= {variant for name, variant in current if name == read.build.name}
-    found = coverage(matrix.kernels[0], holding, recorded)
+    result = coverage(matrix.kernels[0], listing, recorded)
     if output == "json":
-        counts = {str(state): len(found.names(state)) for state in CoverageState}
-        print_json(coverage=found, counts=counts)
+        counts = {str(state): len(result.names(state)) for state in CoverageState}
+        print_json(coverage=result, counts=counts)
     else:
-        rows = [(item.variant, str(item.state), item.reason) for item in found.variants]
+        rows = [(item.variant, str(item.state), item.reason) for item in result.variants]
         layout = Layout(cut=("variant",), wrap="why")
         click.echo(table(("variant", "state", "why"), rows, layout))
-        for line in dict.fromkeys(item.command for item in found.variants if item.command):
+        for line in dict.fromkeys(item.command for item in result.variants if item.command):
             click.echo(f"$ {line}")
-        expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
-        there = len(found.names(CoverageState.PRESENT))
-        click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there")
-    return 1 if found.has_gaps else 0
+        expected = [item for item in result.variants if item.state is not CoverageState.SURPLUS]
+        there = len(result.names(CoverageState.PRESENT))
+        click.echo(f"{result.source}: {there} of {len(expected)} expected variants are there")
+    return 1 if result.has_gaps else 0
 
 
 @command.command("record")
@@ -108,8 +108,8 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         # append the results of a run
         kci compat record results
     """
-    found, problems = read_results(results)
-    runs = gather(found)
+    leg_results, problems = read_results(results)
+    runs = gather(leg_results)
     new = 0
     if history is not None:
         with writing(history):
@@ -118,7 +118,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         new = HistoryBranch(address_of(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
+    click.echo(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -145,8 +145,8 @@ def show_decisions(history: Path) -> int:
     actions = decide(each(), settings.settings.schedule.issues)
     print_diagnostics(problems)
     for action in actions:
-        told = f" (for {' '.join(action.tell)})" if action.tell else ""
-        click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+        people = f" (for {' '.join(action.tell)})" if action.tell else ""
+        click.echo(f"{action.kind} {action.id}: {action.title}{people}")
         for leg in action.legs:
             click.echo(f"    {leg}")
     click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")

@@ -157,10 +157,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     if not lacking:
         return "", False
     if chosen.framework != "tvm-ffi":
-        said = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
+        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
         by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
         more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
-        return f"{said}{more}.", not built
+        return f"{message}{more}.", not built
     path, written = add_settings(target, tvm_ffi_overlay())
     if written:
         click.echo(os.path.relpath(path))

@@ -218,11 +218,11 @@ def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
 
 
 def _groups(dropped: Sequence[Dropped], nothing_kept: bool) -> tuple[DroppedGroup, ...]:
-    found: dict[tuple[str, str], list[Dropped]] = {}
+    by_reason: dict[tuple[str, str], list[Dropped]] = {}
     for item in dropped:
-        found.setdefault((item.rule, item.reason), []).append(item)
-    whole = nothing_kept and len(found) == 1
-    return tuple(DroppedGroup(*key, tuple(items), whole) for key, items in sorted(found.items()))
+        by_reason.setdefault((item.rule, item.reason), []).append(item)
+    whole = nothing_kept and len(by_reason) == 1
+    return tuple(DroppedGroup(*key, tuple(items), whole) for key, items in sorted(by_reason.items()))
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:

@@ -58,17 +58,17 @@ def command(
         # fail if a run would cost more
         kci plan --max-cost 20
     """
-    known: dict[Key, str] = {}
+    published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
         from kci.run.tree_index import read_index, today
 
         index = read_index(trees, partial(click.echo, err=True)).still(today())
-        known, carried = index.published(), index.carried()
+        published, carried = index.published(), index.carried()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
-        published=known,
+        published=published,
         trees=carried,
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",

@@ -56,12 +56,12 @@ def command(
     request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:
-        done = publish_tree(request, progress_log(), warnings.append)
+        published = publish_tree(request, progress_log(), warnings.append)
     finally:
         print_diagnostics(warnings)
     if not options().quiet:
-        for part in done.branches:
-            click.echo("\n".join(_text(done.target.repo_id, part, options().verbose)))
+        for part in published.branches:
+            click.echo("\n".join(_text(published.target.repo_id, part, options().verbose)))
 
 
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:

@@ -111,18 +111,18 @@ def command(
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
     before = recorded(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
-    named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+    directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
-        return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
+        return _answer(render_gitlab_files(opened(directories, None), root, directories), check, diff, force)
     if ci == "snakemake":
-        return _answer(render_snakemake_file(opened(named, None), root, named), check, diff, force)
+        return _answer(render_snakemake_file(opened(directories, None), root, directories), check, diff, force)
     if before.pin not in (None, "tag", "sha"):
         message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
         raise UsageError(message, hint="give --pin")
     rendered = render_workflows(
-        opened(named, None),
+        opened(directories, None),
         root,
-        named,
+        directories,
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
         short=before.short if short is None else short,
@@ -131,11 +131,11 @@ def command(
 
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
-    found = rendered.diagnostics
+    diagnostics = rendered.diagnostics
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
-        print_diagnostics(found if check else ())
-        return int(check and any(item.severity is Severity.ERROR for item in found))
+        print_diagnostics(diagnostics if check else ())
+        return int(check and any(item.severity is Severity.ERROR for item in diagnostics))
     rendered.write(force=force)
     print_diagnostics(rendered.told)
     for item in rendered.comparisons:

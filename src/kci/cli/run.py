@@ -210,10 +210,10 @@ class RunDisplay(LiveTable):
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))
         grid = Table.grid(padding=(0, 2))
-        left = 0
+        elsewhere = 0
         for outcome in self._outcomes:
             if outcome.state is OutcomeState.LEFT and outcome.error is None:
-                left += 1
+                elsewhere += 1
                 continue
             building = outcome.state is OutcomeState.BUILDING
             begun = self._started.get(f"{outcome.kernel} {outcome.variant.name}", time.monotonic())
@@ -227,8 +227,8 @@ class RunDisplay(LiveTable):
                 progress_text(outcome) if building else "",
                 Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
-        if left:
-            grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
+        if elsewhere:
+            grid.add_row("", *([""] if several else []), Text(f"{elsewhere} left for other machines", style="dim"))
         return grid
 
 
@@ -237,5 +237,5 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    left = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
-    return f"{progress.done}/{progress.total}{left}"
+    remaining = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
+    return f"{progress.done}/{progress.total}{remaining}"

@@ -62,11 +62,11 @@ def command(
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, trust, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    asked = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
+    signature_findings = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
     rest = (item for one in verified for item in one.diagnostics)
-    found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
+    findings = [*extra, *(item for item in rest if (item.rule, item.path) not in signature_findings)]
     return show_findings(
-        found,
+        findings,
         output,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],

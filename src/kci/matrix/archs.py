@@ -48,11 +48,11 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
             if too_old(component, compute):
                 return ()
             default = tables.cuda_default(compute)
-            wanted = component.cuda_capabilities
-            return intersect_capabilities(wanted, default, exact=tables.exact) if wanted else default
+            capabilities = component.cuda_capabilities
+            return intersect_capabilities(capabilities, default, exact=tables.exact) if capabilities else default
         case RocmComponent():
-            wanted = component.rocm_archs
-            return tuple(sorted(set(wanted) & set(tables.rocm))) if wanted else tables.rocm
+            capabilities = component.rocm_archs
+            return tuple(sorted(set(capabilities) & set(tables.rocm))) if capabilities else tables.rocm
         case _:
             return ()
 

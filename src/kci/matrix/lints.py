@@ -36,11 +36,11 @@ class Subject:
 
     @cached_property
     def _computes(self) -> dict[str, list[Version]]:
-        found: dict[str, set[Version]] = {}
+        by_backend: dict[str, set[Version]] = {}
         for variant in self.variants:
             if variant.compute and variant.kind is not Kind.NOARCH:
-                found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
-        return {backend: sorted(versions) for backend, versions in found.items()}
+                by_backend.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+        return {backend: sorted(versions) for backend, versions in by_backend.items()}
 
     def usable(self, backend: Backend) -> list[Row]:
         """The rows for a backend that a release could use, without bounds."""
@@ -101,10 +101,10 @@ _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?pt
 
 
 def _near_capability(text: str) -> str:
-    found = _CAPABILITY.fullmatch(text.strip()[:40])
-    if found is None:
+    match = _CAPABILITY.fullmatch(text.strip()[:40])
+    if match is None:
         return ""
-    near = f"{found[1]}.{found[2]}{found[3].lower()}{PTX if found[4] else ''}"
+    near = f"{match[1]}.{match[2]}{match[3].lower()}{PTX if match[4] else ''}"
     return near if toolkits().ever_built(near) else ""
 
 
@@ -233,7 +233,7 @@ def stable_abi_newer(subject: Subject) -> Iterator[Found]:
 def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
     """KCI161: bounds exclude all rows of a backend."""
     build = subject.kernel.build
-    told: set[KeyPath] = set()
+    reported: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
         mine = subject.usable(backend)
         decisions = [why_excluded(build, row) for row in mine]
@@ -241,8 +241,8 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
         if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
             continue
         cause = bounds[-1].cause
-        if cause not in told:
-            told.add(cause)
+        if cause not in reported:
+            reported.add(cause)
             message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
             hint = "widen the bound, or choose a catalog that has the versions"
             yield cause, message, hint

@@ -30,16 +30,18 @@ def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tu
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
         raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, known) or one_of(known))
     span = found.document.key_span(("tiers", name))
-    place, asked = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
+    place, setting = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
     filters = [
-        by_choice(systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", asked=asked, place=place)
+        by_choice(
+            systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", setting=setting, place=place
+        )
     ]
     if tier.where is not None:
         try:
             where = parse_where(tier.where, FIELDS)
         except WhereError as error:
             raise refuse(where_problem(found.document, ("tiers", name, "where"), tier.where, error)) from None
-        filters.append(by_expression(where, rule="KCI214", asked=asked.format("where"), place=place))
+        filters.append(by_expression(where, rule="KCI214", setting=setting.format("where"), place=place))
     if tier.pairwise and thinned:
         filters.append(_pairwise(Filtered("KCI215", f"tier {name}: other variants cover each of its pairs", *place)))
     return tier.base, filters
@@ -70,7 +72,7 @@ FIELDS: dict[str, Sequence[str]] = {
 
 def subject(variant: Variant) -> Subject:
     """A variant as a subject of expressions."""
-    found = {
+    fields = {
         "name": variant.name,
         "kind": str(variant.kind),
         "backend": str(variant.backend),
@@ -81,7 +83,7 @@ def subject(variant: Variant) -> Subject:
         "tvm-ffi": variant.tvm_ffi,
         str(variant.backend): variant.compute,
     }
-    return {field: text for field, text in found.items() if text is not None}
+    return {field: text for field, text in fields.items() if text is not None}
 
 
 def by_choice(
@@ -90,18 +92,18 @@ def by_choice(
     backends: Collection[str] = (),
     only: Sequence[str] = (),
     rule: str = "KCI211",
-    asked: str = "--{}",
+    setting: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and name patterns; `rule`, `asked` (the setting) and `place` are for explanations."""
+    """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a dropped variant."""
 
     def reason(variant: Variant) -> str | None:
         if systems and variant.system not in systems:
-            return f"{asked.format('system')} {' '.join(systems)} excludes it"
+            return f"{setting.format('system')} {' '.join(systems)} excludes it"
         if backends and variant.backend not in backends:
-            return f"{asked.format('backend')} {' '.join(backends)} excludes it"
+            return f"{setting.format('backend')} {' '.join(backends)} excludes it"
         if only and not any(fnmatch.fnmatchcase(variant.name, glob) for glob in only):
-            return f"{asked.format('only')} {' '.join(only)} excludes it"
+            return f"{setting.format('only')} {' '.join(only)} excludes it"
         return None
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
@@ -112,14 +114,14 @@ def by_choice(
 
 
 def by_expression(
-    where: Where, *, rule: str = "KCI211", asked: str = "--where", place: tuple[str, int] = ("", 0)
+    where: Where, *, rule: str = "KCI211", setting: str = "--where", place: tuple[str, int] = ("", 0)
 ) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
-        left_out = Filtered(rule, f"{asked} {where.text!r} excludes it", *place)
+        left_out = Filtered(rule, f"{setting} {where.text!r} excludes it", *place)
         return [None if test(seen) else left_out for seen in subjects]
 
     return narrow

@@ -88,22 +88,22 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
-    found = re.fullmatch(_ARCH_NAME, name)
-    if found is None or f"{found['cpu']}-{found['os']}" not in SYSTEMS:
+    match = re.fullmatch(_ARCH_NAME, name)
+    if match is None or f"{match['cpu']}-{match['os']}" not in SYSTEMS:
         raise ValueError(f"{name!r} is not a variant name")
-    if found["cxx"] and found["os"] != "linux":
+    if match["cxx"] and match["os"] != "linux":
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
-    part, vv = found["compute"].rstrip("0123456789"), found["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
+    part, vv = match["compute"].rstrip("0123456789"), match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
     backend = next((backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part)
     compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)
-    system = f"{found['cpu']}-{found['os']}"
-    if found["stable"]:
-        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(found["stable"]), compute)
-    if found["tvm"]:
-        return VariantName(Kind.TVM_FFI, backend, system, _split_short(found["tvm"]), compute)
-    return VariantName(Kind.FULL, backend, system, _split_short(found["torch"]), compute)
+    system = f"{match['cpu']}-{match['os']}"
+    if match["stable"]:
+        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(match["stable"]), compute)
+    if match["tvm"]:
+        return VariantName(Kind.TVM_FFI, backend, system, _split_short(match["tvm"]), compute)
+    return VariantName(Kind.FULL, backend, system, _split_short(match["torch"]), compute)
 
 
 def is_variant_name(name: str) -> bool:

@@ -76,11 +76,11 @@ class Fingerprints:
     def _hashed(self, files: frozenset[tuple[str, str]]) -> str:
         if files not in self._of_files:
             shown, digest = self.inputs.shown, self.inputs.tree.digest
-            held = []
+            lines = []
             for path, real in sorted(files):
                 behind = "" if real == path else shown(real) if real else self._instead(path)
-                held.append(f"{shown(path)}\0{behind}\0{digest(real) if real else ''}\n")
-            text = "".join(held).encode(errors="surrogateescape")
+                lines.append(f"{shown(path)}\0{behind}\0{digest(real) if real else ''}\n")
+            text = "".join(lines).encode(errors="surrogateescape")
             self._of_files[files] = hashlib.sha256(text).hexdigest()
         return self._of_files[files]
 
@@ -103,14 +103,14 @@ def fingerprints(
     """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
-    found = {}
+    by_variant = {}
     for selected in matrix.kernels:
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
-            found[selected.name, variant.name] = prints.fingerprint(
+            by_variant[selected.name, variant.name] = prints.fingerprint(
                 variant, image_of(variant, runners, container=container)
             )
-    return found
+    return by_variant
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def make_plan(
         elsewhere: list[str] = []
         for variant in kernel.each_once():
             name = variant.name
-            found = assign_runner(
+            assignment = assign_runner(
                 variant,
                 runners,
                 container=options.container,
@@ -198,29 +198,33 @@ def make_plan(
                 recorded=recorded.get((kernel.name, name)),
                 size=options.sizes.get((kernel.name, name)),
             )
-            if isinstance(found, NoRunner):
-                left_out.append(Unplanned(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
+            if isinstance(assignment, NoRunner):
+                left_out.append(
+                    Unplanned(kernel.name, name, variant.backend, variant.system, assignment.rule, assignment.reason)
+                )
                 elsewhere.append(name)
                 continue
             planned.append(name)
             if reason := options.skip.get((kernel.name, name)):
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
-                placed.append(found)
+                placed.append(assignment)
         whole = [item for item in placed if item.parts == 1 or not options.split]
         legs += group(kernel, whole, options.grouping or Grouping.VARIANT)
         legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
         prints = options.prints
-        known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
-        plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
+        fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in planned}
+        plan = KernelPlan(
+            kernel.name, kernel.path, kernel.version, tuple(planned), fingerprints, elsewhere=tuple(elsewhere)
+        )
         kernels.append(plan)
     if options.objects:
         # The link leg has all objects of a variant, so that changed parts find theirs.
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
-        kept = [options.objects.get(name, KeptObjects("", "")) for name in names]
+        earlier_objects = [options.objects.get(name, KeptObjects("", "")) for name in names]
         legs = [
             msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
-            for leg, item in zip(legs, kept, strict=True)
+            for leg, item in zip(legs, earlier_objects, strict=True)
         ]
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))

@@ -234,11 +234,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
         Skipped variants stay planned, since merging carries them over; fingerprints stay for the next run.
         """
-        there = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
-        there |= {(item.kernel, item.variant) for item in self.skipped}
+        expected = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
+        expected |= {(item.kernel, item.variant) for item in self.skipped}
         kernels = []
         for kernel in self.kernels:
-            planned = tuple(name for name in kernel.planned if (kernel.name, name) in there)
+            planned = tuple(name for name in kernel.planned if (kernel.name, name) in expected)
             prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
             if planned:
                 kernels.append(msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None))
@@ -298,8 +298,8 @@ def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[t
     for pool, here in sorted(by_pool.items(), key=lambda item: item[0].name):
         share = here if pool.size is None or pool.queued else split(pool.size, here)
         allowed = [total + more for total, more in zip(allowed, share, strict=True)]
-    found = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
-    return list(zip(found[::2], found[1::2], strict=True))
+    limits = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
+    return list(zip(limits[::2], limits[1::2], strict=True))
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:

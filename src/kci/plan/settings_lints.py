@@ -27,18 +27,18 @@ class _Subject(NamedTuple):
                     yield (name, backend, system), machine
 
 
-def lint_settings(found: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
+def lint_settings(settings: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
     """The findings of `SETTINGS_LINTS` in file order; names of kernels are checked only if `kernels` is given."""
-    document = found.document
+    document = settings.document
     if document is None:
         return []
-    subject = _Subject(found.settings, kernels)
-    said = [
+    subject = _Subject(settings.settings, kernels)
+    findings = [
         (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
         for rule, lint in SETTINGS_LINTS.items()
         for place, message, hint in lint(subject)
     ]
-    return sorted(said, key=in_file_order)
+    return sorted(findings, key=in_file_order)
 
 
 def label_malformed(subject: _Subject) -> Iterator[Found]:

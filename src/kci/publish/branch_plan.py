@@ -70,13 +70,13 @@ def read_release(
 ) -> Release:
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _complete(tree)
-    found = verify(tree)
-    errors = [item for item in found if item.severity is Severity.ERROR]
+    findings = verify(tree)
+    errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
         raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
-    for item in found:
+    for item in findings:
         report(item)
     inside = {}
     for file in walk(tree):
@@ -205,8 +205,8 @@ def branch_of(release: Release, branch: str, expected: frozenset[str] | None) ->
 
 def version_of(branch: str) -> int | None:
     """The version in a branch name such as `v2`; None for other names."""
-    found = re.fullmatch(r"v([0-9]{1,19})", branch)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"v([0-9]{1,19})", branch)
+    return int(match[1]) if match else None
 
 
 def variants_on(there: Iterable[str]) -> set[str]:
@@ -260,11 +260,11 @@ class Takeover(msgspec.Struct, frozen=True):
     def _require_version(self, wanted: WantedBranch, before: Manifest | None) -> None:
         if version_of(wanted.branch) == wanted.version:
             return
-        others = (known.version for name in sorted(variants_on(self.there)) if (known := self._metadata(name)))
-        found = before.version if before is not None else next(others, wanted.version)
-        if found != wanted.version:
+        others = (present.version for name in sorted(variants_on(self.there)) if (present := self._metadata(name)))
+        version = before.version if before is not None else next(others, wanted.version)
+        if version != wanted.version:
             kernel = self.release.manifest.kernel
-            message = f"{self.place} has version {found} of {kernel}, and the tree is version {wanted.version}"
+            message = f"{self.place} has version {version} of {kernel}, and the tree is version {wanted.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
             raise rule_error("KCI813", message, hint=hint)
 
@@ -303,8 +303,12 @@ class Takeover(msgspec.Struct, frozen=True):
             return frozenset()
         version = self.release.manifest.version
         own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files}
-        known = {name: self._metadata(name) for name in names}
-        stale = [name for name, found in known.items() if found is None or (found.version, found.unique) not in own]
+        metadata_by_name = {name: self._metadata(name) for name in names}
+        stale = [
+            name
+            for name, entry in metadata_by_name.items()
+            if entry is None or (entry.version, entry.unique) not in own
+        ]
         if not stale:
             return frozenset()
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "

@@ -48,9 +48,9 @@ def hub_client(token: str | bool | None = None) -> Any:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
-        wanted = ".".join(map(str, OLDEST_CLIENT))
+        minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {wanted} or newer", hint=hint)
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint=hint)
     return HfApi(token=token)
 
 

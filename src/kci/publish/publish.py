@@ -244,9 +244,9 @@ class Publisher(msgspec.Struct, frozen=True):
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
-        left = wanted.changes(self.target.files(commit))
-        if not left.empty:
-            first = (*left.added, *left.changed, *left.deleted)[0]
+        difference = wanted.changes(self.target.files(commit))
+        if not difference.empty:
+            first = (*difference.added, *difference.changed, *difference.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
         if not self.propose:
@@ -316,8 +316,8 @@ def publish_tree(
     name, version = release.manifest.kernel, release.manifest.version
     build = kernel.build if kernel is not None else None
     if build is not None and (build.name, build.general.version) != (name, version):
-        told = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
-        raise UsageError(told, hint="name the kernel that the tree was made of")
+        message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
+        raise UsageError(message, hint="name the kernel that the tree was made of")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
@@ -326,8 +326,8 @@ def publish_tree(
     if request.create_repo and not request.dry_run:
         hub.create_repository()
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
-    return PublishedTree(name, version, target, done, request.dry_run)
+    publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
+    return PublishedTree(name, version, target, publication, request.dry_run)
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:
@@ -362,8 +362,8 @@ def target_of(
     hub = build.general.hub if build is not None else None
     prefix = settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
-    named = branch or (hub and hub.branch) or settings.branch
-    branch = (named or "v{version}").replace("{version}", str(version))
+    branch_name = branch or (hub and hub.branch) or settings.branch
+    branch = (branch_name or "v{version}").replace("{version}", str(version))
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
         raise UsageError(f"it is not said where {kernel} is published", hint=hint)
@@ -374,7 +374,7 @@ def target_of(
     if version_of(branch) not in (None, version):
         hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
         raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint=hint)
-    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not named)
+    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
 
 
 def hub_settings(workspace: Workspace) -> list[str]:

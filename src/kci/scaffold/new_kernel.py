@@ -209,12 +209,12 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             file = root / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        rendered: list[str] = []
-        found = check_kernels([str(root)]).diagnostics
-        if workflows and not any(item.severity is Severity.ERROR for item in found):
-            made = render_workflows(open_workspace([str(root)]), root, short=True)
-            made.write()
-            rendered = list(made.files)
+        workflow_files: list[str] = []
+        findings = check_kernels([str(root)]).diagnostics
+        if workflows and not any(item.severity is Severity.ERROR for item in findings):
+            workflow_render = render_workflows(open_workspace([str(root)]), root, short=True)
+            workflow_render.write()
+            workflow_files = list(workflow_render.files)
         flush(root)
         try:
             if target.is_dir() and not target.is_symlink():
@@ -222,7 +222,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             root.rename(target)
         except OSError as error:
             raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
-    return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
+    return sorted([*files, *workflow_files]), tuple(_shown_at(item, root, target) for item in findings)
 
 
 def built_backends(target: Path) -> set[str]:

@@ -90,11 +90,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _bubblewrap() -> str | None:
     # Many containers have it and do not let it make a sandbox
-    found = shutil.which("bwrap")
-    if found is None:
+    program = shutil.which("bwrap")
+    if program is None:
         return None
-    tried = [found, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    return found if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
+    tried = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return program if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
 
 
 _MOST_ANSWER = 8 * 1024 * 1024
@@ -124,8 +124,8 @@ class Extension(msgspec.Struct, frozen=True):
         return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
 
     def flags(self, language: str) -> tuple[str, ...]:
-        given = self.extra_compile_args
-        return given.get(language, ()) if isinstance(given, dict) else given
+        arguments = self.extra_compile_args
+        return arguments.get(language, ()) if isinstance(arguments, dict) else arguments
 
 
 class SetupRun(msgspec.Struct, frozen=True):

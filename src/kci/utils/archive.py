@@ -119,9 +119,9 @@ class TarStream:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated archive."""
-        wanted = min(size, self._end - self._front.tell())
-        data = self._front.read(wanted)
-        if len(data) < wanted:
+        length = min(size, self._end - self._front.tell())
+        data = self._front.read(length)
+        if len(data) < length:
             raise DamagedError("it ends too early")
         return data
 
@@ -184,7 +184,7 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    found = {}
+    records = {}
     while data:
         length, space, _ = data.partition(b" ")
         if not space or not length.isdigit() or len(length) > 6:
@@ -193,8 +193,8 @@ def _records(data: bytes) -> dict[str, str]:
         key, equals, value = record[len(length) + 1 :].partition(b"=")
         if len(record) != int(length) or not equals or not value.endswith(b"\n"):
             raise DamagedError("an extended header is malformed")
-        found[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
-    return found
+        records[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
+    return records
 
 
 @contextmanager

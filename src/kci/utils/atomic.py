@@ -100,14 +100,14 @@ def in_use(path: Path) -> bool:
 
 
 def _acquire(file: Path, waiting: Callable[[], None]) -> int:
-    said = False
+    is_logged = False
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not _try_lock(handle):
-                if not said:
+                if not is_logged:
                     waiting()
-                    said = True
+                    is_logged = True
                 _wait(handle)
             if _is_at(handle, file):
                 return handle
@@ -119,10 +119,10 @@ def _acquire(file: Path, waiting: Callable[[], None]) -> int:
 
 def _is_at(handle: int, file: Path) -> bool:
     try:
-        there = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(handle), there)
+    return os.path.samestat(os.fstat(handle), status)
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -142,8 +142,8 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
     """The path of a failed write. A failed copy names its source first; `otherwise` is for errors that name none."""
-    named = (error.filename2 if error.errno in _FULL else None) or error.filename
-    return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
+    path = (error.filename2 if error.errno in _FULL else None) or error.filename
+    return os.fsdecode(path) if path is not None and not isinstance(path, int) else os.fspath(otherwise)
 
 
 def full_disk_hint(error: OSError, option: str = "") -> str:
@@ -155,7 +155,7 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
 
 def is_disk_full(output: str) -> bool:
     """True if a program's output reports a full disk."""
-    return any(said in output for said in _SAID)
+    return any(message in output for message in _SAID)
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
@@ -273,8 +273,8 @@ def flush(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
-    found = [(Path(directory), names) for directory, _, names in os.walk(path)]
-    files = [directory / name for directory, names in found for name in names]
+    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    files = [directory / name for directory, names in folders for name in names]
     if len(files) <= _MANY_FILES:
         for file in files:
             _flush_file(file)
@@ -284,7 +284,7 @@ def flush(path: Path) -> None:
         with ThreadPoolExecutor(_WRITERS) as pool:
             for flushed in [pool.submit(_flush_file, file) for file in files]:
                 flushed.result()
-    for directory, _ in found:
+    for directory, _ in folders:
         _flush_directory(directory)
 
 

@@ -80,15 +80,15 @@ class KeptFolder(msgspec.Struct, frozen=True):
 
 def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
     """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default. Links are skipped."""
-    found = []
+    entries = []
     for part, folders in PARTS.items():
         if parts and part not in parts:
             continue
         for folder in folders:
             for path in _entries(cache / folder):
                 size, used = _measured(path)
-                found.append(KeptFolder(part, path, size, used))
-    return sorted(found, key=lambda item: (-item.size, str(item.path)))
+                entries.append(KeptFolder(part, path, size, used))
+    return sorted(entries, key=lambda item: (-item.size, str(item.path)))
 
 
 def remove_kept(cache: Path, folder: KeptFolder) -> bool:
@@ -175,25 +175,25 @@ class StatCache:
         """The SHA-256 of a file by its real path, in hex; OSError if it is unreadable."""
         path = place.removeprefix(f"{self._root}/")
         before = os.stat(place)  # noqa: PTH116
-        known = self.get(path, before)
-        if known is None:
-            known = file_digest(place)
-            self.put(path, before, os.stat(place), known)  # noqa: PTH116
-        return known
+        digest = self.get(path, before)
+        if digest is None:
+            digest = file_digest(place)
+            self.put(path, before, os.stat(place), digest)  # noqa: PTH116
+        return digest
 
-    def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
+    def answer(self, question: str, inputs: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
         """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
-        found = None
+        result = None
         with suppress(ValueError):
-            key = _key(given())
-            known, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
-            if known == key:
+            key = _key(inputs())
+            cached_key, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
+            if cached_key == key:
                 return msgspec.msgpack.decode(answer, type=kind)
-            found = find()
-            if _key(given()) == key:
-                self._kept.answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
+            result = find()
+            if _key(inputs()) == key:
+                self._kept.answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(result))
                 self._changed = True
-        return find() if found is None else found
+        return find() if result is None else result
 
     def get(self, path: str, now: os.stat_result) -> str | None:
         entry = self._kept.entries.get(path)
@@ -246,8 +246,8 @@ class StatCache:
         self._changed = False
 
 
-def _key(given: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
+def _key(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
 def _at_rest_ns(status: os.stat_result) -> int:
@@ -263,7 +263,7 @@ def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
 def file_digest(place: str) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
-        found = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file
+        digest = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file
         while part := file.read(1 << 20):
-            found.update(part)
-        return found.hexdigest()
+            digest.update(part)
+        return digest.hexdigest()

@@ -122,16 +122,16 @@ def _read(line: str) -> _Line:
         if kind and cause.against_outages != "wins":
             continue
         for pattern in patterns:
-            if found := pattern.search(cut):
-                told = {name: (text or "").strip() for name, text in found.groupdict().items()}
-                says = cause.says.format_map(told).strip(": ")
+            if match := pattern.search(cut):
+                groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
+                says = cause.says.format_map(groups).strip(": ")
                 return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
     return _Line(outage=kind)
 
 
 def _lines(text: str) -> list[str]:
     lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
-    return [line[found.end() :] if (found := _prefix().match(line)) else line for line in lines]
+    return [line[match.end() :] if (match := _prefix().match(line)) else line for line in lines]
 
 
 def outage_of(error: str) -> str:
@@ -209,5 +209,5 @@ def _demangled(symbol: str) -> str:
         done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return symbol
-    told = done.stdout.strip()
-    return told if done.returncode == 0 and told and len(told.splitlines()) == 1 else symbol
+    name = done.stdout.strip()
+    return name if done.returncode == 0 and name and len(name.splitlines()) == 1 else symbol

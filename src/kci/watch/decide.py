@@ -146,16 +146,18 @@ class FailureTracker:
     def suspects(self, run: RecordedRun) -> list[str]:
         """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two backends if possible."""
         looked = {failure.leg for failure in run.earlier}
-        known = {(kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels}
-        found: dict[tuple[str, str, bool], dict[str, str]] = {}
+        open_causes = {
+            (kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels
+        }
+        by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
             kernel, variant, system = failure.leg.split(" ")[:3]
             cause = cause_of(failure.error, kernel, variant)
             state = self.legs.get(failure.leg)
-            if failure.leg not in looked and (kernel, cause) not in known and not (state and cause in state.said):
-                legs = found.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
+            if failure.leg not in looked and (kernel, cause) not in open_causes and not (state and cause in state.said):
+                legs = by_cause.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
                 legs.setdefault(backend_of(variant), failure.leg)
-        return sorted(leg for legs in found.values() for leg in list(legs.values())[:_MAX_RETRIES])
+        return sorted(leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES])
 
     def _failed(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
         leg = failure.leg

@@ -136,7 +136,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnostic]]:
     """Read results from JSON files and folders of them; each unreadable file becomes a KCI801."""
-    found: list[LegResult] = []
+    results: list[LegResult] = []
     problems: list[Diagnostic] = []
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
     for path in (path for some in files for path in some):
@@ -148,8 +148,8 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
             message = f"not a result, and not recorded: {error}"
             problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
             continue
-        found.append(result)
-    return found, problems
+        results.append(result)
+    return results, problems
 
 
 def gather(results: Iterable[LegResult]) -> list[RecordedRun]:
@@ -167,7 +167,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
     failed = [item for item in results if _has_failed(item)]
     passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
-    known = {*passed, *(item.leg for item in failed)}
+    decided = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
         run=first.run,
         at=first.at,
@@ -180,7 +180,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
             Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error), item.machine)
             for item in sorted(failed, key=lambda item: item.leg)
         ),
-        unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
+        unknown=tuple(sorted(item.leg for item in results if item.leg not in decided)),
     )
 
 
@@ -240,8 +240,8 @@ def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
     earlier: list[Failure] = []
     passed: list[str] = []
     failed: list[Failure] = []
-    for leg, seen in sorted(looks.items()):
-        *before, last = seen.values()
+    for leg, attempts in sorted(looks.items()):
+        *before, last = attempts.values()
         earlier += [failure for failure in before if failure is not None]
         if last is None:
             passed.append(leg)
@@ -309,8 +309,8 @@ class HistoryBranch:
     def _git(self, place: Path, *arguments: str) -> None:
         done = self._run(place, *arguments)
         if done.returncode != 0:
-            said = last_line(done.stderr) or f"exit code {done.returncode}"
-            raise FindingsError(f"git {arguments[0]} failed: {said}")
+            reason = last_line(done.stderr) or f"exit code {done.returncode}"
+            raise FindingsError(f"git {arguments[0]} failed: {reason}")
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)
@@ -322,5 +322,5 @@ def _message(runs: Sequence[RecordedRun]) -> str:
 
 def address_of(directory: Path, remote: str) -> str:
     """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
-    known = run_git(directory, "remote", "get-url", "--end-of-options", remote)
-    return known.decode().strip() if known else remote
+    url = run_git(directory, "remote", "get-url", "--end-of-options", remote)
+    return url.decode().strip() if url else remote

@@ -63,8 +63,8 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     if recovered:
         head = "Every leg below passes again. The error was:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    if (said := demangle_cause(issue.cause)) != issue.cause:
-        lines += [f"In C++: `{plain(said)}`", ""]
+    if (demangled := demangle_cause(issue.cause)) != issue.cause:
+        lines += [f"In C++: `{plain(demangled)}`", ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)}){_what_was(since)}.")
     lines.append(_what_moved(issue))
     if log := web_link(failure.log):
@@ -77,9 +77,11 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
         kernel, variant = leg.split(" ", 2)[:2]
         groups.setdefault((kernel, backend_of(variant)), []).append(leg)
     for (kernel, backend), legs in list(groups.items())[:_ROWS]:
-        left = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(sorted({leg.split(" ")[3] for leg in left or legs}, key=_version))
-        lines.append(f"| {plain(kernel)} | {backend} | {len(left) or ''} | {len(legs) - len(left) or ''} | {torches} |")
+        failing = [leg for leg in legs if leg in issue.pending]
+        torches = ", ".join(sorted({leg.split(" ")[3] for leg in failing or legs}, key=_version))
+        lines.append(
+            f"| {plain(kernel)} | {backend} | {len(failing) or ''} | {len(legs) - len(failing) or ''} | {torches} |"
+        )
     if len(groups) > _ROWS:
         lines += ["", f"And {count(len(groups) - _ROWS, 'row')} more."]
     legs = sorted(issue.all if recovered else issue.pending)
@@ -91,8 +93,8 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
 
 
 def _what_was(facts: RunFacts) -> str:
-    told = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
-    return told + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
+    text = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
+    return text + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
 
 
 def _what_moved(issue: OpenCause) -> str:
@@ -103,12 +105,12 @@ def _what_moved(issue: OpenCause) -> str:
         new = f"the catalog, to {_code(issue.moved)}" if issue.moved else "not known"
         return f"What moved: {new}. No earlier run has passed what fails."
     pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
-    told = [
+    changes = [
         f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
         for what, old, new in pairs
         if old != new
     ]
-    moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
+    moved = "; ".join(changes) or "neither catalog nor commit: a package, an image or a machine did"
     return f"What moved: {moved}. It passed last in run {before.run}."
 
 

@@ -208,9 +208,9 @@ def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -
 
 def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
     causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
-    told = {leg for _, _, legs in causes for leg in legs}
+    listed = {leg for _, _, legs in causes for leg in legs}
     causes += [
-        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in told
+        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in listed
     ]
     by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
     for entry in causes:

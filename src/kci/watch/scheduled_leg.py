@@ -74,8 +74,8 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         # A lack of the machine says nothing about the kernel; `is_external` sorts out what no machine can have.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
-        told = f"{first}\n{more}" if more.strip() not in ("", first) else first
-        failed = replace(base, outcome=outcome, error=told)
+        error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
+        failed = replace(base, outcome=outcome, error=error_text)
         unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
         others = [torch for torch in variant.loads if torch != variant.torch]
         return [failed, *(replace(unknown, torch=torch) for torch in others)]
@@ -99,18 +99,18 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()
-    told = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
-    return replace(result, outcome=LegOutcome.FAILED, error=told)
+    error_text = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
+    return replace(result, outcome=LegOutcome.FAILED, error=error_text)
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
     """Unpack the newest artifact of each variant, sorted by name; FindingsError or UnsafeError for a bad one."""
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
-    found = []
+    directories = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            found.append(unpack(newest(same).path, into).directory)
-    return found
+            directories.append(unpack(newest(same).path, into).directory)
+    return directories
 
 
 def watch_hardware(

@@ -78,8 +78,8 @@ def _loader() -> type:
                     if key.value in seen:
                         raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice")
                     seen.add(key.value)
-            found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-            return found
+            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+            return mapping
 
     other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
     kept = {start: [rule for rule in rules if rule[0] not in other]
@@ -137,7 +137,7 @@ class OwnParts(msgspec.Struct, frozen=True):
 
     def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
         """KCI423 for each file whose mark is in no rendered file."""
-        placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
+        placed = {match[1] for text in files.values() for match in _MARK.finditer(text)}
         return [
             finding(
                 "KCI423",
@@ -151,12 +151,12 @@ class OwnParts(msgspec.Struct, frozen=True):
 
     def misplaced_jobs(self, text: str) -> list[Diagnostic]:
         """KCI423 for each job with an id of kci's jobs or with a missing need."""
-        taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
-        found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
+        own_ids = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
+        problems = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in own_ids]
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
-            gone = {*_needs(job)} - taken - {*self.job_ids}
-            found += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
-        return [finding("KCI423", message, path=JOBS_FILE) for message in found]
+            gone = {*_needs(job)} - own_ids - {*self.job_ids}
+            problems += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
+        return [finding("KCI423", message, path=JOBS_FILE) for message in problems]
 
 
 NO_PARTS = OwnParts()

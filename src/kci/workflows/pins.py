@@ -62,8 +62,8 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
-    known = _pin_file().own.released or RELEASE_DATA.is_file()
-    return f"{default.repository}@{default.version}" if same and not known else ""
+    released = _pin_file().own.released or RELEASE_DATA.is_file()
+    return f"{default.repository}@{default.version}" if same and not released else ""
 
 
 def release_pin() -> Pin:
@@ -108,12 +108,14 @@ def choose_pins(
     chosen = {**shipped, **(fixed or {})}
     names = {pin.repository or action: action for action, pin in shipped.items()}
     for text in files.values():
-        for reference, found in find_pins(text):
+        for reference, committed_pin in find_pins(text):
             action = names.get(reference, "")
-            if action not in shipped or action in (fixed or {}) or found.sha == shipped[action].sha:
+            if action not in shipped or action in (fixed or {}) or committed_pin.sha == shipped[action].sha:
                 continue
-            if not chosen[action].sha or Version(found.version) > Version(chosen[action].version):
-                chosen[action] = msgspec.structs.replace(shipped[action], sha=found.sha, version=found.version)
+            if not chosen[action].sha or Version(committed_pin.version) > Version(chosen[action].version):
+                chosen[action] = msgspec.structs.replace(
+                    shipped[action], sha=committed_pin.sha, version=committed_pin.version
+                )
     return chosen
 
 

@@ -25,7 +25,7 @@ _MAX_BYTES = 2_000_000
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
     """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is unreadable or too large."""
-    found = {}
+    texts = {}
     for path in sorted(paths):
         file = _inside(root, path)
         if not file.exists():
@@ -33,12 +33,12 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
         try:
             if file.stat().st_size > _MAX_BYTES:
                 raise FindingsError(f"{path}: larger than any workflow", hint="move it away and render again")
-            found[path] = file.read_text(encoding="utf-8")
+            texts[path] = file.read_text(encoding="utf-8")
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise FindingsError(f"{path}: not UTF-8", hint="move it away and render again") from None
-    return found
+    return texts
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
@@ -96,16 +96,16 @@ _OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 def recorded_options(text: str) -> RecordedOptions:
     """The options in a file's header; defaults for a command that kci does not write, such as with kernels outside."""
-    found = _COMMAND.search(text[:_TOP])
+    match = _COMMAND.search(text[:_TOP])
     try:
-        options, kernels = gnu_getopt(shlex.split(found[1])[2:], "", _OPTIONS) if found else ([], [])
+        options, kernels = gnu_getopt(shlex.split(match[1])[2:], "", _OPTIONS) if match else ([], [])
     except (ValueError, GetoptError):
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    given = {name.removeprefix("--"): value for name, value in options}
-    short = given.pop("short", None) is not None
-    return RecordedOptions(tuple(kernels), **given, short=short)
+    values = {name.removeprefix("--"): value for name, value in options}
+    short = values.pop("short", None) is not None
+    return RecordedOptions(tuple(kernels), **values, short=short)
 
 
 def with_content(text: str) -> str:
@@ -179,12 +179,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
     """Compare rendered and committed files by path; pins, empty lines and version lines of the header do not count."""
-    found = []
+    comparisons = []
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
         if state := _drift(old, new):
-            found.append(Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new)))
-    return found
+            comparisons.append(Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new)))
+    return comparisons
 
 
 def _drift(old: str | None, new: str | None) -> Drift | None:
@@ -202,12 +202,12 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
-    found = []
+    diagnostics = []
     for item in comparisons:
         if item.state in _SAID:
             rule, message, hint = _SAID[item.state]
-            found.append(finding(rule, message, path=item.path, hint=hint))
-    return found
+            diagnostics.append(finding(rule, message, path=item.path, hint=hint))
+    return diagnostics
 
 
 def written_by(text: str) -> str:

@@ -72,12 +72,12 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
 
 
-def overlays_of(found: RepositorySettings) -> list[tuple[str | None, Overlay]]:
+def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
     """The overlays of a kci.toml, each with its kernel's name or None for all; raises as `interpret_overlay`."""
-    if found.document is None:
+    if settings.document is None:
         return []
-    document = found.document
-    tables = enumerate(found.settings.overlay)
+    document = settings.document
+    tables = enumerate(settings.settings.overlay)
     return [(table.kernel, interpret_overlay(document, table, ("overlay", index))) for index, table in tables]
 
 
@@ -100,12 +100,12 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
 
 def subject(row: Row) -> Subject:
     """A row as a subject of expressions."""
-    found = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
+    fields = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
     if row.compute is not None:
-        found["compute"] = found[str(row.backend)] = row.compute.text
+        fields["compute"] = fields[str(row.backend)] = row.compute.text
     if row.tvm_ffi is not None:
-        found["tvm-ffi"] = row.tvm_ffi.text
-    return found
+        fields["tvm-ffi"] = row.tvm_ffi.text
+    return fields
 
 
 def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
@@ -132,19 +132,19 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
 
 def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
-    found = list(rows)
+    result = list(rows)
     for change in overlay.change:
         test = change.where.over([subject(row) for row in rows])
-        for index, row in enumerate(found):
+        for index, row in enumerate(result):
             if test(subject(row)):
-                found[index] = msgspec.structs.replace(
+                result[index] = msgspec.structs.replace(
                     row,
                     bundled=row.bundled if change.bundled is None else change.bundled,
                     tvm_ffi=change.tvm_ffi or row.tvm_ffi,
                     place=change.place,
                     document=overlay.document,
                 )
-    return found
+    return result
 
 
 def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
@@ -184,8 +184,8 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
     if not Path(name).is_file():
-        known = ", ".join(editions())
-        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
+        names = ", ".join(editions())
+        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {names}")
     document = read_document(Path(name), name)
 
     if is_overlay(document):

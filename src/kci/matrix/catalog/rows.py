@@ -59,9 +59,9 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     """The arch tables of a day such as `2026-08-20`, by default today's."""
     table = shipped("matrix/catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
-    known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
-    newest = {entry.min: entry.archs for entry in known}
-    changes = [*(entry.since for entry in known), *([table.exact_since] if table.exact_since <= day else [])]
+    entries = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
+    newest = {entry.min: entry.archs for entry in entries}
+    changes = [*(entry.since for entry in entries), *([table.exact_since] if table.exact_since <= day else [])]
     since = max(changes)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
@@ -114,10 +114,10 @@ class Toolkits(Dated, frozen=True):
 
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
-    found = _CAPABILITY.fullmatch(capability)
-    if found is None:
+    match = _CAPABILITY.fullmatch(capability)
+    if match is None:
         return False
-    base, suffix = found[1], found[2]
+    base, suffix = match[1], match[2]
     return base in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[suffix]
 
 

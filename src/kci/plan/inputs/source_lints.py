@@ -56,13 +56,13 @@ def certain_includes(raw: bytes) -> list[str]:
     if b"include" not in raw:
         return []
     text = _plain(raw)
-    found = []
+    names = []
     certain: list[bool] = []
     guard = b""
     for word, name, macro in _CONDITIONAL.findall(text):
         match word:
             case b"include" if name and all(certain):
-                found.append(name.decode("utf-8", "replace"))
+                names.append(name.decode("utf-8", "replace"))
             case b"endif" if certain:
                 certain.pop()
             case b"define" if macro == guard and certain:
@@ -70,14 +70,14 @@ def certain_includes(raw: bytes) -> list[str]:
             case b"if" | b"ifdef" | b"ifndef":
                 certain.append(False)
         guard = macro if word == b"ifndef" else b""
-    return found
+    return names
 
 
 def _included(raw: bytes) -> list[tuple[str, bool]]:
     if b"include" not in raw:
         return []
-    found = _INCLUDE.finditer(_plain(raw))
-    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in found]
+    matches = _INCLUDE.finditer(_plain(raw))
+    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in matches]
 
 
 def _plain(raw: bytes) -> bytes:
@@ -104,10 +104,10 @@ class _Source(NamedTuple):
 
 def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
     """All findings about a kernel's files; `errors_only` reads no source."""
-    found = [*source_missing(kernel, directory)]
+    findings = [*source_missing(kernel, directory)]
     if not errors_only:
-        found += pybind_included(kernel, directory)
-    return found
+        findings += pybind_included(kernel, directory)
+    return findings
 
 
 def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -211,13 +211,13 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
         folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
         for name in quoted_includes(_content(tree, path)):
             places = (_normal(posixpath.join(folder, name)) for folder in folders)
-            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
-            if not found or not visible.isdisjoint(found) or found[0] in reported:
+            existing = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not existing or not visible.isdisjoint(existing) or existing[0] in reported:
                 continue
-            shown = inputs.shown(found[0])
+            shown = inputs.shown(existing[0])
             if shown in GENERATED:
                 continue
-            reported.add(found[0])
+            reported.add(existing[0])
             outside = escapes(shown)
             where = "lies outside of the kernel" if outside else "is in no `src` list"
             message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
@@ -327,8 +327,10 @@ _OLD_CENTURY = 90
 
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
     """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
-    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"]
-    old = [(flag, int(found[1])) for flag, found in named if found is not None]
+    standards = [
+        (flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"
+    ]
+    old = [(flag, int(match[1])) for flag, match in standards if match is not None]
     if not old:
         return
     torches: dict[str, set[Version]] = {}
@@ -349,6 +351,6 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         reads = (reached.of(item) for item in sources if not item.text.endswith(others))
         if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
-            asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
-            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)
+            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {requirement}", hint)
