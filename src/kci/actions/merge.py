@@ -21,7 +21,7 @@ from kci.actions.common import (
     text_input,
     unpacked,
 )
-from kci.cli._answers import counted, findings_markdown, print_suppressed, show_findings, tree_table
+from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.config.discovery import SuppressedFinding
 from kci.run.records import RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
@@ -47,7 +47,7 @@ class Merge:
         """Merge the artifacts; KciError for missing variants or a conflict."""
         self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
-            lay_out(Path(published), self.into)
+            restore_published_tree(Path(published), self.into)
         make_room(self.into, planned)
         for artifact in self.artifacts:
             if (self.plan or self.kernel) and not artifact.exists():
@@ -116,7 +116,7 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
     trees = {path.parent: manifest for path, manifest in manifests.items()}
     findings = verify_merged(merge.into, trees, merge.planned, suppressed.append)
     print_suppressed(suppressed)
-    markdown = findings_markdown(findings, counted(findings, "Verified", suppressed))
+    markdown = findings_markdown(findings, count_findings(findings, "Verified", suppressed))
     add_summary(["### Verification", ""], markdown.splitlines())
     return show_findings(findings, "text", what=str(merge.into), suppressed=suppressed)
 
@@ -139,7 +139,7 @@ def plan_file(plan: str) -> Path | None:
     return path
 
 
-def lay_out(published: Path, into: Path) -> None:
+def restore_published_tree(published: Path, into: Path) -> None:
     """Start from the published tree, unless there is a tree already."""
     if not published.exists():
         message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"

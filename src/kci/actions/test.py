@@ -21,7 +21,7 @@ from kci.actions.common import (
     warn,
     words_input,
 )
-from kci.actions.schedule import upload_results, watched_run
+from kci.actions.schedule import scheduled_result, upload_results
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.matrix.variants import this_system
@@ -81,7 +81,7 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
     """Test the variants of a scheduled run; failures are results, and do not fail the job."""
     workspace, this = kci.open_workspace([str(kernel)]), ci_run()
     read, attempt = workspace.only_kernel(), this.attempt or 1
-    run = watched_run(workspace.catalog.name, attempt, this.id or "")
+    run = scheduled_result(workspace.catalog.name, attempt, this.id or "")
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         variants = unpack_legs(Path(required_input("tree")), names, Path(folder))
         if not variants:

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, CommandGroup, FileName, answer_forms
+from kci.cli import PATH, CommandGroup, FileName, format_option
 from kci.cli._output import Layout, print_diagnostics, print_json, table
-from kci.cli._workspace import TIER, opened
+from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -23,8 +23,8 @@ from kci.utils.atomic import writing
 from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
-from kci.watch.report import grid_of, markdown_report
+from kci.watch.history import HistoryBranch, RecordedRun, append, group_results, read_results, read_runs, remote_url
+from kci.watch.report import make_grid, markdown_report
 
 _BRANCH = "kci-history"
 _HISTORY = click.option(
@@ -53,7 +53,7 @@ def command() -> None:
     help="A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
 )
 @TIER
-@answer_forms("table", "json")
+@format_option("table", "json")
 def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
 
@@ -63,7 +63,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         # compare the repository on the Hub that build.toml names
         kci compat coverage relu --hub -
     """
-    workspace = opened([kernel], None)
+    workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
     listing = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
@@ -109,13 +109,13 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         kci compat record results
     """
     leg_results, problems = read_results(results)
-    runs = gather(leg_results)
+    runs = group_results(leg_results)
     new = 0
     if history is not None:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(address_of(Path(), "origin"), _BRANCH).record(runs)
+        new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
     click.echo(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
@@ -137,7 +137,7 @@ def show_decisions(history: Path) -> int:
     runs: list[int] = []
 
     def each() -> Iterator[RecordedRun]:
-        for run in each_run(history, problems.append):
+        for run in read_runs(history, problems.append):
             runs.append(run.run)
             yield run
 
@@ -163,7 +163,7 @@ def report(history: Path) -> int:
         kci compat report --history history > report.md
     """
     problems: list[Diagnostic] = []
-    grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    grid = make_grid(read_runs(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
     click.echo(markdown_report(grid, "Kernels and toolchains"), nl=False)
     return 1 if problems else 0

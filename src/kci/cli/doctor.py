@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command
 from kci.cli._output import Layout, paragraph, table
-from kci.cli._workspace import KERNELS, opened
+from kci.cli._workspace import KERNELS, load_workspace
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
@@ -16,7 +16,7 @@ from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine_machine
 from kci.utils.cache import default_cache
-from kci.workflows.repository import recorded, settings_text
+from kci.workflows.repository import read_recorded_options, settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
@@ -54,12 +54,12 @@ def command(kernels: tuple[str, ...]) -> None:
 
 def _settings(workspace: Workspace) -> list[str]:
     settings = workspace.settings
-    return settings_text(settings.settings, short=recorded(settings.root).short)
+    return settings_text(settings.settings, short=read_recorded_options(settings.root).short)
 
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
     try:
-        return opened(kernels, None)
+        return load_workspace(kernels, None)
     except KciError as error:
         if kernels:
             raise

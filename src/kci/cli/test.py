@@ -13,7 +13,7 @@ import click
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import PLACE, opened
+from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -184,7 +184,7 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = opened([str(sources)], None) if sources is not None else None
+        workspace = load_workspace([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, answer_forms
+from kci.cli import Command, FileName, format_option
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
@@ -30,7 +30,7 @@ from kci.tree.verify.tree_rules import check_signatures
     metavar="RULE",
     help="Do not report this rule, or rules that start with this.",
 )
-@answer_forms(*FORMATS)
+@format_option(*FORMATS)
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )

@@ -61,7 +61,7 @@ class Subject:
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
-Found = tuple[KeyPath, str, str]
+LintFinding = tuple[KeyPath, str, str]
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
@@ -85,7 +85,7 @@ class _Entry(NamedTuple):
     """Toolkits that cannot build it, though the list keeps it."""
 
 
-def capability_unknown(subject: Subject) -> Iterator[Found]:
+def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     """KCI150: a capability that no toolkit builds."""
     for place, entries in arch_lists(subject.kernel, Backend.CUDA):
         for index, entry in enumerate(entries):
@@ -108,7 +108,7 @@ def _near_capability(text: str) -> str:
     return near if toolkits().ever_built(near) else ""
 
 
-def capability_gone(subject: Subject) -> Iterator[Found]:
+def capability_gone(subject: Subject) -> Iterator[LintFinding]:
     """KCI151: a newer toolkit of the matrix has dropped a capability."""
     for entry in subject.entries:
         if entry.too_new:
@@ -122,7 +122,7 @@ def capability_gone(subject: Subject) -> Iterator[Found]:
                 yield entry.place, message, hint
 
 
-def capability_refused(subject: Subject) -> Iterator[Found]:
+def capability_refused(subject: Subject) -> Iterator[LintFinding]:
     """KCI154: the intersection keeps a capability that the toolkit cannot build."""
     for entry in subject.entries:
         if entry.refused:
@@ -131,7 +131,7 @@ def capability_refused(subject: Subject) -> Iterator[Found]:
             yield entry.place, message, hint
 
 
-def archs_empty(subject: Subject) -> Iterator[Found]:
+def archs_empty(subject: Subject) -> Iterator[LintFinding]:
     """KCI155: nothing of a component's list is left at a toolkit, where the reference stops."""
     for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
         for place, wanted in arch_lists(subject.kernel, backend):
@@ -149,7 +149,7 @@ def archs_empty(subject: Subject) -> Iterator[Found]:
                 yield place, message, hint
 
 
-def gfx_unsupported(subject: Subject) -> Iterator[Found]:
+def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
     """KCI156: a ROCm target outside of the reference's list: dropped silently."""
     allowed = subject.catalog.archs.rocm
     for place, entries in arch_lists(subject.kernel, Backend.ROCM):
@@ -183,7 +183,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             yield entry
 
 
-def nothing_left(subject: Subject) -> Iterator[Found]:
+def nothing_left(subject: Subject) -> Iterator[LintFinding]:
     """KCI158: `cuda-minver` excludes each CUDA component of a variant, or one component from all."""
     versions = subject.computes(Backend.CUDA)
     missing, bare = _without(subject)
@@ -207,7 +207,7 @@ def _without(subject: Subject) -> tuple[dict[str, list[Version]], list[Version]]
     return missing, sorted(set.intersection(*map(set, missing.values()))) if missing else []
 
 
-def stable_abi_newer(subject: Subject) -> Iterator[Found]:
+def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
     """KCI160: a stable ABI newer than the torch of a variant, whose configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
@@ -230,7 +230,7 @@ def stable_abi_newer(subject: Subject) -> Iterator[Found]:
             return
 
 
-def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
+def bounds_drop_everything(subject: Subject) -> Iterator[LintFinding]:
     """KCI161: bounds exclude all rows of a backend."""
     build = subject.kernel.build
     reported: set[KeyPath] = set()
@@ -248,7 +248,7 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
             yield cause, message, hint
 
 
-def backend_without_rows(subject: Subject) -> Iterator[Found]:
+def backend_without_rows(subject: Subject) -> Iterator[LintFinding]:
     """KCI162: a declared backend without a row for a release; KCI130 covers [torch]."""
     build = subject.kernel.build
     for index, backend in enumerate(build.general.backends if build.torch is None else ()):
@@ -282,7 +282,7 @@ def _list(versions: Iterable[Version]) -> str:
     return ", ".join(map(str, versions))
 
 
-MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
+MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
     "KCI154": capability_refused,

@@ -18,7 +18,7 @@ from kci.config.values import SYSTEMS, Backend, Tier
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
 from kci.matrix.catalog.loading import where_problem
-from kci.matrix.selection import Filtered, Narrow
+from kci.matrix.selection import FilterReason, Narrow
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
@@ -43,12 +43,14 @@ def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tu
             raise refuse(where_problem(found.document, ("tiers", name, "where"), tier.where, error)) from None
         filters.append(by_expression(where, rule="KCI214", setting=setting.format("where"), place=place))
     if tier.pairwise and thinned:
-        filters.append(_pairwise(Filtered("KCI215", f"tier {name}: other variants cover each of its pairs", *place)))
+        filters.append(
+            _pairwise(FilterReason("KCI215", f"tier {name}: other variants cover each of its pairs", *place))
+        )
     return tier.base, filters
 
 
-def _pairwise(left_out: Filtered) -> Narrow:
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+def _pairwise(left_out: FilterReason) -> Narrow:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         chosen = {id(variant) for variant in choose(variants)}
         return [None if id(variant) in chosen else left_out for variant in variants]
 
@@ -106,9 +108,9 @@ def by_choice(
             return f"{setting.format('only')} {' '.join(only)} excludes it"
         return None
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         reasons = [reason(variant) for variant in variants]
-        return [Filtered(rule, text, *place) if text else None for text in reasons]
+        return [FilterReason(rule, text, *place) if text else None for text in reasons]
 
     return narrow
 
@@ -118,10 +120,10 @@ def by_expression(
 ) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
-        left_out = Filtered(rule, f"{setting} {where.text!r} excludes it", *place)
+        left_out = FilterReason(rule, f"{setting} {where.text!r} excludes it", *place)
         return [None if test(seen) else left_out for seen in subjects]
 
     return narrow
@@ -130,11 +132,11 @@ def by_expression(
 def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
     """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel directory."""
 
-    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         backends = scopes.get(kernel.directory)
         if backends is None:
             return [None] * len(variants)
-        left_out = Filtered("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
+        left_out = FilterReason("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
         return [None if variant.backend in backends else left_out for variant in variants]
 
     return narrow

@@ -190,7 +190,7 @@ class Variant(msgspec.Struct, frozen=True):
     """In the compat tier, the torch versions to load and test with; CPU only."""
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class DroppedCandidate(msgspec.Struct, frozen=True):
     """A candidate that is not built, with the deciding rule and place."""
 
     system: str
@@ -203,7 +203,7 @@ class Dropped(msgspec.Struct, frozen=True):
     line: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptCandidate(msgspec.Struct, frozen=True):
     """The reason why a variant is kept, for `--explain`."""
 
     variant: str
@@ -220,8 +220,8 @@ class KernelMatrix(msgspec.Struct, frozen=True):
     path: str
     version: int
     variants: tuple[Variant, ...]
-    dropped: tuple[Dropped, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    dropped: tuple[DroppedCandidate, ...] = ()
+    kept: tuple[KeptCandidate, ...] = ()
 
     def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
         """The variants by name, each once; of a noarch variant that of `system`, if there is one."""

@@ -66,7 +66,7 @@ def changes_since(directory: Path, base: str) -> Changes:
     return Changes(root, parted, tuple(sorted(names)))
 
 
-def merged_into(directory: Path, head: str) -> str:
+def pull_request_base(directory: Path, head: str) -> str:
     """The target branch's newest commit: the first parent of a merge commit at HEAD, else FindingsError (KCI312)."""
     commits = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
     if not commits or commits[0] == head:
@@ -129,19 +129,19 @@ def only_affected(
         if directory is None:
             message = f"{kernel.directory} is not in the repository {changes.root}"
             raise KciError(message, hint="plan kernels of one repository at a time with --affected")
-        now = _End(kernel, tree, workspace, selected, container)
+        now = _KernelState(kernel, tree, workspace, selected, container)
         if settings or _may_be_touched(directory, now.prints.inputs, changes):
             then = _end_at_base(now, directory, changes, old_tree, before, choice) if before is not None else None
-            view = _View(selected.name, directory, now, then)
+            view = _KernelChange(selected.name, directory, now, then)
             views.append(view)
-            names = view.moved.union(*(machine.variants for machine in view.retested.values()))
+            names = view.moved.union(*(machine.variants for machine in view.machines_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
             affected += [msgspec.structs.replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
     return msgspec.structs.replace(matrix, kernels=tuple(affected)), touches
 
 
-class _End(msgspec.Struct, frozen=True, dict=True):
+class _KernelState(msgspec.Struct, frozen=True, dict=True):
     """A kernel before or after a change."""
 
     kernel: Kernel
@@ -170,27 +170,27 @@ class _End(msgspec.Struct, frozen=True, dict=True):
         return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
-class _View(msgspec.Struct, frozen=True, dict=True):
+class _KernelChange(msgspec.Struct, frozen=True, dict=True):
     """A kernel before and after a change; `then` is None if it was absent or could not be planned."""
 
     name: str
     directory: str
-    now: _End
-    then: _End | None
+    now: _KernelState
+    then: _KernelState | None
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        return frozenset(self.differing(0))
+        return frozenset(self.changed_names(0))
 
     @cached_property
-    def retested(self) -> dict[str, TestMachine]:
+    def machines_to_repeat(self) -> dict[str, TestMachine]:
         before = self.then.machines if self.then is not None else {}
         machines = self.now.machines.items()
         return {
             name: machine for name, (inputs, machine) in machines if name not in before or before[name][0] != inputs
         }
 
-    def differing(self, part: int) -> Iterator[str]:
+    def changed_names(self, part: int) -> Iterator[str]:
         before = self.then.variants if self.then is not None else {}
         for name, facts in self.now.variants.items():
             if name not in before or before[name][part] != facts[part]:
@@ -217,8 +217,8 @@ def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
 
 
 def _end_at_base(
-    now: _End, directory: str, changes: Changes, tree: SourceTree, workspace: Workspace, choice: Choice
-) -> _End | None:
+    now: _KernelState, directory: str, changes: Changes, tree: SourceTree, workspace: Workspace, choice: Choice
+) -> _KernelState | None:
     path, kernel = f"{directory}/{BUILD_TOML}".removeprefix("/"), now.kernel
     try:
         if path in changes.files:
@@ -226,8 +226,8 @@ def _end_at_base(
             if raw is None:
                 return None
             kernel = parse_kernel(raw, kernel.directory, shown_as=path)
-        selected = workspace.of([kernel]).matrix(choice).kernels[0]
-        end = _End(kernel, tree, workspace, selected, now.container)
+        selected = workspace.with_kernels([kernel]).matrix(choice).kernels[0]
+        end = _KernelState(kernel, tree, workspace, selected, now.container)
         _ = end.variants, end.machines
     except KciError:
         return None
@@ -250,9 +250,9 @@ def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
     return patch
 
 
-def _touches(path: str, views: Sequence[_View], settings: set[str | None]) -> list[Touch]:
+def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None]) -> list[Touch]:
     if path in settings:
-        return [_by_facts(path, view, tuple(sorted(view.retested))) for view in views]
+        return [_by_facts(path, view, tuple(sorted(view.machines_to_repeat))) for view in views]
     touches = []
     for view in views:
         is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
@@ -262,8 +262,8 @@ def _touches(path: str, views: Sequence[_View], settings: set[str | None]) -> li
     return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
 
-def _by_facts(path: str, view: _View, tests: tuple[str, ...]) -> Touch:
-    touched = tuple(sorted(view.differing(1)))
+def _by_facts(path: str, view: _KernelChange, tests: tuple[str, ...]) -> Touch:
+    touched = tuple(sorted(view.changed_names(1)))
     if view.then is None:
         reason = "the kernel could not be planned at the base"
     else:
@@ -271,12 +271,12 @@ def _by_facts(path: str, view: _View, tests: tuple[str, ...]) -> Touch:
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
 
 
-def _by_files(path: str, view: _View) -> Touch:
+def _by_files(path: str, view: _KernelChange) -> Touch:
     ends = [end for end in (view.now, view.then) if end is not None]
     readers = {name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths}
     touched = tuple(sorted(readers & view.moved))
     is_test = any(end.prints.inputs.is_test(path) for end in ends)
-    tests = tuple(sorted(view.retested)) if is_test else ()
+    tests = tuple(sorted(view.machines_to_repeat)) if is_test else ()
     if readers:
         reason = "an input of these variants" if touched else "an input, the same for every planned variant"
     elif is_test:

@@ -37,19 +37,21 @@ from kci.plan.inputs.source_lints import (
     source_escapes,
 )
 from kci.plan.inputs.source_tree import SourceTrees
-from kci.plan.plan import Unplanned
+from kci.plan.plan import UnplannedVariant
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The files that were checked, and the findings."""
 
     files: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
-def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
+def check_kernels(
+    arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None
+) -> CheckResult:
     """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
     The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
@@ -64,7 +66,7 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, rem
         checked = _check_group(group, catalog, remember)
         files += checked.files
         diagnostics += checked.diagnostics
-    return Checked(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
+    return CheckResult(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
 
 
 def lint_kernel(
@@ -92,7 +94,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> Checked:
+def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> CheckResult:
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
     settings = RepositorySettings()
@@ -131,7 +133,7 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         if meant - {None, *names}:
             names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
         diagnostics += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-    return Checked(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
+    return CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
 
 
 def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, list[Diagnostic]]:
@@ -147,13 +149,13 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
 
 
-def without_faulty(
+def split_faulty(
     workspace: Workspace, choice: Choice, trees: SourceTrees | None
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
     """Split kernels into sound and faulty ones; FindingsError if none is sound.
 
     Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other
-    selected backends; see `without_components`.
+    selected backends; see `split_without_component`.
     """
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
@@ -170,34 +172,38 @@ def without_faulty(
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        raise FindingsError(f"nothing is planned: {_placed(faulty)}", hint=hint, diagnostics=every)
+        raise FindingsError(f"nothing is planned: {_first_fault(faulty)}", hint=hint, diagnostics=every)
     faulty.sort(key=lambda item: item.path)
-    return workspace.of(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+    return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
 
 
-def _placed(faulty: Sequence[FaultyKernel]) -> str:
+def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
     first = faulty[0].diagnostics[0]
     return f"{first.path}: {first.message}" if first.path else first.message
 
 
-def _bare(kernel: Kernel) -> set[str]:
+def _backends_without_component(kernel: Kernel) -> set[str]:
     build = kernel.build
     return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
-    bare = _bare(kernel)
+    bare = _backends_without_component(kernel)
     if not bare:
         return False
     named = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
-    chosen = {variant.backend for variant in workspace.of([kernel]).matrix(choice).kernels[0].variants}
+    chosen = {variant.backend for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants}
     return bare >= {*kernel.build.general.backends} or bool(bare & named) or (bool(chosen) and bare >= chosen)
 
 
-def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[Unplanned]]:
+def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[UnplannedVariant]]:
     """Split off the variants that no component makes (KCI130)."""
-    bare = {kernel.build.name: (kernel, lacking) for kernel in workspace.kernels if (lacking := _bare(kernel))}
-    unplanned: list[Unplanned] = []
+    bare = {
+        kernel.build.name: (kernel, lacking)
+        for kernel in workspace.kernels
+        if (lacking := _backends_without_component(kernel))
+    }
+    unplanned: list[UnplannedVariant] = []
     kernels = []
     for item in matrix.kernels:
         kernel, backends = bare.get(item.name, (None, set()))
@@ -207,7 +213,7 @@ def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, li
                 if variant.backend in backends:
                     why = faults[variant.backend]
                     where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
-                    unplanned.append(Unplanned(item.name, variant.name, *where))
+                    unplanned.append(UnplannedVariant(item.name, variant.name, *where))
         kept = tuple(variant for variant in item.variants if variant.backend not in backends)
         kernels.append(replace(item, variants=kept))
     return replace(matrix, kernels=tuple(kernels)), unplanned
@@ -222,7 +228,7 @@ def require_readable(workspace: Workspace) -> None:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
-        raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)
+        raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:

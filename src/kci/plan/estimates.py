@@ -132,7 +132,9 @@ def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Si
     return by_variant
 
 
-def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None) -> Minutes:
+def estimate_minutes(
+    size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None
+) -> Minutes:
     """The minutes of a variant on a machine, with as many compilers as memory allows; the middle is geometric."""
     data = estimates()
     each = data.object.get(backend)
@@ -240,7 +242,7 @@ def cost_sentence(made: Estimate) -> str:
     return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
 
 
-def starts(legs: Sequence[Leg]) -> list[int]:
+def start_minutes(legs: Sequence[Leg]) -> list[int]:
     """The start minute of each leg if each pool takes its longest legs first and links after their parts."""
     start_times = [0] * len(legs)
     ends: dict[tuple[str, str], int] = {}
@@ -263,10 +265,10 @@ def starts(legs: Sequence[Leg]) -> list[int]:
 
 
 def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
-    """The waves and wall-clock minutes of a run that starts legs as `starts`."""
+    """The waves and wall-clock minutes of a run that starts legs as `start_minutes`."""
     pools = Counter(leg.pool for leg in legs)
     waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
-    return waves, max((start + leg.minutes for start, leg in zip(starts(legs), legs, strict=True)), default=0)
+    return waves, max((start + leg.minutes for start, leg in zip(start_minutes(legs), legs, strict=True)), default=0)
 
 
 class Alternative(NamedTuple):

@@ -22,7 +22,7 @@ from kci.plan.plan import (
     Plan,
     Role,
     TestLeg,
-    Unplanned,
+    UnplannedVariant,
     allowances,
     caller_count,
     shard_of,
@@ -57,7 +57,7 @@ def github_matrix(plan: Plan) -> str:
     return text
 
 
-def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
+def _split_matrix(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
     entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
     return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
 
@@ -142,7 +142,7 @@ def run_jobs(plan: Plan) -> int:
     return len(plan.legs) + len(plan.tests) + len({leg.kernel for leg in plan.legs}) + OWN_JOBS
 
 
-def work_of(
+def caller_matrices(
     plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
 ) -> str:
     """The matrices of the caller jobs, as one line of JSON.
@@ -189,13 +189,13 @@ def _work(
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
-    promise = plan.promised()
+    promise = plan.tree_plan()
     own = {name: tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged) for name in names}
     callers: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
         whole, parts_parallel = most[index[name]]
         matrices = _matrices(plan.tier, by_kernel.get(name, ()))
-        first, *others = _in_jobs(matrices[Role.PART], Role.PART)
+        first, *others = _split_matrix(matrices[Role.PART], Role.PART)
         work = matrices | {
             "parts": first,
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
@@ -243,7 +243,9 @@ def only_own(plan: Plan) -> Plan:
 
 def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
     left_out = [
-        Unplanned(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+        UnplannedVariant(leg.kernel, name, leg.backend, leg.system, rule, reason)
+        for leg in refused
+        for name in leg.variants
     ]
     legs = tuple(leg for leg in plan.legs if leg not in refused)
     return msgspec.structs.replace(plan, legs=legs, left_out=(*plan.left_out, *left_out), tests=tests)

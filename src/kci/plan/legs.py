@@ -12,9 +12,9 @@ from kci.config.facts import BACKENDS
 from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, most_minutes, pool_of, price_of
+from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
-from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
+from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import (
     CatalogName,
@@ -23,8 +23,8 @@ from kci.plan.plan import (
     Leg,
     Plan,
     RunnerGroup,
-    Skipped,
-    Unplanned,
+    SkippedVariant,
+    UnplannedVariant,
     caller_count,
     shard_of,
 )
@@ -182,8 +182,8 @@ def make_plan(
     recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
-    left_out: list[Unplanned] = []
-    skipped: list[Skipped] = []
+    left_out: list[UnplannedVariant] = []
+    skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
         placed: list[Assignment] = []
         planned: list[str] = []
@@ -200,13 +200,15 @@ def make_plan(
             )
             if isinstance(assignment, NoRunner):
                 left_out.append(
-                    Unplanned(kernel.name, name, variant.backend, variant.system, assignment.rule, assignment.reason)
+                    UnplannedVariant(
+                        kernel.name, name, variant.backend, variant.system, assignment.rule, assignment.reason
+                    )
                 )
                 elsewhere.append(name)
                 continue
             planned.append(name)
             if reason := options.skip.get((kernel.name, name)):
-                skipped.append(Skipped(kernel.name, name, reason))
+                skipped.append(SkippedVariant(kernel.name, name, reason))
             else:
                 placed.append(assignment)
         whole = [item for item in placed if item.parts == 1 or not options.split]
@@ -274,7 +276,7 @@ def assign_runner(
     if recorded is not None or noarch:
         minutes = Minutes(*[recorded or build.minutes] * 3)
     else:
-        minutes = estimated(size, variant.backend, build, runner, limit.max_jobs)
+        minutes = estimate_minutes(size, variant.backend, build, runner, limit.max_jobs)
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -304,7 +306,7 @@ def assign_runner(
     )
     splits = compiled and not noarch and size is not None
     parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
-    return Assignment(variant, leg, build.setup, most_minutes(runner), parts)
+    return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 
 def _not_compiled(backend: str, system: str) -> str:

@@ -152,7 +152,7 @@ class TestLeg(msgspec.Struct, frozen=True):
         return _runner_text(self.runner)
 
 
-class Unplanned(msgspec.Struct, frozen=True):
+class UnplannedVariant(msgspec.Struct, frozen=True):
     """A variant that no job builds."""
 
     kernel: str
@@ -170,7 +170,7 @@ class Unplanned(msgspec.Struct, frozen=True):
         return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedVariant(msgspec.Struct, frozen=True):
     """A published variant that need not be built."""
 
     kernel: str
@@ -206,8 +206,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     tier: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...] = ()
-    left_out: tuple[Unplanned, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    left_out: tuple[UnplannedVariant, ...] = ()
+    skipped: tuple[SkippedVariant, ...] = ()
     catalog: CatalogName = CatalogName("", "")
     commit: str | None = None
     """None outside of git, with uncommitted changes, or with several repositories."""
@@ -229,7 +229,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         """The documented JSON form (schema 1) for `msgspec.json.encode`, with all keys and `has_work`."""
         return msgspec.structs.asdict(self) | {"has_work": bool(self.legs)}
 
-    def promised(self) -> Plan:
+    def tree_plan(self) -> Plan:
         """The plan without legs: what the merged tree must have.
 
         Skipped variants stay planned, since merging carries them over; fingerprints stay for the next run.

@@ -14,7 +14,7 @@ from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected
-from kci.plan.check import touched_since, without_components, without_faulty
+from kci.plan.check import split_faulty, split_without_component, touched_since
 from kci.plan.estimates import (
     Alternative,
     Duration,
@@ -25,7 +25,7 @@ from kci.plan.estimates import (
     read_durations,
     sizes,
 )
-from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
+from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
@@ -68,7 +68,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
         """Raise FindingsError if the plan exceeds a limit of GitHub."""
         refuse_errors(self.diagnostics)
 
-    def of(self, plan: Plan) -> PlannedRun:
+    def with_plan(self, plan: Plan) -> PlannedRun:
         """The same run with a part of its plan."""
         return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
 
@@ -88,11 +88,11 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = without_faulty(workspace, request.choice, trees if request.sources else None)
+    workspace, faulty = split_faulty(workspace, request.choice, trees if request.sources else None)
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
-    matrix, bare = without_components(workspace, whole)
+    matrix, bare = split_without_component(workspace, whole)
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
     request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
@@ -128,7 +128,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs of a tier, for kernels that pass `require_readable`."""
-    matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
+    matrix, _ = split_without_component(workspace, workspace.matrix(Choice(tier=tier)))
     return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
 
 
@@ -161,14 +161,14 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
         return by_kernel[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=request.container, source=source)
-    unchanged = already(prints, request.published)
+    unchanged = unchanged_variants(prints, request.published)
     lacking = prints.keys() - unchanged.keys()
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
-        loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        loaded = workspace.with_kernels(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
-        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
+        also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
     tests = {name: by_kernel[name].tests() for name in by_kernel} if workspace.runners.test else {}
     return msgspec.structs.replace(request, prints=prints, skip=unchanged, tests=tests, whole=request.affected is None)

@@ -143,7 +143,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         )
         return msgspec.structs.replace(matrix, tier=choice.tier)
 
-    def of(self, kernels: Sequence[Kernel]) -> Workspace:
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
         return msgspec.structs.replace(self, kernels=tuple(kernels))
 
     @property
@@ -230,7 +230,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
-        one = msgspec.structs.replace(self.of([kernel]), scopes={})
+        one = msgspec.structs.replace(self.with_kernels([kernel]), scopes={})
         variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
         for variant in sorted(variants, key=lambda item: item.system != this_system()):
             if variant.name == name:

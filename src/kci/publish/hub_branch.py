@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kci.errors import FindingsError, KciError
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import Access, HubFile, first_line_of, hub_client, listed_files
+from kci.publish.hub import HubFile, TokenSource, first_line_of, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
@@ -55,7 +55,7 @@ class HubAnswerError(Exception):
 class HubKernel:
     """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
 
-    def __init__(self, repo_id: str, access: Access | None = None) -> None:
+    def __init__(self, repo_id: str, access: TokenSource | None = None) -> None:
         self.repo_id = repo_id
         self.access = access
 

@@ -18,24 +18,24 @@ from kci.config.values import python_name
 from kci.diagnostics import printable
 from kci.errors import FindingsError
 from kci.plan.inputs.source_lints import included
-from kci.scaffold.new_kernel import NewKernel, rendered
+from kci.scaffold.new_kernel import NewKernel, render_templates
 from kci.scaffold.run_setup import Extension, SetupRun, SetupRuns, run_setup
 from kci.scaffold.setup_driver import SETUP_PY
 from kci.utils.bounded_json import read_bounded
 from kci.utils.suggest import count
 from kci.utils.walk import is_own, walk
 
-MOST_FILES = 20_000
-MOST_BYTES = 256 * 1024 * 1024
+MAX_FILES = 20_000
+MAX_BYTES = 256 * 1024 * 1024
 
 
-class Adopted(msgspec.Struct, frozen=True):
+class ConvertedProject(msgspec.Struct, frozen=True):
     """The files of a new kernel and a report of their origin."""
 
     name: str
     files: dict[str, bytes]
-    taken: tuple[str, ...]
-    left: tuple[str, ...]
+    converted: tuple[str, ...]
+    todo: tuple[str, ...]
     """A line for each manual step, with its place."""
 
 
@@ -43,7 +43,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     """The source files of a project, and its links, which are not followed; FindingsError if it is too large."""
     files: dict[str, bytes] = {}
     links: list[str] = []
-    room = MOST_BYTES
+    room = MAX_BYTES
     hint = "name the directory of one kernel, without what was built from it"
     too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
     for entry in walk(root):
@@ -59,7 +59,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
             except ValueError:
                 raise too_much from None
             room -= len(files[entry.name])
-        if len(files) > MOST_FILES:
+        if len(files) > MAX_FILES:
             raise too_much
     return files, links
 
@@ -76,7 +76,7 @@ _NOT_NEEDED = {
 _GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
 
 
-def from_kernel_builder(root: Path) -> Adopted:
+def from_kernel_builder(root: Path) -> ConvertedProject:
     """Convert a kernel-builder repository."""
     project, links = read_project(root)
     shown = str(root / BUILD_TOML)
@@ -96,11 +96,11 @@ def from_kernel_builder(root: Path) -> Adopted:
         todo.append(f"{package}/__init__.py is missing: it is what users import")
     if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
         todo.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
-    return Adopted(kernel.build.name, files, tuple(converted), tuple(todo))
+    return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo))
 
 
 BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
-_OF_TORCH = re.compile(
+_TORCH_LIBRARIES = re.compile(
     r"c10|torch|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|gomp|stdc\+\+|m$|pthread|dl$|gcc"
 )
 """Libraries that torch, CUDA or the system provides."""
@@ -130,7 +130,7 @@ class Component(msgspec.Struct, frozen=True):
     archs: tuple[str, ...]
 
 
-def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopted:
+def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> ConvertedProject:
     """Convert a project by running its setup.py; FindingsError without an extension, MissingToolError without torch."""
     project, links = read_project(root)
     runs = run_setup(project, cache, log)
@@ -139,7 +139,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
     work = _Draft(project, runs)
     components = work.components(extensions, package)
     if not any(item.sources for item in components):
-        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
+        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.todo[:5]))
     backends = tuple(dict.fromkeys(item.backend for item in components))
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
     files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
@@ -159,7 +159,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
     for name in links:
         work.note(f"{name} was not copied: it is a link")
     work.note(f"tests/test_{package}.py only looks whether the functions are there: write tests of their results")
-    todo = tuple(printable(" ".join(item.split()))[:400] for item in work.left)
+    todo = tuple(printable(" ".join(item.split()))[:400] for item in work.todo)
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
         "package": package, "backends": backends, "components": components, "left": todo, "functions": bound,
@@ -172,14 +172,14 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
         ".gitignore": "common/gitignore.j2",
         f"torch-ext/{package}/__init__.py": "port/package.py.j2",
     }
-    files = {path: text.encode() for path, text in rendered(templates, values).items()} | files
+    files = {path: text.encode() for path, text in render_templates(templates, values).items()} | files
     converted = [f"{SETUP_PY} was {runs.where}"]
     converted += [
         f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
     ]
     converted += [count(len(python), "Python file")] if python else []
     ended = {name: run.end for name, run in runs.by_backend.items() if run.error and name not in backends}
-    return Adopted(
+    return ConvertedProject(
         choice.name, files, (*converted, *(f"nothing for {name}: {end}" for name, end in ended.items())), todo
     )
 
@@ -202,13 +202,13 @@ class _Draft:
     """The project, the runs of its setup.py, and the manual steps so far."""
 
     def __init__(self, project: Mapping[str, bytes], runs: SetupRuns) -> None:
-        self.found = project
+        self.project = project
         self.runs = runs
-        self.left: list[str] = []
+        self.todo: list[str] = []
 
     def note(self, step: str) -> None:
-        if step not in self.left:
-            self.left.append(step)
+        if step not in self.todo:
+            self.todo.append(step)
 
     def components(self, extensions: Mapping[str, Sequence[Extension]], package: str) -> list[Component]:
         components: list[Component] = []
@@ -233,11 +233,11 @@ class _Draft:
         nvcc = self.flags([*item.flags("nvcc"), *macros], include) if backend == "cuda" else []
         libraries = [*item.libraries, *(word[2:] for word in item.extra_link_args if word.startswith("-l"))]
         for library in dict.fromkeys(libraries):
-            if not _OF_TORCH.match(library):
+            if not _TORCH_LIBRARIES.match(library):
                 self.note(f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so compile"
                           " it in, or do without")  # fmt: skip
         include = list(dict.fromkeys(include))
-        headers = _headers(self.found, sources, include)
+        headers = _headers(self.project, sources, include)
         archs = _archs(item.flags("nvcc")) if backend == "cuda" else ()
         return Component(label, backend, *map(tuple, (sources, headers, include, cxx, nvcc, archs)))
 
@@ -247,7 +247,7 @@ class _Draft:
             path = self.runs.inside(name)
             if path is None:
                 self.note(f"{SETUP_PY}: the source {name[-120:]!r} lies outside of the project")
-            elif path not in self.found:
+            elif path not in self.project:
                 self.note(f"{SETUP_PY}: the source {path[-120:]!r} was not found: fetch or generate it")
             else:
                 names.append(path)
@@ -257,10 +257,10 @@ class _Draft:
         for folder in folders:
             path = self.runs.inside(folder)
             if path is None:
-                if not folder.startswith((*self.runs.brought, "/usr/")):
+                if not folder.startswith((*self.runs.own_folders, "/usr/")):
                     self.note(f"{SETUP_PY}: the include directory {folder[:120]!r} lies outside of the project")
                 continue
-            if path != "." and not any(name.startswith(f"{path}/") for name in self.found):
+            if path != "." and not any(name.startswith(f"{path}/") for name in self.project):
                 self.note(f"{SETUP_PY}: the include directory {path!r} is empty: fetch it (a submodule?)")
             yield path
 
@@ -297,18 +297,18 @@ class _Draft:
 
     def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
         run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
-        tops = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
+        tops = [name.split("/")[-2] for name in sorted(self.project) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
         tops = [name.partition(".")[0] for name in run.packages or tops]
         owners = [name.partition(".")[0] for name in names if "." in name]
         main = next((name for name in (*owners, package, *tops) if name in tops), package)
         folder = self.runs.inside(run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main))
-        base = folder if folder and f"{folder}/__init__.py" in self.found else f"src/{main}"
-        entries = walk(root / base) if f"{base}/__init__.py" in self.found else ()
-        files = [item for item in entries if item.name.endswith(".py") and f"{base}/{item.name}" in self.found]
+        base = folder if folder and f"{folder}/__init__.py" in self.project else f"src/{main}"
+        entries = walk(root / base) if f"{base}/__init__.py" in self.project else ()
+        files = [item for item in entries if item.name.endswith(".py") and f"{base}/{item.name}" in self.project]
         allowed = make_package(main, (), backends)
         for finding in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
             self.note(f"{finding.path}:{finding.line}: {finding.message}{finding.hint and f': {finding.hint}'}")
-        return {f"torch-ext/{package}/{item.name}": self.found[f"{base}/{item.name}"] for item in files}
+        return {f"torch-ext/{package}/{item.name}": self.project[f"{base}/{item.name}"] for item in files}
 
     def license(self) -> str:
         license_text = next((run.license for run in self.runs.by_backend.values() if run.license), "").strip()

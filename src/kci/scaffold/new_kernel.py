@@ -98,7 +98,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
         raise UsageError(message, hint=f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
 
 
-def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
+def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel by path; `standalone` adds those of a repository."""
     package = python_name(new.name)
     op = f"{package}_op" if package in _TAKEN else package
@@ -119,10 +119,10 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         "ops_name": op if new.framework == "torch-noarch" else "ops",
         "call": op if new.framework == "torch-noarch" else f"ops.{op}",
     }
-    return rendered(_templates(new, package, op, standalone=standalone), values)
+    return render_templates(_templates(new, package, op, standalone=standalone), values)
 
 
-def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
+def render_templates(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
     """Render kernel templates, by path."""
     environment = template_environment()
     return {
@@ -133,7 +133,7 @@ def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict
 
 def tvm_ffi_overlay() -> str:
     """The kci.toml with which a tvm-ffi kernel has variants."""
-    return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
+    return render_templates({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
@@ -194,7 +194,7 @@ def require_new(target: Path) -> None:
         raise UsageError(f"{target} exists and is not empty", hint=hint)
 
 
-def repository_of(target: Path) -> Path | None:
+def enclosing_repository(target: Path) -> Path | None:
     """The root of the repository around a new directory; None without one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     root, settings = find_root(parent)

@@ -66,7 +66,7 @@ _FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") 
 """The filter exists since Python 3.11.4; what it refuses is refused before."""
 
 
-class _Front:
+class _LookaheadStream:
     """A forward-only stream for `tarfile`, with a lookahead."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -98,14 +98,14 @@ class TarStream:
     """A tar that is read once, front to back."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._front = _Front(stream)
+        self._front = _LookaheadStream(stream)
         self._archive: tarfile.TarFile | None = None
         self._end = 0
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield each file and directory; read its content before the next one. RefusedError or DamagedError."""
         count = total = 0
-        while _judged(self._front):
+        while _check_next_header(self._front):
             member = self._next()
             count += 1
             total += member.size
@@ -147,7 +147,7 @@ class TarStream:
         return member
 
 
-def _judged(front: _Front) -> bool:
+def _check_next_header(front: _LookaheadStream) -> bool:
     block = front.look(0, _BLOCK)
     if len(block) == _BLOCK and not any(block):
         return False

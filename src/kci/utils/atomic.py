@@ -52,7 +52,7 @@ def sibling_path(path: Path, purpose: str) -> Path:
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
-_HERE: set[Path] = set()
+_OWN_LOCKS: set[Path] = set()
 
 
 @contextmanager
@@ -64,11 +64,11 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
     handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
-    _HERE.add(file)
+    _OWN_LOCKS.add(file)
     try:
         yield handle
     finally:
-        _HERE.discard(file)
+        _OWN_LOCKS.discard(file)
         if sys.platform == "win32":  # pragma: no cover - an open file cannot be removed there
             os.close(handle)
             with suppress(OSError):
@@ -80,7 +80,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
 
 
 def _holder(file: Path) -> str:
-    return "build of this run" if file in _HERE else "kci process"
+    return "build of this run" if file in _OWN_LOCKS else "kci process"
 
 
 def in_use(path: Path) -> bool:
@@ -126,8 +126,8 @@ def _is_at(handle: int, file: Path) -> bool:
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ANOTHER = "name a place that you can write; for kci's cache with KCI_CACHE"
-_SAID = ("No space left on device", "Disk quota exceeded")
+_WRITABLE_PLACE_HINT = "name a place that you can write; for kci's cache with KCI_CACHE"
+_FULL_DISK_MESSAGES = ("No space left on device", "Disk quota exceeded")
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=full_disk_hint(error) or _ANOTHER) from error
+        raise ClientError(message, hint=full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
@@ -155,7 +155,7 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
 
 def is_disk_full(output: str) -> bool:
     """True if a program's output reports a full disk."""
-    return any(message in output for message in _SAID)
+    return any(message in output for message in _FULL_DISK_MESSAGES)
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:

@@ -120,7 +120,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown: tuple[str, ...] = ()
     look: int = 1
     earlier: tuple[Failure, ...] = ()
-    """Failures of legs that ran again in the same run, oldest first; `merged` computes it, and no file has it."""
+    """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and no file has it."""
     schema: int = SCHEMA
 
     @property
@@ -152,7 +152,7 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
     return results, problems
 
 
-def gather(results: Iterable[LegResult]) -> list[RecordedRun]:
+def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
     """Group results by run, attempt and look; outages become unknown, and a leg's failure counts before its pass."""
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
@@ -206,7 +206,7 @@ def _run_file(run: RecordedRun) -> tuple[str, bytes]:
     return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
 
 
-def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
+def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
     """Yield the runs of a history, oldest first; problems go to `report`. OSError without the directory."""
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
@@ -222,10 +222,10 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
             else:
                 parts.append(part)
         if parts:
-            yield merged(parts)
+            yield merge_parts(parts)
 
 
-def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
+def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
     """Merge the parts of one run: the latest look at a leg counts, and within a look the failure."""
     parts = sorted(parts, key=lambda part: (part.attempt, part.look))
     looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
@@ -320,7 +320,7 @@ def _message(runs: Sequence[RecordedRun]) -> str:
     return f"Results of {', '.join(f'run {run}' for run in sorted({str(run.run) for run in runs}))}"
 
 
-def address_of(directory: Path, remote: str) -> str:
+def remote_url(directory: Path, remote: str) -> str:
     """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
     url = run_git(directory, "remote", "get-url", "--end-of-options", remote)
     return url.decode().strip() if url else remote

@@ -56,7 +56,7 @@ class WorkflowRun(msgspec.Struct, frozen=True):
     conclusion: str | None = None
 
     @property
-    def of_pull_request(self) -> bool:
+    def is_for_pull_request(self) -> bool:
         """True for a run of kci.yml: another workflow can have the same name."""
         return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
 
@@ -112,15 +112,15 @@ class PullRequestComments:
         self._author = author
 
     def run(self, number: int) -> WorkflowRun:
-        return self._api.told(WorkflowRun, "GET", f"actions/runs/{number}")
+        return self._api.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
 
-    def pulls_of(self, run: WorkflowRun) -> list[PullRequestState]:
+    def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if run.head_repository is None or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pull_requests = self._api.told(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
-        return [pull for pull in pull_requests if pull.head.sha == run.head_sha and pull.state == "open"]
+        pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
+        return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
         """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
@@ -132,7 +132,7 @@ class PullRequestComments:
                 unread.append(artifact.name)
                 continue
             room -= artifact.size_in_bytes
-            packed = self._api.ask("GET", f"actions/artifacts/{artifact.id}/zip")
+            packed = self._api.request("GET", f"actions/artifacts/{artifact.id}/zip")
             if not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
@@ -140,7 +140,7 @@ class PullRequestComments:
     def _artifacts(self, run: int) -> Iterator[_Artifact]:
         for page in range(1, _PAGES + 1):
             path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
-            artifacts = self._api.told(_Artifacts, "GET", path).artifacts
+            artifacts = self._api.request_as(_Artifacts, "GET", path).artifacts
             yield from artifacts
             if len(artifacts) < _PAGE:
                 return
@@ -149,25 +149,27 @@ class PullRequestComments:
         """The comments of kci, oldest first; two jobs at once can leave two."""
         own = []
         for page in range(1, _PAGES + 1):
-            comments = self._api.told(list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}")
+            comments = self._api.request_as(
+                list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}"
+            )
             own += [item for item in comments if item.user and item.user.login == self._author and item.key != (0, 0)]
             if len(comments) < _PAGE:
                 break
         return own
 
-    def keep_comment(self, number: int, body: str) -> str:
+    def update_comment(self, number: int, body: str) -> str:
         """Create or update the comment, unless it is about a newer run, and return what was done."""
         comments = self.own_comments(number)
         if comments and max(item.key for item in comments) > Comment(0, body).key:
             return "the comment is about a newer run"
         if not comments:
-            self._api.ask("POST", f"issues/{number}/comments", body=body)
+            self._api.request("POST", f"issues/{number}/comments", body=body)
             return "written"
         for twin in comments[1:]:
-            self._api.ask("DELETE", f"issues/comments/{twin.id}")
+            self._api.request("DELETE", f"issues/comments/{twin.id}")
         if _unix(comments[0].body).strip() == body.strip():
             return "the comment says so already"
-        self._api.ask("PATCH", f"issues/comments/{comments[0].id}", body=body)
+        self._api.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
         return "updated"
 
 
@@ -218,7 +220,9 @@ _ENDINGS = {
 }
 
 
-def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, unread: Sequence[str], repository: str) -> str:
+def comment_text(
+    pull: PullRequestState, run: WorkflowRun, records: Path, unread: Sequence[str], repository: str
+) -> str:
     """The Markdown of the comment; `unread` names artifacts that `fetch_records` left out."""
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
     link = f"[Run {run.id}]({server}/{repository}/actions/runs/{run.id}/attempts/{run.run_attempt})"

@@ -139,7 +139,7 @@ class _LegTrack(msgspec.Struct):
         self.results += 1
 
 
-def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
+def make_grid(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     """The state of each leg; `history` has its runs oldest first, each once, and the policy defines flaky."""
     watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
     number, latest = -1, None

@@ -26,7 +26,7 @@ from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
-MOST = 200
+MAX_SECOND_LOOKS = 200
 """Jobs of a second look; other suspects wait for the next run."""
 
 
@@ -42,13 +42,13 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
             legs.append(replace(leg, variant=" ".join(again), variants=again))
     tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
-    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MOST]), tests=tuple(tests[:MOST]))
+    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MAX_SECOND_LOOKS]), tests=tuple(tests[:MAX_SECOND_LOOKS]))
 
 
 _KEPT = 16_000
 
 
-def unknown_leg(run: int, **known: Any) -> LegResult:
+def blank_result(run: int, **known: Any) -> LegResult:
     """A passed result without kernel and variant, which a job completes."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **known)

@@ -14,7 +14,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.utils.suggest import nearest
-from kci.workflows.pins import Pin, repinned
+from kci.workflows.pins import Pin, apply_pins
 from kci.workflows.rendered_files import read_committed
 
 _MOST_NODES = 500_000
@@ -109,7 +109,7 @@ _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
 
-class OwnParts(msgspec.Struct, frozen=True):
+class WorkflowExtensions(msgspec.Struct, frozen=True):
     """The files in `.github/kci/`, as text."""
 
     steps: dict[str, str] = {}
@@ -131,11 +131,11 @@ class OwnParts(msgspec.Struct, frozen=True):
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
             source = textwrap.indent(self.parts()[part].strip("\n"), indent)
-            return f"{indent}# From {FOLDER}/{part}.yml\n{repinned(source, pins, committed)}\n"
+            return f"{indent}# From {FOLDER}/{part}.yml\n{apply_pins(source, pins, committed)}\n"
 
         return _MARK.sub(filled, text)
 
-    def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
+    def unplaced_parts(self, files: Mapping[str, str]) -> list[Diagnostic]:
         """KCI423 for each file whose mark is in no rendered file."""
         placed = {match[1] for text in files.values() for match in _MARK.finditer(text)}
         return [
@@ -159,10 +159,10 @@ class OwnParts(msgspec.Struct, frozen=True):
         return [finding("KCI423", message, path=JOBS_FILE) for message in problems]
 
 
-NO_PARTS = OwnParts()
+NO_EXTENSIONS = WorkflowExtensions()
 
 
-def read_own_parts(root: Path) -> OwnParts:
+def read_extensions(root: Path) -> WorkflowExtensions:
     """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422) or place (KCI423)."""
     texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
     problems: list[Diagnostic] = []
@@ -184,7 +184,7 @@ def read_own_parts(root: Path) -> OwnParts:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
     results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
-    return OwnParts(steps, jobs, tuple(ids), results)
+    return WorkflowExtensions(steps, jobs, tuple(ids), results)
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:

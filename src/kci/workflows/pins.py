@@ -140,7 +140,7 @@ def without_pins(text: str) -> str:
     return _USES.sub(without, text)
 
 
-def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
+def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     """The repository's own steps with kci's pins for actions that kci uses; of others a newer committed pin is kept."""
     newest: dict[str, Pin] = {}
     for action, pin in find_pins(committed):

@@ -108,7 +108,7 @@ def recorded_options(text: str) -> RecordedOptions:
     return RecordedOptions(tuple(kernels), **values, short=short)
 
 
-def with_content(text: str) -> str:
+def with_checksum(text: str) -> str:
     """The file with a checksum in its header, which reveals later edits."""
     return _INPUTS.sub(lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1)
 
@@ -143,15 +143,15 @@ class Drift(enum.StrEnum):
     MISSING = "missing"
     CHANGED = "changed"
     EDITED = "edited"
-    LEFT = "left"
+    OBSOLETE = "left"
     """Written by kci and no longer rendered."""
     FOREIGN = "foreign"
 
 
-_SAID = {
+_DRIFT_FINDINGS = {
     Drift.MISSING: ("KCI401", "there is no such file", "run `kci render`"),
     Drift.CHANGED: ("KCI401", "the file is not what kci would write now", "run `kci render` and commit the result"),
-    Drift.LEFT: (
+    Drift.OBSOLETE: (
         "KCI401",
         "kci wrote this file and has no use for it any more",
         "run `kci render`, which removes it",
@@ -192,25 +192,25 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
         return Drift.MISSING
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
-    if not written_by(old):
+    if not header_version(old):
         return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
     if content is None or content[1] != _content_digest(old):
         return Drift.EDITED
-    return Drift.CHANGED if new is not None else Drift.LEFT
+    return Drift.CHANGED if new is not None else Drift.OBSOLETE
 
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
     diagnostics = []
     for item in comparisons:
-        if item.state in _SAID:
-            rule, message, hint = _SAID[item.state]
+        if item.state in _DRIFT_FINDINGS:
+            rule, message, hint = _DRIFT_FINDINGS[item.state]
             diagnostics.append(finding(rule, message, path=item.path, hint=hint))
     return diagnostics
 
 
-def written_by(text: str) -> str:
+def header_version(text: str) -> str:
     """The version of kci in a file's header; empty for a file of another origin."""
     match = _GENERATED.search(text[:_TOP])
     return match[1] if match else ""

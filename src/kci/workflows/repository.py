@@ -25,7 +25,7 @@ from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
 from kci.utils.git import run_git
 from kci.version import __version__
-from kci.workflows.extensions import read_own_parts
+from kci.workflows.extensions import read_extensions
 from kci.workflows.gitlab import render_gitlab
 from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
@@ -42,7 +42,7 @@ from kci.workflows.rendered_files import (
 from kci.workflows.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class LargestRuns(msgspec.Struct, frozen=True):
     """The largest run of each tier, and what GitHub would refuse of it."""
 
     refused: list[Diagnostic]
@@ -58,12 +58,12 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
+def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> LargestRuns:
     """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
+    bounds = LargestRuns([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
@@ -82,18 +82,18 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     rewritten: tuple[str, ...] = ()
     """The files that writing changes, if only in a pin."""
-    told: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     """Findings for the person who renders; the committed files are right."""
 
     @property
-    def left(self) -> list[str]:
+    def obsolete(self) -> list[str]:
         return [item.path for item in self.comparisons if item.path not in self.files]
 
     def write(self, *, force: bool = False) -> None:
         """Write the files and remove obsolete ones, all or none; FindingsError as `require_own`."""
         self.require_own(force=force)
         write_files(self.root, self.files)
-        remove_files(self.root, self.left)
+        remove_files(self.root, self.obsolete)
 
     def require_own(self, *, force: bool = False) -> None:
         """FindingsError for files of another origin (KCI402) or, without `force`, edited ones (KCI406)."""
@@ -121,7 +121,7 @@ def render_workflows(
     directories = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
     require_readable(workspace)
-    bounds = check_bounds(workspace, short=short)
+    bounds = plan_largest_runs(workspace, short=short)
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels
@@ -155,7 +155,7 @@ def render_workflows(
     own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
     fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
     committed = read_committed(root, FILES)
-    parts = read_own_parts(root)
+    parts = read_extensions(root)
     pins = choose_pins(committed, fixed, own)
     files = render(inputs, pins, __version__, parts, committed)
     if bounds.refused:
@@ -165,7 +165,7 @@ def render_workflows(
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
         notes.append(finding("KCI450", message, hint=hint))
     compared = _compared(root, files, committed)
-    return msgspec.structs.replace(compared, told=tuple(notes))
+    return msgspec.structs.replace(compared, notes=tuple(notes))
 
 
 def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
@@ -195,7 +195,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     )
     files = render_gitlab(inputs)
     compared = _compared(root, files, read_committed(root, files))
-    return msgspec.structs.replace(compared, told=tuple(notes))
+    return msgspec.structs.replace(compared, notes=tuple(notes))
 
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -250,7 +250,7 @@ def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -
     return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten)
 
 
-def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
+def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     """The options in the header of a committed file; raises as `read_committed`."""
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 

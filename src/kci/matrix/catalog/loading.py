@@ -17,7 +17,7 @@ from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
-from kci.matrix.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
+from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, RowChange, expand
 
 if TYPE_CHECKING:
     from kci.config.discovery import RepositorySettings
@@ -85,7 +85,7 @@ def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]],
     """The catalog with the overlays for one kernel applied in order."""
     for name, overlay in overlays:
         if name in (None, kernel):
-            catalog = apply(catalog, overlay)
+            catalog = apply_overlay(catalog, overlay)
     return catalog
 
 
@@ -108,14 +108,16 @@ def subject(row: Row) -> Subject:
     return fields
 
 
-def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
+def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     """The catalog with an overlay applied; each row keeps the place that made it."""
     if overlay.replace:
         by_replace: KeyPath = (*overlay.place, "replace")
-        removed = [Removed(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows]
+        removed = [
+            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows
+        ]
         rows: list[Row] = []
     else:
-        rows, removed = kept_and_removed(overlay, changed(overlay, catalog.rows), among=catalog.rows)
+        rows, removed = filter_rows(overlay, apply_changes(overlay, catalog.rows), among=catalog.rows)
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
@@ -130,7 +132,7 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
     )
 
 
-def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
+def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
     result = list(rows)
     for change in overlay.change:
@@ -147,13 +149,13 @@ def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
+def filter_rows(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[RemovedRow]]:
     """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest` refer to `among`."""
     subjects = [subject(row) for row in among]
     tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
     tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
     kept: list[Row] = []
-    removed: list[Removed] = []
+    removed: list[RemovedRow] = []
     for row in rows:
         seen = subject(row)
         by = next(((wanted, where, place) for test, wanted, where, place in tests if test(seen) is not wanted), None)
@@ -162,7 +164,7 @@ def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[R
             continue
         wanted, where, place = by
         reason = f"the overlay keeps only {where.text}" if wanted else f"the overlay drops {where.text}"
-        removed.append(Removed(row, reason, overlay.document, place))
+        removed.append(RemovedRow(row, reason, overlay.document, place))
     return kept, removed
 
 
@@ -194,7 +196,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
         if overlay.edition in within:
             message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
             raise refuse(document.at_value(("edition",), "KCI120", message, hint))
-        return apply(load_catalog(overlay.edition, within=within), overlay)
+        return apply_overlay(load_catalog(overlay.edition, within=within), overlay)
     return interpret_edition(document)
 
 
@@ -226,7 +228,7 @@ def interpret_edition(document: Document) -> Catalog:
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
-def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     """The rows of the compat tier outside of the supported torch range, and those that overlays remove.
 
     They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
@@ -239,9 +241,9 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     own = {removed.row.key for removed in catalog.removed}
     rows = [row for row in rows if row.key not in own]
     table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
-    gone: list[Removed] = []
+    gone: list[RemovedRow] = []
     for overlay in catalog.overlays:
-        rows, removed = kept_and_removed(overlay, rows, among=table)
+        rows, removed = filter_rows(overlay, rows, among=table)
         gone += removed
     return rows, gone
 

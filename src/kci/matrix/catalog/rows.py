@@ -81,7 +81,7 @@ class _Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: frozenset[str]
 
 
-class _Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RenamedCapability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: Version
     old: str
     new: str
@@ -91,7 +91,7 @@ class Toolkits(Dated, frozen=True):
     """The toolkits, oldest first, and renamed capabilities."""
 
     toolkit: tuple[_Toolkit, ...]
-    renamed: tuple[_Renamed, ...]
+    renamed: tuple[_RenamedCapability, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
         """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
@@ -147,7 +147,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.document.path, span.line if span else 0
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedRow(msgspec.Struct, frozen=True):
     """A row that an overlay removes, and the place of that."""
 
     row: Row
@@ -192,7 +192,7 @@ class Catalog(msgspec.Struct, frozen=True):
     """Editions with further rows for the compat tier."""
     document: Document
     overlays: tuple[Overlay, ...] = ()
-    removed: tuple[Removed, ...] = ()
+    removed: tuple[RemovedRow, ...] = ()
 
     @property
     def archs(self) -> ArchTables:

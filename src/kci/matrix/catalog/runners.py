@@ -140,7 +140,7 @@ class Prices(Dated, frozen=True):
     currency: str
     rate: dict[str, float]
 
-    def of(self, labels: Iterable[str]) -> float | None:
+    def rate_for(self, labels: Iterable[str]) -> float | None:
         """The price of a minute for these labels; None for none."""
         return next((self.rate[label] for label in labels if label in self.rate), None)
 
@@ -176,7 +176,7 @@ def pool_of(runner: Runner) -> Pool:
     return Pool("github-hosted", quotas().concurrent, queued=True)
 
 
-def most_minutes(runner: Runner) -> int:
+def max_job_minutes(runner: Runner) -> int:
     """The most minutes of a job on a runner."""
     return quotas().max_minutes if runner.hosted else OWN_MINUTES
 
@@ -185,7 +185,7 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
     """The price of a minute and its currency, of kci.toml before the table; None if unknown."""
     if runner.price is not None:
         return runner.price / 60, runner.currency or default_prices().currency
-    rate = None if runner.group else default_prices().of(runner.labels)
+    rate = None if runner.group else default_prices().rate_for(runner.labels)
     return None if rate is None else (rate, default_prices().currency)
 
 

@@ -43,19 +43,19 @@ _CONDITIONAL = re.compile(
 
 def quoted_includes(raw: bytes) -> list[str]:
     """The names in quoted includes of a source, in order, without comments and strings."""
-    return [name for name, quoted in _included(raw) if quoted] if b'"' in raw else []
+    return [name for name, quoted in _parse_includes(raw) if quoted] if b'"' in raw else []
 
 
 def included(raw: bytes) -> list[str]:
     """The names in all includes of a source."""
-    return [name for name, _ in _included(raw)]
+    return [name for name, _ in _parse_includes(raw)]
 
 
-def certain_includes(raw: bytes) -> list[str]:
+def unconditional_includes(raw: bytes) -> list[str]:
     """The names in includes of a source without a condition other than an include guard."""
     if b"include" not in raw:
         return []
-    text = _plain(raw)
+    text = _strip_comments(raw)
     names = []
     certain: list[bool] = []
     guard = b""
@@ -73,14 +73,14 @@ def certain_includes(raw: bytes) -> list[str]:
     return names
 
 
-def _included(raw: bytes) -> list[tuple[str, bool]]:
+def _parse_includes(raw: bytes) -> list[tuple[str, bool]]:
     if b"include" not in raw:
         return []
-    matches = _INCLUDE.finditer(_plain(raw))
+    matches = _INCLUDE.finditer(_strip_comments(raw))
     return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in matches]
 
 
-def _plain(raw: bytes) -> bytes:
+def _strip_comments(raw: bytes) -> bytes:
     # without comments and BOM, with LF line ends and joined continuation lines
     text = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
@@ -135,7 +135,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     for source in _sources(kernel):
         if escapes(source.text):
             continue
-        if not source.text.strip() or "\0" in source.text or not _is_there(tree, source.text):
+        if not source.text.strip() or "\0" in source.text or not _exists(tree, source.text):
             missing += 1
             if missing > MAX_MISSING:
                 continue
@@ -184,7 +184,7 @@ def _nearest_file(tree: SourceTree, path: str) -> str:
     return elsewhere[0] if len(elsewhere) == 1 else ""
 
 
-def _is_there(tree: SourceTree, path: str) -> bool:
+def _exists(tree: SourceTree, path: str) -> bool:
     # A dangling link exists too; a folder of many files is read once.
     folder, _, name = path.rpartition("/")
     try:
@@ -233,15 +233,15 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 
 def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI167: a source includes pybind11's headers unconditionally: they have no limited API."""
-    reached = _Reached(directory, certain_includes)
+    include_graph = _IncludeGraph(directory, unconditional_includes)
     if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue
-        for file, names in reached.of(source):
+        for file, names in include_graph.files_from(source):
             name = next(filter(_PYBIND.fullmatch, names), "")
-            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
+            if name and b"Py_LIMITED_API" not in _content(include_graph.tree, file):
                 through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
                 message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
                 message += "Python's limited API (Py_LIMITED_API), which every native module has"
@@ -252,13 +252,13 @@ def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
 
 
-class _Reached:
+class _IncludeGraph:
     def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
         self.tree = SourceTree(directory)
         self._read = read
         self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
 
-    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+    def files_from(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
         """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
         todo = [_normal(source.text)]
         seen = set(todo)
@@ -318,9 +318,11 @@ def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> It
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
-_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+_TORCH_HEADERS = re.compile(
+    r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+"
+)
 """Headers of torch, without those for older standards."""
-_NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
+_OTHER_COMPILER_SOURCES = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
 """Sources of another compiler with other flags."""
 _OLD_CENTURY = 90
 
@@ -337,7 +339,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    reached = _Reached(directory, included)
+    include_graph = _IncludeGraph(directory, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -346,10 +348,10 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
             for torch in sorted(built)
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
-        others = _NOT_GIVEN.get(str(flag.place[-2]), ())
+        others = _OTHER_COMPILER_SOURCES.get(str(flag.place[-2]), ())
         sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
-        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
-        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
+        reads = (include_graph.files_from(item) for item in sources if not item.text.endswith(others))
+        if lacking and any(_TORCH_HEADERS.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
             requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
