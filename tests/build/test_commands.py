@@ -151,7 +151,7 @@ def test_a_component_sees_its_own_dependencies_first() -> None:
 
 def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
     made = target("torch213-cxx11-cpu-x86_64-linux")
-    unnamed = msgspec.structs.replace(unit(Language.CXX), named=False)
+    unnamed = msgspec.structs.replace(unit(Language.CXX), uses_name=False)
     assert "-DTORCH_EXTENSION_NAME=@" in compile_command(chain(), made, unnamed)
     assert not any(made.kernel_id in word for word in compile_command(chain(), made, unnamed))
 

@@ -343,7 +343,7 @@ def test_each_compiler_is_in_the_pool_of_its_backend(
     kernel = copy_kernel("bare", tmp_path)
     recipe = builder.plan(request(kernel, STABLE_CUDA, tmp_path), quiet)
     assert recipe.pools == {"cpu": 6, "cuda": 3}
-    pools = {step.what.partition(" ")[0]: step.pool for step in recipe.steps}
+    pools = {step.label.partition(" ")[0]: step.pool for step in recipe.steps}
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
     assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})

@@ -416,7 +416,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
 def test_the_archs_are_those_of_each_component(asked: Request) -> None:
     recipe = builder.plan(asked, quiet)
     archs = {
-        step.what: [word.removeprefix("--offload-arch=") for word in step.command if word.startswith("--offload-arch")]
+        step.label: [word.removeprefix("--offload-arch=") for word in step.command if word.startswith("--offload-arch")]
         for step in recipe.steps
     }
     assert archs["hipcc csrc/cuda/halve.cu"] == ["gfx1100", "gfx90a", "gfx942"]
@@ -426,7 +426,7 @@ def test_the_archs_are_those_of_each_component(asked: Request) -> None:
 
 
 def test_hip_flags_are_for_device_code_and_cxx_flags_for_the_rest(asked: Request) -> None:
-    commands = {step.what: step.command for step in builder.plan(asked, quiet).steps}
+    commands = {step.label: step.command for step in builder.plan(asked, quiet).steps}
     assert "-DHALVE_FACTOR=0.5f" in commands["hipcc csrc/cuda/halve.cu"]
     assert not any("-DONLY_FOR_CXX" in command for what, command in commands.items() if what.startswith("hipcc"))
     assert not any("-DHALVE_FACTOR=0.5f" in command for what, command in commands.items() if what.startswith("c++"))

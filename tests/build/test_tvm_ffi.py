@@ -39,7 +39,7 @@ def chain(tmp_path: Path, **changes: object) -> Toolchain:
 def unit(language: Language, *, named: bool = True) -> Unit:
     name = "a.cu" if language is Language.CUDA else "a.cpp"
     include = (PurePosixPath("inc"),)
-    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", language, include, ("-DA",), ("8.0",), named=named)
+    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", language, include, ("-DA",), ("8.0",), uses_name=named)
 
 
 def test_a_cpp_source(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_cpp_source(tmp_path: Path) -> None:
         "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem", "tvm_ffi/include",
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
-    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(chain(tmp_path), target, unit(Language.CXX, named=False))
+    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(chain(tmp_path), target, unit(Language.CXX, with_name=False))
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:

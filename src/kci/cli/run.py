@@ -244,5 +244,9 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    left = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
+    left = (
+        ""
+        if progress.seconds_left is None or progress.done == progress.total
+        else f", {duration(progress.seconds_left)} left"
+    )
     return f"{progress.done}/{progress.total}{left}"

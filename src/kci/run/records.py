@@ -158,7 +158,9 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
-def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a record of a run") -> Iterator[_Shape]:
+def read_uploaded(
+    folder: Path, name: str, shape: type[_Shape], description: str = "a record of a run"
+) -> Iterator[_Shape]:
     """Read uploaded files by name or pattern. Raises FindingsError for an unreadable one."""
     for path in sorted(folder.rglob(name)):
         try:
@@ -166,7 +168,7 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a r
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FindingsError(f"{path} is not {what}: {error}") from error
+            raise FindingsError(f"{path} is not {description}: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:

@@ -96,7 +96,7 @@ def build(request: Request, log: Log) -> BuildResult:
     recipe = plan(request, log)
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
-    for part in recipe.chain.fetched():
+    for part in recipe.chain.downloads():
         part.ensure(environment.python, log)
         if part is environment and not recipe.target.tvm_ffi:
             _check_torch(request, environment)
@@ -154,7 +154,7 @@ def _compile(
 ) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
-    names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
+    names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
     run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
     try:
         done = run_ninja(run, _readable(log, recipe, request.kernel_dir))
@@ -167,7 +167,7 @@ def _compile(
 
 def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
-    units = {step.what for step in recipe.steps if step.depfile}
+    units = {step.label for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
     def tell(line: str) -> None:
@@ -177,8 +177,8 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
             return
         progress = read_progress(line)
         if progress is not None and not timed:
-            timed = progress.what in units
-            line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
+            timed = progress.command in units
+            line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
         log(show_kernel_paths(line, kernel_dir))
 
     return tell
@@ -231,7 +231,7 @@ def _check_torch(request: Request, environment: Environment) -> None:
     toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
     if not same_version(version, variant.compute):
         message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {torch.release}"
-        raise MissingToolError(f"{message} is for {torch.built_for}", hint=hint)
+        raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
 
 
 def _versions(

@@ -33,11 +33,11 @@ from kci.matrix.variants import Kind, Variant
 _POISON = "@"
 
 
-def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
-    """Macros of a `[torch]` source; `named` defines the extension's name. Raises BuildFailedError."""
+def torch_definitions(variant: Variant, kernel_id: str, *, with_name: bool) -> list[str]:
+    """Macros of a `[torch]` source; `with_name` defines the extension's name. Raises BuildFailedError."""
     major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
     defines = [
-        f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
+        f"-DTORCH_EXTENSION_NAME={kernel_id if with_name else _POISON}",
         f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
     ]
     defines += BACKENDS[variant.backend].defines
@@ -47,9 +47,9 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
     return defines
 
 
-def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
+def tvm_ffi_definitions(backend: str, kernel_id: str, *, with_name: bool) -> list[str]:
     """Macros of a `[tvm-ffi]` source."""
-    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
+    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if with_name else _POISON}"]
 
 
 def stable_abi_define(stable_abi: str) -> str:
@@ -107,7 +107,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     launcher: Path | None = None
     """The compiler cache."""
 
-    def fetched(self) -> list[FetchedTool]:
+    def downloads(self) -> list[FetchedTool]:
         """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
         tools = (self.environment, self.cuda, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
@@ -288,7 +288,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DCUDA_HAS_FP16=1",
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
-        *torch_definitions(target.variant, kernel_id, named=unit.named),
+        *torch_definitions(target.variant, kernel_id, with_name=unit.uses_name),
         *_includes(chain, target, unit),
         *_toolkit_includes(chain),
         *unit.flags,
@@ -327,9 +327,9 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if target.tvm_ffi:
-        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, named=unit.named)
+        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, with_name=unit.uses_name)
     else:
-        defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
+        defines = torch_definitions(target.variant, target.kernel_id, with_name=unit.uses_name)
     tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
     return [*defines, *tla, *_includes(chain, target, unit)]
 

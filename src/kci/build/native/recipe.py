@@ -175,7 +175,7 @@ def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Ite
 def commands(recipe: Recipe) -> list[str]:
     """The shell lines of a build, for `--dry-run`."""
     python = recipe.chain.environment.python
-    lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
+    lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
     lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")

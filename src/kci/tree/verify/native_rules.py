@@ -165,7 +165,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         and symbol.name not in python_symbols()
         and not symbol_provided(symbol.name, groups)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
-        and not (versions and torch_exports().gives(symbol.name, versions))
+        and not (versions and torch_exports().provides(symbol.name, versions))
     ]
     if unexplained:
         hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
