@@ -50,7 +50,7 @@ def test_a_cpp_source(tmp_path: Path) -> None:
         "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem", "tvm_ffi/include",
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
-    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(chain(tmp_path), target, unit(Language.CXX, with_name=False))
+    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(chain(tmp_path), target, unit(Language.CXX, named=False))
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
