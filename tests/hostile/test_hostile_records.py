@@ -148,7 +148,7 @@ def plan_durations(folder: Path) -> Result:
 def recorded(folder: Path) -> Result:
     """A history with one run that is good, besides the hostile one."""
     (folder / "history" / "0000000000000000001-1-aa.json").write_bytes(HISTORY)
-    return kci("compat", "report", "--history", folder / "history", "--into", folder / "site")
+    return kci("compat", "report", "--history", folder / "history")
 
 
 EMPTY = Manifest("gated-norm", 1, complete=True, planned=(), present=(), missing=())
