@@ -119,7 +119,7 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
         if known:
             recipe.work.mkdir(parents=True)
             (recipe.work / NINJA_LOG).touch()
-        tell = builder._readable(shown.append, recipe, what.kernel_dir)
+        tell = builder._display_log(shown.append, recipe, what.kernel_dir)
         for line in said:
             tell(line)
         assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
@@ -128,7 +128,7 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
 def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
     told: list[str] = []
-    tell = builder._readable(told.append, recipe, what.kernel_dir)
+    tell = builder._display_log(told.append, recipe, what.kernel_dir)
     for line in NINJA.format(said=GCC).splitlines():
         tell(line)
     steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]

@@ -11,7 +11,7 @@ import pytest
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
 from kci.build import plan_commands
 from kci.build.native import builder
-from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, links, stub_command
+from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, stub_command, work_links
 from kci.build.native.hipify import Translation, translate, translate_units
 from kci.build.native.units import Language, Unit
 from kci.build.request import Request
@@ -290,7 +290,7 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
-    assert links(chain)["rocm"] == chain.rocm.root
+    assert work_links(chain)["rocm"] == chain.rocm.root
 
 
 # --- what is translated ---

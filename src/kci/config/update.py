@@ -143,9 +143,9 @@ class Edits:
         new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
         aligned = _align(equals, len(new_key) - len(old_key))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-        self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
+        self.edits.append((at, at, f"{self.line_ending(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
-    def newline(self, number: int) -> str:
+    def line_ending(self, number: int) -> str:
         """The line end of a line; a last line without one takes that of the line before."""
         if number == len(self.lines):
             number -= 1

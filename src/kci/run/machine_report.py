@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.container import engine, require_engine
+from kci.build.process.container import container_engine, require_engine
 from kci.build.process.run import run, silent
 from kci.build.toolchains.compilers import (
     MANYLINUX_GLIBC,
@@ -130,7 +130,7 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
 def _helpers() -> Iterator[ToolReport]:
     def container() -> str:
         require_engine()
-        return f"{engine()} answers"
+        return f"{container_engine()} answers"
 
     yield _examined_tool("containers", container, "builds then happen on this machine itself")
     try:

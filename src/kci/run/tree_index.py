@@ -26,7 +26,7 @@ from kci.run.records import (
     KernelRecord,
     TestRecord,
     Text,
-    newest,
+    newest_by_key,
     read_uploaded,
 )
 from kci.tree.manifest import Manifest
@@ -89,7 +89,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
         kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day <= KEPT_DAYS}
         return msgspec.structs.replace(self, trees=kept)
 
-    def carried(self) -> dict[str, CarriedTree]:
+    def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
         return {
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
@@ -99,7 +99,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
         """The objects in the plan's form."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
-    def published(self) -> dict[Key, str]:
+    def published_fingerprints(self) -> dict[Key, str]:
         """Fingerprints of the trees' variants."""
         return {
             (kernel, entry.variant): entry.fingerprint
@@ -156,8 +156,8 @@ def read_uploads(folder: Path) -> RunUploads:
     indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
     return RunUploads(
         max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
-        newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
-        newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
+        newest_by_key(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
+        newest_by_key(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
         max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex()),
     )
 

@@ -62,7 +62,7 @@ def stable_abi_define(stable_abi: str) -> str:
 
 
 TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "torch", "tvm_ffi", "python", "cuda", "rocm"
-"""Links in the work directory; see `links`."""
+"""Links in the work directory; see `work_links`."""
 
 GENERATED = "generated/torch-ext"
 """Directory of `registration.h`, which sources also include as `../torch-ext/registration.h`."""
@@ -143,7 +143,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *_launcher(chain),
         *chain.cxx,
-        *standard(target, gnu=True),
+        *cxx_standard_flag(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
@@ -158,7 +158,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     ]
 
 
-def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
+def stub_libraries(chain: Toolchain, target: Target) -> tuple[str, ...]:
     """Torch libraries that empty stubs replace at link time."""
     if target.tvm_ffi:
         return ()
@@ -200,7 +200,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
         needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
         return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
     stable = target.variant.kind is Kind.STABLE_ABI
-    if stand_ins := stubs(chain, target):
+    if stand_ins := stub_libraries(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += [*older, f"-L{TORCH}/lib"]
     if cuda is not None:
@@ -244,7 +244,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        *standard(target),
+        *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
         *([] if target.tvm_ffi else TORCH_NVCC),
@@ -278,7 +278,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *_launcher(chain),
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
-        *standard(target),
+        *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -312,7 +312,7 @@ def _launcher(chain: Toolchain) -> list[str]:
     return [str(chain.launcher)] if chain.launcher else []
 
 
-def standard(target: Target, *, gnu: bool = False) -> list[str]:
+def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
     """The C++ standard flag; host sources get GNU extensions, as with CMake."""
     if target.tvm_ffi:
         return []
@@ -363,7 +363,7 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
     return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
 
 
-def links(chain: Toolchain) -> dict[str, Path]:
+def work_links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}

@@ -174,7 +174,7 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
             path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
             if path != beside and not f"/{path}".endswith(f"/{header}"):
                 continue
-            table, searched = _table_of(spot.path, request)
+            table, searched = _source_table(spot.path, request)
             include = path.removesuffix(header).rstrip("/") or "."
             add = [] if path in seen else [f'"{path}" to `src`']
             add += [] if path == beside or include in searched else [f'"{include}" to `include`']
@@ -183,7 +183,7 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
     return ""
 
 
-def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+def _source_table(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
     for label, part in active(request.build, request.variant).items():
         if source in part.src:
             return f"[kernel.{label}]", (*(part.include or ()), "csrc")

@@ -196,7 +196,7 @@ class _Origin(msgspec.Struct, frozen=True):
     depends: tuple[Depend, ...] = ()
 
 
-def collect(request: Request, log: Log) -> Sources:
+def collect_units(request: Request, log: Log) -> Sources:
     """List the units in the order of build.toml; a component above the variant's toolkit is left out.
 
     Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of the kernel.
@@ -256,7 +256,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if isinstance(component, XpuComponent):
-        code = oneapi.code_for(request.build, request.variant.compute or "")
+        code = oneapi.sycl_code(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if not isinstance(component, CudaComponent | RocmComponent):
@@ -318,7 +318,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
         if language is None:
             continue
         if language not in flags:
-            flags[language] = tuple(_evaluated(request.variant, origin, language))
+            flags[language] = tuple(_expanded_flags(request.variant, origin, language))
         yield Unit(
             source=PurePosixPath(posixpath.normpath(entry)),
             shown=entry,
@@ -331,7 +331,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
         )
 
 
-def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
+def _expanded_flags(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
     flags = origin.cxx_flags if language is Language.CXX else origin.device_flags
     if not any("$<" in flag for flag in flags):
         yield from flags

@@ -136,7 +136,7 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
 _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
 
 
-def is_step(line: str) -> bool:
+def explains_wait(line: str) -> bool:
     """True for lines that explain a wait, which are always shown."""
     return _STEP.match(line) is not None
 

@@ -111,7 +111,7 @@ class ImportGraph:
             return []
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
-    def missing(self, module: PackageModule, site: ImportSite) -> str | None:
+    def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
         """The reason why a relative import fails; None if it works."""
         if not site.level:
             return None

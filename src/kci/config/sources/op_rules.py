@@ -89,7 +89,7 @@ _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[Diagnostic]:
     """Yield the findings about ops of a Python file, without paths."""
     names = resolve_names(nodes)
-    for call, _, what in fixed_names(tree, nodes, names):
+    for call, _, what in fixed_namespace_calls(tree, nodes, names):
         yield _unprefixed(call, what)
     for inner in nodes:
         if (
@@ -101,7 +101,7 @@ def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Itera
             yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
 
 
-def fixed_names(
+def fixed_namespace_calls(
     tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
 ) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """Yield calls with an op name of a fixed namespace: the call, the argument, and the function's name."""

@@ -244,11 +244,11 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
         return
     expected = expected_code(backend, metadata.backend.archs)
-    yield from _compared("machine code", expected.binary, code.binary, variant.shown)
-    yield from _compared("PTX", expected.ptx, code.ptx, variant.shown)
+    yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
+    yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
 
 
-def _compared(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
+def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
     if missing := sorted(expected - actual):
         yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", path=where)
     if extra := sorted(actual - expected):
