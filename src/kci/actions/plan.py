@@ -66,8 +66,8 @@ def main() -> None:
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=known | index.published(),
-        trees=index.carried(),
+        published=known | index.published_fingerprints(),
+        trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
         sources=True,

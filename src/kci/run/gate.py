@@ -99,7 +99,7 @@ def missing_results(run: RunUploads) -> list[GateRow]:
             rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             rows += _kernel_rows(plan.tier, record, legs)
-    for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
+    for (kernel, name), why in msgspec.structs.replace(run, records=fresh).failed_tests().items():
         test = run.tests.get((kernel, name))
         rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else ""))
     return rows
@@ -144,7 +144,7 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
     # an unplanned test leg passed on the same tree in an earlier run
-    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
+    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.failed_tests()}
     kernels = []
     for kernel in plan.kernels:
         record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)

@@ -26,7 +26,7 @@ from kci.run.records import (
     KernelRecord,
     TestRecord,
     Text,
-    newest,
+    newest_by_key,
     read_uploaded,
 )
 from kci.tree.manifest import Manifest
@@ -84,12 +84,12 @@ class TreeIndex(msgspec.Struct, frozen=True):
             if place.manifest.kernel != kernel:
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
 
-    def still(self, day: int) -> TreeIndex:
+    def unexpired(self, day: int) -> TreeIndex:
         """The index without expired trees, sorted."""
         kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day <= KEPT_DAYS}
         return msgspec.structs.replace(self, trees=kept)
 
-    def carried(self) -> dict[str, CarriedTree]:
+    def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
         return {
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
@@ -99,7 +99,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
         """The objects in the plan's form."""
         return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
 
-    def published(self) -> dict[Key, str]:
+    def published_fingerprints(self) -> dict[Key, str]:
         """Fingerprints of the trees' variants."""
         return {
             (kernel, entry.variant): entry.fingerprint
@@ -129,7 +129,7 @@ class RunUploads(msgspec.Struct, frozen=True):
     index: TreeIndex = TreeIndex()
     """Trees of earlier runs, as of the plan."""
 
-    def untested(self) -> dict[tuple[str, str], str]:
+    def failed_tests(self) -> dict[tuple[str, str], str]:
         """Reason per test leg that did not pass; a missing record is no pass. Unmerged kernels are left out."""
         reasons = {}
         for test in self.plan.tests:
@@ -156,8 +156,8 @@ def read_uploads(folder: Path) -> RunUploads:
     indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
     return RunUploads(
         max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
-        newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
-        newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
+        newest_by_key(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
+        newest_by_key(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
         max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex()),
     )
 
@@ -171,7 +171,7 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
 
 def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     """The index at the end of a run."""
-    trees, lacking = dict(before.index.trees), before.untested()
+    trees, lacking = dict(before.index.trees), before.failed_tests()
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
     for kernel, record in before.records.items():
         for leg in record.objects:
@@ -195,7 +195,7 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
         for kernel, legs in sorted(objects.items())
     }
     objects = {kernel: legs for kernel, legs in still.items() if legs}
-    return TreeIndex(trees, day, objects=objects).still(day)
+    return TreeIndex(trees, day, objects=objects).unexpired(day)
 
 
 def _is_unchanged(plan: Plan, kernel: str) -> bool:

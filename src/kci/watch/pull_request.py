@@ -284,7 +284,7 @@ def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
 
 
 def _tests(uploads: RunUploads) -> Iterator[str]:
-    tests, lacking = uploads.plan.tests, uploads.untested()
+    tests, lacking = uploads.plan.tests, uploads.failed_tests()
     if tests:
         yield from ("", "| tested kernel | on | result |", "|---|---|---|")
     for test in tests[:_ROWS]:

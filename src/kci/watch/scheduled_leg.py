@@ -25,7 +25,7 @@ from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, probe, run_kernel_tests, why_incompatible
-from kci.tree.artifacts import find_sources, newest
+from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
@@ -127,7 +127,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     found = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            found.append(unpack(newest(same).path, into).directory)
+            found.append(unpack(newest_source(same).path, into).directory)
     return found
 
 
