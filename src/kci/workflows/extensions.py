@@ -22,8 +22,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.utils.suggest import nearest
-from kci.workflows.pins import Pin, repinned
-from kci.workflows.rendered_files import read_committed
+from kci.workflows.rendered_files import Pin, read_committed, repinned
 
 _MOST_NODES = 500_000
 """No file that GitHub takes has more, unless its aliases repeat themselves."""

@@ -7,18 +7,184 @@ import enum
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from getopt import GetoptError, gnu_getopt
 from pathlib import Path
 
 import msgspec
+from packaging.version import Version
 
+from kci.config.settings import ActionPin, Actions
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UnsafeError
+from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.utils.atomic import replacing
 from kci.utils.git import run_git
-from kci.workflows.pins import without_pins
+from kci.utils.shipped import Dated, shipped
+from kci.version import REPOSITORY, __version__
+
+OWN = "kci/build"
+"""kci's own actions, as templates and kci.toml name them, whatever `REPOSITORY` is; what the files call them is
+`Pin.repository`."""
+
+RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
+
+# `uses: owner/repository/folder@reference  # version`, a line of a step.
+_USES = re.compile(
+    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$", re.MULTILINE
+)
+_SHA = re.compile(r"[0-9a-f]{40}")
+_VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The commit of an action, and the version that it is.
+
+    Without a commit, workflows name the version's tag.
+    """
+
+    sha: str
+    version: str
+    repository: str = ""
+    """Where it is, if that is another place than its name."""
+
+
+class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ref: str
+    released: bool
+
+
+class _PinFile(Dated, frozen=True):
+    action: dict[str, Pin]
+    own: _OwnActions
+
+
+class _Release(Dated, frozen=True):
+    commit: str
+    version: str
+
+
+_pin_file = shipped("workflows/data/pins.toml", _PinFile)
+
+
+def shipped_pins() -> dict[str, Pin]:
+    """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
+    own = _pin_file().own
+    return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
+
+
+def unreleased(pins: Mapping[str, Pin]) -> str:
+    """The reference of kci's own actions, if it is the one that exists only once kci is released; else empty."""
+    default, chosen = shipped_pins()[OWN], pins[OWN]
+    same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
+    known = _pin_file().own.released or RELEASE_DATA.is_file()
+    return f"{default.repository}@{default.version}" if same and not known else ""
+
+
+def release_pin() -> Pin:
+    """The commit of kci's own actions that this kci was released from; UsageError if it is not a release.
+
+    A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
+    """
+    if not RELEASE_DATA.is_file():
+        hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
+        raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
+    release = shipped(RELEASE_DATA, _Release)()
+    return msgspec.structs.replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
+
+
+def action_of(reference: str) -> str:
+    """`owner/repository` of a reference: actions in folders of one repository share its commit."""
+    return "/".join(reference.split("/")[:2])
+
+
+def own_pin(wanted: Actions, start: Pin) -> Pin:
+    """Kci's own actions as `[actions]` of kci.toml says, where it says something; else as they are."""
+    pin = msgspec.structs.replace(start, repository=wanted.repository or start.repository)
+    if wanted.ref is None:
+        return pin
+    commit = bool(_SHA.fullmatch(wanted.ref))
+    sha, version = (wanted.ref, "") if commit else ("", wanted.ref)
+    return msgspec.structs.replace(pin, sha=sha, version=version)
+
+
+def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
+    """The pins that kci.toml names, of the actions that kci knows."""
+    shipped = shipped_pins()
+    return {
+        action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
+        for action, pin in sorted(wanted.items())
+        if action in shipped and action != OWN
+    }
+
+
+def choose_pins(
+    files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
+) -> dict[str, Pin]:
+    """The pins to render with: a newer one in the committed files wins over the one that kci ships.
+
+    Args:
+        files: the committed workflow files, text by path.
+        fixed: pins that win over both; see `fixed_pins`.
+        own: what to take for kci's own actions in place of the major tag; see `release_pin` and `own_pin`.
+    """
+    shipped = shipped_pins() | ({OWN: own} if own else {})
+    chosen = {**shipped, **(fixed or {})}
+    names = {pin.repository or action: action for action, pin in shipped.items()}
+    for text in files.values():
+        for reference, found in find_pins(text):
+            action = names.get(reference, "")
+            if action not in shipped or action in (fixed or {}) or found.sha == shipped[action].sha:
+                continue
+            if not chosen[action].sha or Version(found.version) > Version(chosen[action].version):
+                chosen[action] = msgspec.structs.replace(shipped[action], sha=found.sha, version=found.version)
+    return chosen
+
+
+def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
+    """Every `uses:` that names a commit and says its version, by `owner/repository`."""
+    for match in _USES.finditer(text):
+        version = (match[3] or "").split(" ")[0]
+        if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
+            yield action_of(match[1]), Pin(match[2], version)
+
+
+def without_pins(text: str) -> str:
+    """The text with every well-formed pin taken out, for comparing what is left."""
+
+    def without(match: re.Match[str]) -> str:
+        pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
+        # A line of kci's own actions elsewhere has the comment that their tags have in rendered files.
+        own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
+        tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
+        return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
+
+    return _USES.sub(without, text)
+
+
+def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
+    """Steps of the repository, with the pins that hold for the file that they are put into.
+
+    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin of
+    the committed file is kept, as a bot moves it there.
+    """
+    newest: dict[str, Pin] = {}
+    for action, pin in find_pins(committed):
+        if action not in newest or Version(pin.version) > Version(newest[action].version):
+            newest[action] = pin
+
+    def better(match: re.Match[str]) -> str:
+        action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+        pin = pins.get(action)
+        if pin is None and _VERSION.fullmatch(version):
+            moved = newest.get(action)
+            pin = moved if moved is not None and Version(moved.version) > Version(version) else None
+        if pin is None or not pin.sha or len(match[2]) != 40:
+            return match[0]
+        return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
+
+    return _USES.sub(better, text)
+
 
 _MAX_BYTES = 2_000_000
 

@@ -29,7 +29,7 @@ from kci.tree.verify.abi import (
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
 from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
-from kci.tree.verify.variant_rules import module_file
+from kci.tree.verify.tree_rules import module_file
 from kci.utils.suggest import first_of
 from kci.utils.walk import Entry
 
