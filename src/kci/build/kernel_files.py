@@ -30,7 +30,7 @@ _UNQUOTABLE = '|"$`\\'
 
 
 def resolve_inside(kernel_dir: Path, entry: str, key: str) -> Path:
-    """Resolve a path of build.toml, which need not exist; `what` names its key. Raises UnsafeError or FindingsError."""
+    """Resolve a path of build.toml, which need not exist; `key` names it there. Raises UnsafeError, FindingsError."""
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise _escape(f"{key} names the absolute path {entry!r}")

@@ -276,9 +276,7 @@ class Objects:
 
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
-        words = sorted(
-            path for path, _ in inputs.compiled_from(self._request.variant)
-        )  # sorted, because sets have no order
+        words = sorted(path for path, _ in inputs.compiled_from(self._request.variant))
         words += ["", *chain.versions, *environment_flags()]
         words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
         if any(word.endswith("=native") for step in self._steps for word in step.command):

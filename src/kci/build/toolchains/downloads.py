@@ -117,7 +117,7 @@ def pip_index() -> str:
 
 
 def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
-    """Run a pip command. Raises MissingToolError if it fails; `what` and `into` are for the message."""
+    """Run a pip command. Raises MissingToolError if it fails; `package` and `into` are for the message."""
     done = run_pip(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
