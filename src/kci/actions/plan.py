@@ -38,8 +38,8 @@ from kci.plan.github_limits import (
     work_of,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
+from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
-from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count

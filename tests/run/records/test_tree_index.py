@@ -12,18 +12,7 @@ from conftest import ROOT
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import Plan, Skipped, TestLeg
-from kci.run.records import (
-    OBJECTS_FILE,
-    PLAN_FILE,
-    RECORD_FILE,
-    TEST_FILE,
-    KernelRecord,
-    LegObjects,
-    TestRecord,
-    read_objects,
-    write_record,
-)
-from kci.run.tree_index import (
+from kci.run.gate import (
     INDEX_FILE,
     KEPT_DAYS,
     OBJECTS_DAYS,
@@ -35,6 +24,17 @@ from kci.run.tree_index import (
     next_index,
     read_index,
     read_uploads,
+)
+from kci.run.records import (
+    OBJECTS_FILE,
+    PLAN_FILE,
+    RECORD_FILE,
+    TEST_FILE,
+    KernelRecord,
+    LegObjects,
+    TestRecord,
+    read_objects,
+    write_record,
 )
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from kci.utils.atomic import write_atomic
