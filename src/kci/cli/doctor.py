@@ -1,4 +1,4 @@
-"""`kci doctor`: what this machine can build, what is missing, and which settings a repository needs."""
+"""`kci doctor`: the abilities of this machine, and the settings of a repository."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
 
 
 def _variants(workspace: Workspace) -> str:
-    """How many variants this machine can build, and why it cannot build the others."""
     outcomes = outcomes_of(workspace, Choice())
     left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
     here = len(outcomes) - left.total()
