@@ -145,12 +145,12 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
             continue
         if line.lstrip(" \t").startswith("#"):
             continue
-        found = re.match(_DOTTED, line)
-        total += found[0].count(".") if found else 0
-        found = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
-        if found or total > MAX_DOTTED:
-            column = found.start() + 1 if found else 1
-            message = f"a key of more than {MAX_KEY_PARTS} parts" if found else f"more than {MAX_DOTTED} dotted keys"
+        dotted = re.match(_DOTTED, line)
+        total += dotted[0].count(".") if dotted else 0
+        long = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
+        if long or total > MAX_DOTTED:
+            column = long.start() + 1 if long else 1
+            message = f"a key of more than {MAX_KEY_PARTS} parts" if long else f"more than {MAX_DOTTED} dotted keys"
             span = Span(number, column, number, column + 1)
             raise refuse(finding("KCI004", message, path=shown_as, span=span))
 
