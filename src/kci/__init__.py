@@ -1,7 +1,4 @@
-"""kci: CI for GPU kernels, from build.toml to a verified tree of binaries.
-
-The public names of the library; docs/api.md has examples. They are imported on first use, so that `import kci` is fast.
-"""
+"""kci: CI for GPU kernels, from build.toml to a verified tree. Public names (docs/api.md) are imported on first use."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ _HOMES = {
     "kci.plan.planning": ("PlanRequest", "PlannedRun", "plan_run"),
     "kci.plan.workspace": ("Choice", "Workspace", "open_workspace"),
 }
-"""The public names of each module."""
 _CALLED = {"merge_artifacts": "merge", "verify_path": "verify"}
 """Public names that differ from those in their module."""
 

@@ -16,9 +16,9 @@ def start() -> None:
 
 
 def _prepare_streams() -> None:
-    """A closed stream is opened to nowhere, or the next file would get its number and the output of compilers."""
+    # A closed stream is opened to nowhere, or the next file would get its number and the output of compilers
     with suppress(OSError):
-        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # takes the free numbers
+        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
         os.close(spare)
     for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -42,7 +42,6 @@ class Rule(msgspec.Struct, frozen=True):
     bad: str = ""
     """A part of a file that breaks the rule, tested."""
     good: str = ""
-    """The corrected part."""
 
 
 class Related(msgspec.Struct, frozen=True):
@@ -99,10 +98,7 @@ def rules() -> dict[str, Rule]:
 
 
 def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()) -> str:
-    """`path:line:column: severity[RULE]: message`, the source line with a caret, and the hint.
-
-    `file_lines` returns the lines of a file; none if it is unreadable.
-    """
+    """A diagnostic as text: place, severity, rule, message, the line of `file_lines` with a caret, and hint."""
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
     spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]

@@ -1,7 +1,4 @@
-"""The failures of kci, each with its exit code.
-
-Every mistake of a user, file or machine is one of these; any other exception is a bug in kci.
-"""
+"""The failures of kci, each with its exit code; any other exception is a bug."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ class UnsafeError(KciError):
 
 
 _LINE = 400
-_ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)  # as compilers and linkers print it
+_ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)
 
 
 def first_error(error: KciError) -> str:

@@ -96,7 +96,6 @@ class LegBuild:
 
     @property
     def minutes(self) -> float:
-        """Minutes since the start."""
         return (time.time() - self.begun) / 60
 
     def replay(self, variant: str) -> str:
@@ -117,7 +116,6 @@ class LegBuild:
         )
 
     def build(self, variant: kci.Variant) -> kci.BuiltLeg | None:
-        """Build a variant; None for a part, which makes objects only."""
         with group(f"Build {variant.name}{f' (part {self.part})' if self.part else ''}"):
             if self.options.part:
                 build_part(self.workspace, self.request(variant), show)
@@ -132,7 +130,6 @@ class LegBuild:
 
     @property
     def upload_name(self) -> str:
-        """The artifact's name without the attempt."""
         return upload_name(self.kernel.build.name, self.name)
 
 
@@ -242,7 +239,7 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
         return []
     set_output("objects-name", name)
     set_output("objects-folder", str(leg.kept))
-    if not leg.part:  # the leg that links has those of its parts
+    if not leg.part:
         kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made)
         write_record(leg.packed / OBJECTS_FILE, kept)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]

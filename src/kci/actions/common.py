@@ -1,7 +1,4 @@
-"""Inputs, outputs and summaries of the actions.
-
-Inputs can come from pull requests: they arrive as JSON in one variable, are checked here, and never become script text.
-"""
+"""Inputs (JSON in one variable, checked, never script text), outputs and summaries of the actions."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from kci.errors import KciError
 from kci.utils.bounded_json import decode_json
 
 INPUTS = "KCI_INPUTS"
-"""The variable with the action's inputs."""
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one."""
@@ -149,7 +145,7 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
     size = written + sum(len(line.encode()) + 1 for line in lines)
     for index, row in enumerate(rows):
         size += len(row.encode()) + 1
-        if size > SUMMARY_LIMIT - 200:  # room for the last line
+        if size > SUMMARY_LIMIT - 200:
             lines += ["", f"{len(rows) - index} more rows are left out: GitHub takes 1 MiB."]
             break
         lines.append(row)
@@ -169,10 +165,7 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
 
 
 def unpacked(place: Path) -> Path:
-    """The newest `kci-tree.tar` in a folder of artifacts, unpacked; the folder itself without one.
-
-    A run uploads a tar per attempt, since artifacts keep no permissions. A single one is not in a folder of its own.
-    """
+    """The newest `kci-tree.tar` (one per attempt) in a folder of artifacts, unpacked; the folder itself without one."""
     tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
     tars += place.glob("kci-tree.tar")
     if not tars:
@@ -202,7 +195,7 @@ def run_action(main: Callable[[], None]) -> NoReturn:
         if told:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
-    except OSError as error:  # such as an invalid file name, or a full disk
+    except OSError as error:
         fail(f"{error.strerror}: {printable(str(error.filename or ''))[:200]}", 1)
     sys.exit(0)
 

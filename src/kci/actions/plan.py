@@ -80,7 +80,7 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]  # those are raised
+        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
         found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
         print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
@@ -141,7 +141,7 @@ def trees_so_far() -> TreeIndex:
     folder, run = text_input("earlier"), text_input("earlier-run")
     try:
         index = next_index(Path(folder) if folder else None, run, today())
-    except kci.FindingsError as error:  # of another version of kci
+    except kci.FindingsError as error:
         warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)

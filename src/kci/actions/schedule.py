@@ -43,7 +43,6 @@ from kci.watch.scheduled_leg import MOST, second_look, unknown_leg, write_result
 
 BRANCH = "kci-history"
 BOT = "github-actions[bot]"
-"""The account of a job's token."""
 
 
 def main() -> None:
@@ -167,6 +166,6 @@ def upload_results(results: Sequence[LegResult], name: str) -> None:
             warn(f"{item.variant} with torch {item.torch}: {first}")
             print(f"To do the same on your machine:\n  {item.replay}", flush=True)
     add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
-    retry = "-retry" if any(item.look > 1 for item in results) else ""  # artifact names are unique
+    retry = "-retry" if any(item.look > 1 for item in results) else ""
     set_output("results-name", f"watch-{name}{retry}")
     set_output("results-folder", str(folder))

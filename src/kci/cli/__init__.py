@@ -1,7 +1,4 @@
-"""The command line: a module per command, imported when it runs, because start-up time counts.
-
-stdout carries the answer; diagnostics, progress and errors go to stderr.
-"""
+"""The command line. stdout carries the answer; a command's module is imported when it runs, for a fast start."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ COMMANDS = {
     "doctor": "list what this machine can build, and what it lacks",
     "clean": "show or empty kci's cache",
 }
-"""The commands with their lines of the help page, in its order."""
 
 
 class _ReaderGoneError(Exception):
@@ -74,7 +70,6 @@ class FileName(click.Path):
 
 
 PATH = FileName(path_type=Path)
-"""A path that need not exist."""
 
 
 def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -119,7 +114,7 @@ class Command(_WithExamples):
         params = ctx.params
         ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
         ctx.color = colored(ctx.obj)
-        ctx.find_root().color = ctx.color  # errors are shown after this context ends
+        ctx.find_root().color = ctx.color
         return super().invoke(ctx)
 
 
@@ -216,13 +211,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except UnicodeEncodeError as error:  # of a file or directory
+    except UnicodeEncodeError as error:
         from kci.diagnostics import printable
 
         click.echo(f"error: {printable(error.object)[:200]}: a name that is not UTF-8", err=True)
         click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
         code = 1
-    except OSError as error:  # a full disk, a directory that cannot be written
+    except OSError as error:
         from kci.utils.atomic import failed_path, full_disk_hint
 
         gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
@@ -236,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _stop(frame: FrameType | None) -> None:
-    """Python ignores what a finalizer raises, so the signal is repeated until it is over."""
+    # Python ignores what a finalizer raises, so the signal is repeated until it is over
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     if frame is None:

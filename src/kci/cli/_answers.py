@@ -43,14 +43,12 @@ class AnswerTable(msgspec.Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
     layout: Layout = Layout()
     below: str = ""
-    """A summary sentence."""
 
     def text(self) -> str:
         shown = table(self.headers, self.rows, self.layout)
         return f"{shown}\n{paragraph(self.below)}" if self.below else shown
 
     def markdown_head(self) -> list[str]:
-        """The lines before the rows."""
         sentence = [markdown_text(self.below), ""] if self.below else []
         headers = [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))] if self.rows else []
         return [f"### {markdown_text(self.title)}", "", *sentence, *headers]

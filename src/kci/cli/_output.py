@@ -56,7 +56,7 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
     one = (
         error.diagnostics[0] if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message else None
     )
-    if one and "\n" in error.message:  # a compiler's output, with the source and the command
+    if one and "\n" in error.message:
         place, rule, annotation = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]", render_github(one)
     else:
         print_diagnostics(error.diagnostics, annotate=annotate)
@@ -131,7 +131,7 @@ def _hint_for_all(same: Sequence[Diagnostic]) -> str:
         return same[0].hint
     try:
         common = os.path.commonpath(folders) or "."
-    except ValueError:  # some are absolute
+    except ValueError:
         return same[0].hint
     return hints.pop().replace("\0", common)
 
@@ -165,7 +165,6 @@ class Layout(msgspec.Struct, frozen=True):
 
 _GAP = "  "
 _LEAST_NAME = 16
-"""The characters of a shortened name."""
 _LEAST_TEXT = 24
 """The width of the wrapped column at which others are dropped."""
 
@@ -184,7 +183,7 @@ def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int |
         _fit(columns, widths, width, layout)
     cells = [[[cell] for cell in column] for column in columns.values()]
     if layout.wrap in columns:
-        import textwrap  # a slow import, for some tables only
+        import textwrap
 
         across = max(widths[layout.wrap], 8)
         cells[list(columns).index(layout.wrap)] = [
@@ -240,7 +239,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     stream = stream or sys.stdout
     if not stream.isatty():
         return None
-    import shutil  # a slow import, for a terminal only
+    import shutil
 
     return shutil.get_terminal_size().columns
 
@@ -255,7 +254,7 @@ def paragraph(text: str) -> str:
     width = terminal_width()
     if width is None:
         return text
-    import textwrap  # a slow import, for a terminal only
+    import textwrap
 
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 

@@ -87,7 +87,6 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:
-    """A test case for each missing result, and one for each kernel without any."""
     wrong = {row.kernel for row in rows}
     fine = sorted({leg.kernel for leg in run.plan.legs} - wrong)
     suite = ElementTree.Element("testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows)))

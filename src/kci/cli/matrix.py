@@ -107,7 +107,6 @@ def _shown(kernel: KernelMatrix, *, explain: bool, markdown: bool) -> str:
 
 
 WIDTH = 120
-"""The widest explanation."""
 _INDENT = " " * 10
 
 
@@ -141,7 +140,7 @@ def _block(reasons: BackendReasons) -> str:
 
 
 def _wrapped(text: str, indent: str, across: int) -> list[str]:
-    import textwrap  # a slow import, for some answers only
+    import textwrap
 
     return textwrap.wrap(
         text, across, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
@@ -170,7 +169,6 @@ class DroppedGroup(msgspec.Struct, frozen=True):
     reason: str
     candidates: tuple[Dropped, ...]
     whole: bool
-    """True for all candidates of the backend."""
 
     @property
     def what(self) -> str:

@@ -140,7 +140,6 @@ class LiveTable:
         self.stop()
 
     def stop(self) -> None:
-        """Stop the live table."""
         if self.live is not None:
             live, self.live = self.live, None
             at_interrupt.remove(self.stop)
@@ -148,17 +147,14 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         if not self.options.quiet:
-            click.echo(line, err=True)  # rich puts it above its table
+            click.echo(line, err=True)
 
     def shown(self) -> Any:
         raise NotImplementedError
 
 
 class RunDisplay(LiveTable):
-    """The progress of all outcomes.
-
-    Without a terminal, the lines of a variant wait for its end, so that those of concurrent builds do not mix.
-    """
+    """The progress of all outcomes; without a terminal, the lines of a variant wait for its end and so do not mix."""
 
     def __init__(self, outcomes: list[Outcome], given: Options) -> None:
         super().__init__(given, 8)
@@ -170,7 +166,7 @@ class RunDisplay(LiveTable):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for key in list(self._held):  # of interrupted builds
+        for key in list(self._held):
             self._let_go(key)
 
     def changed(self, outcome: Outcome) -> None:
@@ -203,7 +199,7 @@ class RunDisplay(LiveTable):
             click.echo(f"  {line}", err=True)
 
     def shown(self) -> Any:
-        import shutil  # with all its archive formats, for a terminal only
+        import shutil
 
         from rich.spinner import Spinner
         from rich.table import Table

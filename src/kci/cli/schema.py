@@ -13,7 +13,6 @@ SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.discovery:settings_schema",
 }
-"""The function that makes each schema; its module is imported on demand."""
 
 
 @click.command("schema", cls=Command)

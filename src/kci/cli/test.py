@@ -129,7 +129,7 @@ def command(
     if record is not None:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
-    if left and names and not wrong:  # asked for by name
+    if left and names and not wrong:
         raise nothing_tested_error(left)
     return 1 if wrong else 0
 
@@ -152,7 +152,7 @@ def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _minor(torch: str) -> str:
-    """`2.13` of `2.13`, or of the release that kci installs for it."""
+    # `2.13` of `2.13`, or of the release that kci installs for it
     try:
         version = Version.parse(torch)
     except ValueError as error:
@@ -175,14 +175,14 @@ def _show(reports: Sequence[TestReport]) -> None:
 
 
 def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
-    """A leg tests what was verified before; else the variants are verified first."""
+    # A leg tests what was verified before; else the variants are verified first
     refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_tested_error(names, verified=set(names) if judge else ())
 
 
 def _workspace(sources: Path | None) -> Workspace | None:
-    """None if the kernel is not named or invalid: its tests do not need it."""
+    # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
         workspace = opened([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():

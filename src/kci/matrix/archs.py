@@ -1,4 +1,4 @@
-"""Which GPU architectures a component is built for at a toolkit version (docs/format.md#cuda-capabilities)."""
+"""The GPU architectures of a component at a toolkit version (docs/format.md#cuda-capabilities)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def compiled_components(build: Build, backend: str, compute: Version | None) -> 
 
 
 def too_old(component: Component, compute: Version | None) -> bool:
-    """True if a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
+    """True if a toolkit is older than a component's `cuda-minver`."""
     minver = component.cuda_minver if isinstance(component, CudaComponent) else None
     return minver is not None and compute is not None and compute < minver
 
 
 def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """Every list of archs that a build.toml has for CUDA or ROCm, with its place. Empty ones count as none."""
+    """The non-empty arch lists of a build.toml for CUDA or ROCm, with their places."""
     key = "cuda-capabilities" if backend is Backend.CUDA else "rocm-archs"
     snake = key.replace("-", "_")
     for label, part in kernel.build.components(backend).items():
@@ -41,11 +41,7 @@ def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tupl
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
-    """The archs that one CUDA or ROCm component is compiled for, in natural order.
-
-    An empty list counts as none, as in the reference. The result is empty for a component that its `cuda-minver` leaves
-    out at this toolkit, and for one whose list has nothing that the toolkit can build (which the build then refuses).
-    """
+    """The archs of a CUDA or ROCm component; an empty list in build.toml means the default, as in the reference."""
     tables = tables or arch_tables()
     match component:
         case CudaComponent():
@@ -64,10 +60,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
 def variant_archs(
     build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
 ) -> tuple[str, ...] | None:
-    """The archs that a variant's metadata lists, in the order in which it lists them; None where it lists none.
-
-    For compiled variants: the union over the components, sorted as text. For noarch: the kernel's own list, verbatim.
-    """
+    """The archs in a variant's metadata: the sorted union of its components, a noarch list verbatim, or None."""
     if backend not in (Backend.CUDA, Backend.ROCM):
         return None
     if kind is Kind.NOARCH:
@@ -85,10 +78,10 @@ def variant_archs(
 def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
 
-    An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the plain
-    entries. Of these, exactly: the ones that are among the bases which are left. Loosely, as before 26 August 2026:
-    each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX. The `+PTX` marks of the default list do not count.
+    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries.
+    Of plain entries, `exact` keeps the remaining bases. Otherwise, as before 26 August 2026, each remaining base picks
+    the largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not
+    count.
     """
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     entries = {entry.removesuffix(PTX) for entry in wanted}
@@ -107,7 +100,7 @@ def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *,
 
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key under which numbers inside a text compare as numbers: 9.0 before 10.0."""
+    """A sort key with numbers compared as numbers: 9.0 before 10.0."""
     parts = re.split(r"([0-9]+)", text)
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts if part)
 

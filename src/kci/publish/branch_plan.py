@@ -54,9 +54,7 @@ class Release(msgspec.Struct, frozen=True):
 
     manifest: Manifest
     files: dict[str, LocalFile]
-    """The files for the version branch, by path there."""
     card: LocalFile | None
-    """The front page of the repository; None without a card."""
 
     @property
     def variants(self) -> frozenset[str]:
@@ -70,10 +68,7 @@ class Release(msgspec.Struct, frozen=True):
 def read_release(
     tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
 ) -> Release:
-    """Verify a tree and list its files, with the benchmarks of the kernel directory `sources`.
-
-    FindingsError for an incomplete (KCI811) or rejected tree, UnsafeError for a link; `report` takes other findings.
-    """
+    """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _complete(tree)
     found = verify(tree)
     errors = [item for item in found if item.severity is Severity.ERROR]
@@ -96,7 +91,6 @@ def read_release(
         if directory_digest(hashes) != entry.digest:
             raise _changed(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
-    # Loaders' tools look for benchmarks on the branch.
     for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
             files[f"{BENCHMARKS}{path.name}"] = local_file(path)
@@ -135,7 +129,6 @@ def _changed(path: Path) -> FindingsError:
 MAIN_VERSION = 1
 """The version of builds on `main`, if it has any: from before versions existed, or a mirror."""
 _RECORDS = frozenset(TOP_ENTRIES) - {"benchmarks"}
-"""Top-level files that kci writes; an older tree may have more of them."""
 _SHOWN = 3
 _Shape = TypeVar("_Shape")
 
@@ -147,11 +140,8 @@ class BranchChanges(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     unchanged: int = 0
-    """The number of equal files."""
     removed_variants: tuple[str, ...] = ()
-    """Variants that lose every file."""
     kept_variants: tuple[str, ...] = ()
-    """Variants on the branch that are not in the tree and stay."""
 
     @property
     def empty(self) -> bool:
@@ -169,7 +159,6 @@ class WantedBranch(msgspec.Struct, frozen=True):
     """Variants that the kernel should have; others outside of the tree are removed. None removes none."""
     version: int = MAIN_VERSION
     removed: frozenset[str] = frozenset()
-    """Further variants to remove."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare the files of a branch with this goal.
@@ -239,10 +228,8 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
     """The decisions about a branch that hold before it is read."""
 
     expected: frozenset[str] | None = None
-    """The variants that the kernel should have; None without a kernel."""
     prune: bool = False
     leave_out: StaleVariants = StaleVariants.ASK
-    """The policy for variants of other sources that the tree lacks."""
     older: bool = False
     """True if the tree may be older than what it replaces."""
     sources: Path | None = None
@@ -255,7 +242,6 @@ class Takeover(msgspec.Struct, frozen=True):
     release: Release
     terms: TakeoverTerms
     place: str
-    """The name of the branch in messages."""
     there: Mapping[str, HubFile]
     read: Callable[[str], bytes]
     log: Log

@@ -58,7 +58,7 @@ def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
     """Call the client; FindingsError begins with `failed` and ends with the client's reason."""
     try:
         return question()
-    except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+    except Exception as error:  # the client raises its own errors and those of its HTTP library
         raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
 
 
@@ -69,10 +69,7 @@ def first_line_of(error: Exception) -> str:
 
 
 def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
-    """The publisher's token: HF_TOKEN, the OIDC identity of the CI job (for `repo_id` only), or the stored login.
-
-    MissingToolError without a token or huggingface_hub.
-    """
+    """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
     hub_client(token=False)  # raises if huggingface_hub is absent
     if stored := environ.get("HF_TOKEN", "").strip():
         return lambda: stored
@@ -114,7 +111,7 @@ def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
             "POST", f"{endpoint}/oauth/token", json={**_EXCHANGE, "subject_token": subject, "resource": resource}
         )
         token = answer["access_token"]
-    except Exception as error:  # of the client's HTTP library, which changed once
+    except Exception as error:
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
         message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
         raise FindingsError(message, hint=hint) from error
@@ -162,7 +159,6 @@ class TreeListing(msgspec.Struct, frozen=True):
     source: str
     variants: tuple[ListedVariant, ...]
     tree: Path | None = None
-    """The directory, if it is local."""
 
 
 def list_tree(tree: Path) -> TreeListing:
@@ -172,7 +168,7 @@ def list_tree(tree: Path) -> TreeListing:
     try:
         manifest = read_manifest(tree)
     except FindingsError:
-        manifest = None  # `kci verify` reports it
+        manifest = None
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
     variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
     return TreeListing(str(tree), tuple(variants), tree)
@@ -226,7 +222,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
     return [
         HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
         for entry in entries
-        if hasattr(entry, "size")  # folders have none
+        if hasattr(entry, "size")
     ]
 
 
@@ -253,7 +249,6 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
 
 
 _Read = Callable[[HubFile], bytes | None]
-"""Returns the content of a file; None if it is larger than metadata may be."""
 
 
 def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
@@ -277,14 +272,13 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
     if digest is None:
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
-        return ""  # the Hub lists no other digests
+        return ""
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
     actual = make_digest({path: _sha256(files[path], read) for path in covered})
     return first_of([str(item) for item in validate(digest, actual)], 3)
 
 
 def _sha256(file: HubFile, read: _Read) -> str:
-    """Empty if it is unknown, which is no file's hash."""
     if file.sha256 is not None:
         return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
     raw = read(file)

@@ -20,7 +20,6 @@ from kci.publish.hub import Access, HubFile, first_line_of, hub_client, listed_f
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
-"""The branch of the repository's front page."""
 
 _SMALL = 1024 * 1024
 """Bytes up to which a file is uploaded from memory."""
@@ -35,9 +34,7 @@ class Obstacle(enum.StrEnum):
     """The kind of a failed request."""
 
     REFUSED = "refused"
-    """Permanent."""
     MOVED = "moved"
-    """The branch has moved."""
     BUSY = "busy"
     """Another commit is being written, or the rate limit applies."""
     UNCLEAR = "unclear"
@@ -89,7 +86,6 @@ class HubKernel:
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
 
     def create_repository(self) -> None:
-        """Create the repository unless it exists."""
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
 
     def check_page(self, text: str) -> None:
@@ -150,7 +146,7 @@ class HubKernel:
             return question(client)
         except KciError:
             raise
-        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+        except Exception as error:
             raise _answer(error, self.repo_id) from error
 
 

@@ -56,9 +56,7 @@ class PublishState(enum.StrEnum):
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
-    """The branch was up to date."""
     PROPOSED = "proposed"
-    """There is a pull request."""
     WOULD_PUBLISH = "would publish"
 
 
@@ -68,7 +66,6 @@ class PublishedBranch(msgspec.Struct, frozen=True):
     branch: str
     state: PublishState
     commit: str
-    """The head; empty in a dry run for a branch that does not exist."""
     changes: BranchChanges
     proposal: str = ""
     """The ref of the pull request, `refs/pr/3`; empty without one."""
@@ -79,7 +76,6 @@ class Publication(msgspec.Struct, frozen=True):
 
     builds: PublishedBranch
     card: PublishedBranch | None
-    """The main branch, with the front page and with a mirror the builds; None without a card."""
 
 
 class PublishTarget(Protocol):
@@ -121,10 +117,8 @@ class Publisher(msgspec.Struct, frozen=True):
 
     target: PublishTarget
     name: str
-    """The name of the target in messages."""
     dry_run: bool = False
     propose: bool = False
-    """Open pull requests in place of commits."""
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
 
@@ -233,7 +227,7 @@ class Publisher(msgspec.Struct, frozen=True):
     def _look(
         self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
     ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
-        """A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too."""
+        # A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
@@ -250,7 +244,6 @@ class Publisher(msgspec.Struct, frozen=True):
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
-        """The Hub may leave files out, such as those that a .gitignore names."""
         left = wanted.changes(self.target.files(commit))
         if not left.empty:
             first = (*left.added, *left.changed, *left.deleted)[0]
@@ -272,12 +265,10 @@ class PublishRequest(msgspec.Struct, frozen=True):
     workspace: Workspace | None = None
     """The one kernel of the tree; without it, the tree alone says what it is."""
     repo_id: str = ""
-    """Empty for that of build.toml or kci.toml."""
     branch: str = ""
     create_repo: bool = False
     dry_run: bool = False
     create_pr: bool = False
-    """Open pull requests, for publishers without write access."""
     leave_out: StaleVariants | None = None
     """The policy for variants that the tree lacks; None for that of `[publish]`."""
     older: bool = False
@@ -294,7 +285,6 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def branches(self) -> list[PublishedBranch]:
-        """In order of publication."""
         card = self.publication.card
         return [self.publication.builds, *([card] if card is not None else [])]
 
@@ -363,7 +353,6 @@ class HubBranch(msgspec.Struct, frozen=True):
     repo_id: str
     branch: str
     mirror: bool = False
-    """True if the main branch gets the builds too."""
 
 
 def target_of(

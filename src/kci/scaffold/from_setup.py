@@ -35,7 +35,6 @@ class Adopted(msgspec.Struct, frozen=True):
     name: str
     files: dict[str, bytes]
     taken: tuple[str, ...]
-    """A line for each thing that was converted."""
     left: tuple[str, ...]
     """A line for each manual step, with its place."""
 
@@ -73,7 +72,6 @@ _NOT_NEEDED = {
     "pyproject.toml": "kernel-builder generates it, and kci does not use it",
     "torch-ext/registration.h": "kci's build generates it",
 }
-"""Files that are not copied, and why."""
 
 _GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
 
@@ -133,10 +131,7 @@ class Component(msgspec.Struct, frozen=True):
 
 
 def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopted:
-    """Convert a project by running its setup.py; FindingsError without a torch extension or its sources.
-
-    MissingToolError without a torch to run it with.
-    """
+    """Convert a project by running its setup.py; FindingsError without an extension, MissingToolError without torch."""
     found, links = read_project(root)
     runs = run_setup(found, cache, log)
     extensions = _extensions(runs, root)
@@ -280,7 +275,6 @@ class _Draft:
         return kept if any(word.startswith("-X") for word in kept) else list(dict.fromkeys(kept))
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
-        """Only names: a person writes the operators."""
         names: dict[str, None] = {}
         uses: list[str] = []
         for file, data in files.items():

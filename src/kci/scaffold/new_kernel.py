@@ -29,17 +29,14 @@ FRAMEWORKS = {
     "torch-noarch": "Python only: PyTorch, Triton or another DSL",
     "tvm-ffi": "C++ and CUDA without PyTorch, for every framework that speaks DLPack",
 }
-"""The frameworks of build.toml, and the purpose of each."""
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "torch": ("cpu", "cuda", "rocm"),
     "torch-noarch": tuple(str(backend) for backend in Backend),
     "tvm-ffi": ("cpu", "cuda"),
 }
-"""The backends with a template."""
 
 USUAL = {"torch": ("cpu", "cuda"), "torch-noarch": ("cpu", "cuda", "rocm"), "tvm-ffi": ("cpu",)}
-"""The default backends."""
 
 OLDEST_STABLE_ABI = Version.parse("2.11")
 """The first stable ABI that has all that the template uses."""
@@ -60,7 +57,6 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def repo_id(self) -> str:
-        """The repository on the Hub, with a placeholder owner."""
         return f"{PLACEHOLDER_OWNER}/{self.name}"
 
 
@@ -222,7 +218,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
         flush(root)
         try:
             if target.is_dir() and not target.is_symlink():
-                target.rmdir()  # fails if another process has written into it
+                target.rmdir()
             root.rename(target)
         except OSError as error:
             raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error

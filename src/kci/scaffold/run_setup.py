@@ -57,10 +57,7 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def run_in(place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()) -> int | None:
-    """Run a command in a copy's `project` and return its exit code, or None after `SECONDS`.
-
-    It writes to `project` and `answers` only, and reads the system's and Python's folders and `readable`.
-    """
+    """Run a command in `project`, the only writable folder but `answers`; its exit code, or None after `SECONDS`."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
                    "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
     if bwrap := _bubblewrap():
@@ -92,7 +89,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _bubblewrap() -> str | None:
-    """Many containers have it and do not let it make a sandbox."""
+    # Many containers have it and do not let it make a sandbox
     found = shutil.which("bwrap")
     if found is None:
         return None
@@ -127,7 +124,6 @@ class Extension(msgspec.Struct, frozen=True):
         return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
 
     def flags(self, language: str) -> tuple[str, ...]:
-        """The flags for the compiler `cxx` or `nvcc`."""
         given = self.extra_compile_args
         return given.get(language, ()) if isinstance(given, dict) else given
 
@@ -144,7 +140,6 @@ class SetupRun(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """The error and its line, for people."""
         return printable(f"setup.py:{self.line} ends with {self.error}")
 
 
@@ -153,9 +148,7 @@ class SetupRuns(msgspec.Struct, frozen=True):
 
     by_backend: dict[str, SetupRun]
     where: str
-    """The torch and the sandbox, for people."""
     project: str
-    """The path of the project in the sandbox."""
     brought: tuple[str, ...]
     """Folders outside of the project that each build has: torch's, Python's, CUDA's."""
 
@@ -166,10 +159,7 @@ class SetupRuns(msgspec.Struct, frozen=True):
 
 
 def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
-    """Run a project's setup.py for CPU and CUDA.
-
-    FindingsError for an impossible answer or a full disk, MissingToolError without torch.
-    """
+    """Run a project's setup.py for CPU and CUDA; FindingsError for a bad answer, MissingToolError without torch."""
     python, torch = _torch(cache, log)
     home = _cuda_home(python, cache, log) if any(name.endswith(".cu") for name in files) else _NOT_INSTALLED
     brought = (str(python.parent.parent), home)
@@ -192,7 +182,7 @@ def _torch(cache: Path, log: Log) -> tuple[Path, str]:
 
 
 def _cuda_home(python: Path, cache: Path, log: Log) -> str:
-    """setup.py asks nvcc for its version."""
+    # setup.py asks nvcc for its version
     newest = max(row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute)
     try:
         toolkit = find_toolkit(newest.minor_text, cache, log)

@@ -1,7 +1,4 @@
-"""Runs the setup.py of the working directory up to its configuration and writes the distribution as JSON.
-
-kci passes this text to a Python in a sandbox, with the answer's path and CUDA_HOME. It imports nothing of kci.
-"""
+"""Runs the setup.py of the working directory up to its configuration, in a sandbox and without kci; writes JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 def _limit() -> None:
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return
     for what, most in (("CPU", 120), ("FSIZE", _MOST_BYTES), ("AS", 256 * _MOST_BYTES), ("CORE", 0)):
         getattr(resource, "setrlimit")(getattr(resource, f"RLIMIT_{what}"), (most, most))  # noqa: B009  - not on Windows

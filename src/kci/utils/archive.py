@@ -28,11 +28,8 @@ class ArchiveLimits(msgspec.Struct, frozen=True):
 
     members: int = 20_000
     size: int = 8 * 1024**3
-    """Bytes of all files, unpacked."""
     leg: int = 1024**2
-    """Bytes of `leg.json`."""
     header: int = 16 * 1024
-    """Bytes of one extended header."""
     window: int = 128 * 1024**2
     """Bytes of memory for a zstd frame."""
 
@@ -92,7 +89,6 @@ class _Front:
         return data
 
     def look(self, start: int, size: int) -> bytes:
-        """Bytes from `start` after the position, without advancing."""
         while len(self._ahead) < start + size and (data := self._stream.read(start + size - len(self._ahead))):
             self._ahead += data
         return self._ahead[start : start + size]
@@ -188,7 +184,6 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    # Each is `length key=value` and a newline; the length counts all of it.
     found = {}
     while data:
         length, space, _ = data.partition(b" ")
@@ -228,10 +223,7 @@ def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
 
 @contextmanager
 def opened_archive(path: Path) -> Iterator[TarStream]:
-    """An untrusted archive as a stream, decompressed if its name ends with `.zst`.
-
-    OSError if it is unreadable, RefusedError or DamagedError for its content, MissingToolError without zstandard.
-    """
+    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; RefusedError, DamagedError."""
     try:
         with path.open("rb") as raw:
             stream: IO[bytes] = raw

@@ -53,7 +53,6 @@ def sibling_path(path: Path, purpose: str) -> Path:
 
 
 _HERE: set[Path] = set()
-"""The locks that this process holds."""
 
 
 @contextmanager
@@ -103,7 +102,7 @@ def in_use(path: Path) -> bool:
 def _acquire(file: Path, waiting: Callable[[], None]) -> int:
     said = False
     while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # not inherited by child processes (PEP 446)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not _try_lock(handle):
                 if not said:
@@ -160,10 +159,7 @@ def is_disk_full(output: str) -> bool:
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
-    """The hint for a program that met a full disk; empty for other output.
-
-    `place` is where it wrote, `option` the words that name another place.
-    """
+    """The hint for a program that met a full disk at `place`, which `option` replaces; empty for other output."""
     if not is_disk_full(output):
         return ""
     where = os.fspath(place)
@@ -179,7 +175,6 @@ class Replacement:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.staging = sibling_path(target, "new")
-        """The place to make it at; it does not exist yet."""
 
     def commit(self) -> None:
         """Replace the target, all or nothing; ClientError if the system refuses."""
@@ -265,17 +260,16 @@ def _make_writable(remove: Callable[..., object], path: str, _error: object) -> 
         os.chmod(path, 0o700)  # noqa: PTH101
     if remove in (os.unlink, os.rmdir):
         remove(path)
-    else:  # it could not be opened or listed
+    else:
         shutil.rmtree(path)
 
 
 _MANY_FILES = 64
 _WRITERS = 8
-"""Concurrent flushes share the journal's commits."""
 
 
 def flush(path: Path) -> None:
-    """Call fsync on all below a path before its rename, which may survive the data; OSError if the disk fails."""
+    """Call fsync on all below a path before its rename, which can otherwise outlive the data; OSError on failure."""
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
@@ -308,7 +302,7 @@ def start_writing(handle: int) -> None:
                 ctypes.c_int64(0),
                 ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
             )
-            libc.sync_file_range(*arguments)  # a failure is left to the flush
+            libc.sync_file_range(*arguments)
 
 
 def _flush_file(path: Path) -> None:

@@ -15,7 +15,6 @@ import msgspec
 from kci.utils.shipped import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Bytes; no file that kci writes for itself is larger."""
 
 MAX_DEPTH = 128
 """The limit of serde_json."""
@@ -93,10 +92,7 @@ def require_schema(number: int, known: int) -> None:
 
 
 def strict_object(data: bytes) -> dict[str, Any]:
-    """A JSON object as the kernels loader accepts it; ValueError for a BOM, NaN, repeated key or lone surrogate.
-
-    Python's parser is laxer, so that a file could pass here and fail on users' machines.
-    """
+    """A JSON object as the loader accepts it; ValueError also for a BOM, NaN, repeated key or lone surrogate."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -18,10 +18,6 @@ from kci.errors import FindingsError, KciError
 from kci.utils.atomic import in_use, replacing, write_atomic
 
 CACHE_VARIABLE = "KCI_CACHE"
-"""The variable that names another place."""
-
-
-"""How long getting what lies beside it took."""
 
 
 def default_cache() -> Path:
@@ -59,7 +55,6 @@ PARTS = {
     "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache",),
 }
-"""The folders of the cache, by part."""
 
 
 WHAT_PARTS_ARE = {
@@ -67,7 +62,6 @@ WHAT_PARTS_ARE = {
     "toolchains": "torch, CUDA, headers and what tests need",
     "compiler-caches": "compiled objects, by ccache",
 }
-"""A description of each part."""
 
 
 class KeptFolder(msgspec.Struct, frozen=True):
@@ -81,7 +75,6 @@ class KeptFolder(msgspec.Struct, frozen=True):
 
     @property
     def days(self) -> int:
-        """Days since then."""
         return max(0, int((time.time() - self.used) // 86400))
 
 
@@ -99,7 +92,7 @@ def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
 
 
 def remove_kept(cache: Path, folder: KeptFolder) -> bool:
-    """Remove an entry atomically; False if it is in use. FindingsError for a path outside the cache and on failure."""
+    """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
         raise FindingsError(f"{folder.path} is not in the cache {cache}", hint="nothing of it was removed")
@@ -150,7 +143,6 @@ _FINE_TICK_NS = 20_000_000
 """On file systems with nanoseconds: Linux updates its clock 100 times a second or more."""
 _COARSE_NS = 1_000_000
 _KEPT = 64
-"""The number of trees with a record; the oldest go."""
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 200_000
 
@@ -190,9 +182,9 @@ class StatCache:
         return known
 
     def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
-        """The cached answer to a question, else that of `find`; it is valid while `given` returns an equal value."""
+        """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
         found = None
-        with suppress(ValueError):  # a name that is not UTF-8, or a damaged record
+        with suppress(ValueError):
             key = _key(given())
             known, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
             if known == key:
@@ -204,7 +196,6 @@ class StatCache:
         return find() if found is None else found
 
     def get(self, path: str, now: os.stat_result) -> str | None:
-        """The digest of a file; None if it may have changed."""
         entry = self._kept.entries.get(path)
         if entry is None or entry.seen != _seen(now):
             return None
@@ -260,7 +251,7 @@ def _key(given: object) -> str:
 
 
 def _at_rest_ns(status: os.stat_result) -> int:
-    """The time after which a further change gets another timestamp."""
+    # The time after which a further change gets another timestamp
     tick = _TICK_NS if status.st_ctime_ns % _COARSE_NS == 0 else min(_TICK_NS, _FINE_TICK_NS)
     return max(status.st_mtime_ns, status.st_ctime_ns) + tick
 

@@ -123,7 +123,6 @@ def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, 
 
 
 _AT_ONCE = 200
-"""Paths per command line, and objects per answer."""
 
 
 def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
@@ -143,7 +142,7 @@ def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]
         said, at = run_git(directory, "cat-file", "--batch", given=asked.encode()) or b"", 0
         while at < len(said):
             head, at = said[at : (end := said.index(b"\n", at))].split(b" "), end + 1
-            if head[1] == b"blob":  # `missing` has no content
+            if head[1] == b"blob":
                 size = int(head[2])
                 found[head[0].decode()] = said[at : at + size]
                 at += size + 1

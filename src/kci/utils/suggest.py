@@ -39,7 +39,7 @@ def nearest_name(word: str, known: Sequence[str]) -> str:
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in known if name.replace("_", "-") == respelled]
     candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
-    if not candidates and len(known) > _COMPARED:  # those with the longest common beginning
+    if not candidates and len(known) > _COMPARED:
         known = sorted(known, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
     near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
     return near[0] if near else ""
@@ -65,5 +65,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _alike(name: str, word: str) -> int:
-    """The length of the common beginning."""
     return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

@@ -18,7 +18,6 @@ class Entry(msgspec.Struct, frozen=True):
     """A file, link or special file below a directory."""
 
     name: str
-    """The path relative to the directory, with `/`."""
     path: Path
     regular: bool
     link: bool
@@ -57,7 +56,6 @@ def is_lfs_pointer(path: str | Path) -> bool:
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LARGEST_POINTER = 1024
-"""Bytes, by the specification."""
 
 
 def size_of(directory: Path) -> int:
@@ -85,7 +83,6 @@ def _require_text(name: str, root: Path) -> None:
 
 OUTPUT_DIRECTORIES = ("build", "dist", "result")
 _OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
-"""Build outputs at the top of a kernel."""
 
 
 def is_hidden(name: str) -> bool:
@@ -170,10 +167,7 @@ def case_folded(name: str) -> str:
 
 
 def collision(path: str, seen: dict[str, str]) -> str | None:
-    """Add a path and its parents to `seen`; returns the path that it collides with on a case-insensitive file system.
-
-    A directory ends with `/`, and may be added again in the same spelling.
-    """
+    """Add a path (a directory ends with `/`) to `seen`; returns the path that it collides with if case is ignored."""
     parts = path.removesuffix("/").split("/")
     for depth in range(1, len(parts) + 1):
         directory = depth < len(parts) or path.endswith("/")

@@ -15,7 +15,6 @@ from kci.diagnostics import printable
 from kci.utils.shipped import Dated, shipped
 
 MAX_LENGTH = 1000
-"""Characters of an error that are kept."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A file and its line at the beginning of a word: `a/b.cu:3:7:` of gcc, `b.cu(3):` of nvcc.
@@ -29,7 +28,6 @@ _EXTENSION = re.compile(
 _HEX = re.compile(
     r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64}|(?=[A-F]*\d)[0-9A-F]{7,64})(?![A-Za-z0-9])"
 )
-# Whole numbers, fractions that cannot be versions, and counts of a unit.
 _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)"
     r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"

@@ -13,10 +13,9 @@ from kci.publish.hub import ListedVariant, TreeListing
 
 
 class CoverageState(enum.StrEnum):
-    """Whether a variant is expected, published and current: a state."""
+    """The state of a variant: expected, published, current."""
 
     MISSING = "missing"
-    """Expected and not published."""
     CORRUPT = "corrupt"
     """Published and unusable: its digest does not match, or it belongs to another kernel."""
     STALE = "stale"
@@ -41,7 +40,6 @@ class Coverage(msgspec.Struct, frozen=True):
 
     kernel: str
     source: str
-    """The tree or the Hub repository that was read."""
     variants: tuple[CoveredVariant, ...]
 
     def names(self, state: CoverageState) -> tuple[str, ...]:

@@ -51,13 +51,10 @@ class _LegState(msgspec.Struct):
     runs: int = 0
     """Consecutive runs in which it has failed."""
     last: int = -1
-    """The latest run in which it has failed, by number in the history."""
     machine: str = ""
     first: int = -1
-    """The first failed run since the latest pass."""
     passed: int | None = None
     before: RunFacts | None = None
-    """The latest run in which it has passed."""
     born: int = 0
     flakes: list[int] = msgspec.field(default_factory=list)
     """The runs after which it passed without a change."""
@@ -90,7 +87,6 @@ _FLAKY_RUNS = 14
 """The number of latest runs in which `_FLAKY_TURNS` counts."""
 
 _EVERYWHERE = 3
-"""Kernels in which one cause turns green by itself: an outage that `outages.toml` does not know yet."""
 
 _REMOVED_AFTER_RUNS = 2
 """Runs under a new catalog without a leg after which the leg counts as removed."""
@@ -112,7 +108,7 @@ class FailureTracker:
         self._proven: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
-        """Add the next run and return the actions that follow, sorted by id."""
+        """Add the next run; the actions that follow, sorted by id."""
         self._number += 1
         if not self._catalogs or self._catalogs[-1][1] != run.catalog:
             self._catalogs.append((self._number, run.catalog))
@@ -165,7 +161,7 @@ class FailureTracker:
         leg = failure.leg
         state = self._seen(leg, run)
         if state.last == self._number and failure.machine and failure.machine == state.machine:
-            return  # the same machine says nothing new on the same day
+            return
         kernel, variant = leg.split(" ", 2)[:2]
         cause = state.cause = cause_of(failure.error, kernel, variant)
         state.said[cause] = state.said.get(cause, 0) + 1
@@ -222,7 +218,7 @@ class FailureTracker:
         own = [item[kernel] for item in kernels if sum(bool(self._lately(it)) for it in item.values()) < _EVERYWHERE]
         if not state.flaky and any(len(self._lately(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
             state.flaky = True
-            if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
+            if not any(self.open[key].flaky for key in state.issues):
                 failure = Failure(leg, state.cause)
                 self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
 
@@ -286,9 +282,7 @@ class FailureTracker:
 
     def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[
-            :200
-        ].rstrip()  # as GitHub keeps it
+        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[:200].rstrip()
         body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
         tell = people_to_notify(self.policy.tell, issue.all)
         return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)

@@ -1,7 +1,4 @@
-"""The history of scheduled runs: an append-only folder or git branch of JSON files.
-
-A file is named after its run and content: concurrent jobs write different files, and a repeated write is a no-op.
-"""
+"""The history of scheduled runs: append-only JSON files in a folder or branch, named after run and content."""
 
 from __future__ import annotations
 
@@ -29,13 +26,11 @@ from kci.watch.causes import error_line, excerpt, is_external, is_outage
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
-"""Digits of a run number in a file name, so that names sort by run."""
 
 HARDWARE = "+hardware"
 """The suffix of the system of a leg that was tested on the hardware of its variant."""
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
-"""A name without spaces; leg keys consist of them."""
 _Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
 _LEG = re.compile(r"[A-Za-z0-9._+-]{1,200}(?: [A-Za-z0-9._+-]{1,200}){4}")
 
@@ -46,7 +41,6 @@ class LegOutcome(enum.StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     OUTAGE = "outage"
-    """The machine, the network or a service failed."""
     SKIPPED = "skipped"
 
 
@@ -56,19 +50,15 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """The run number. Runs are ordered by it, because clocks differ."""
     at: str
-    """ISO 8601 with an offset from UTC."""
     kernel: Word
     variant: Word
     system: Word
     outcome: LegOutcome
     torch: _Optional = ""
-    """The version that it was tested with."""
     compute: _Optional = ""
     error: str = ""
-    """One line, or a part of the log."""
     log: str = ""
     replay: str = ""
-    """The command that reproduces it."""
     catalog: str = ""
     commit: str = ""
     attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
@@ -105,7 +95,6 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     log: str = ""
     replay: str = ""
     excerpt: str = ""
-    """The lines around the error."""
     machine: str = ""
 
 
@@ -129,7 +118,6 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     passed: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Legs with an outage, and skipped legs."""
     look: int = 1
     earlier: tuple[Failure, ...] = ()
     """Failures of legs that ran again in the same run, oldest first; `merged` computes it, and no file has it."""
@@ -269,7 +257,6 @@ def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
 
 
 FOLDER = "history"
-"""The folder of the history on its branch."""
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
@@ -279,7 +266,6 @@ class HistoryBranch:
     """A branch of a remote that holds a history; fetching tolerates a branch that does not exist yet."""
 
     def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` adds variables for git, such as a login."""
         self.remote = remote
         self.branch = branch
         self._environment = environment

@@ -14,7 +14,6 @@ from kci.watch.causes import demangle_cause
 from kci.watch.history import Failure, RunFacts
 
 SHOWN, _ROWS = 50, 150
-"""Legs, and rows of kernels and backends, that an issue lists."""
 
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 
@@ -26,14 +25,11 @@ class OpenCause(msgspec.Struct):
     flaky: bool
     since: RunFacts
     before: RunFacts | None
-    """The latest run in which the first of its legs passed."""
     moved: str
     """The catalog that came into force when it began; empty if none did."""
     failure: Failure
     opened: int
-    """The run that opened it, by number in the history."""
     pending: set[str]
-    """Legs that have not passed since."""
     all: set[str]
     retired: set[str]
     """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts for them."""

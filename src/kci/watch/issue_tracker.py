@@ -34,7 +34,7 @@ class GitHubApi:
     """The REST API of one repository."""
 
     def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """`hint` goes with each error; `run` stands in for `subprocess.run`."""
+        # `hint` goes with each error; `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
         self.owner = repository.partition("/")[0]
@@ -97,13 +97,12 @@ class GitHubIssues:
     """The issues of a repository on GitHub that one account has opened."""
 
     def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """`author` is the only account whose marks count: others can be copies."""
+        # `author` is the only account whose marks count: others can be copies
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
         self._author = author
 
     def issues(self) -> Iterator[TrackedIssue]:
-        """The issues of the author, open and closed, newest first."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
             found = self._api.told(list[TrackedIssue], "GET", f"issues?{query}")
@@ -126,10 +125,7 @@ class GitHubIssues:
 def carry_out(
     actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
 ) -> list[str]:
-    """Apply the latest decisions to the issues and return a line for each change.
-
-    An open issue without a decision is closed if it began within `recorded`, the first and last run of the history.
-    """
+    """Apply decisions; returns a line per change. Open issues of `recorded` runs without a decision are closed."""
     left: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
@@ -137,7 +133,7 @@ def carry_out(
             twice.append(issue)
     ours = [(action, left.pop((action.id, action.since), None)) for action in actions]
     done = []
-    for action, exact in reversed(ours):  # the latest first: an open issue is about the present state
+    for action, exact in reversed(ours):
         there = exact or _of_same(action, left)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
         if there is None:

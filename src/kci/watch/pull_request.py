@@ -25,11 +25,9 @@ from kci.watch.issue_text import plain
 from kci.watch.issue_tracker import Account, GitHubApi
 
 RUN_FILE = ".github/workflows/kci.yml"
-"""The workflow whose runs count."""
 
 BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
-"""The first line of the comment."""
 
 _PAGE, _PAGES = 100, 50
 _RECORDS = 4 * 1024 * 1024
@@ -67,7 +65,6 @@ class Head(msgspec.Struct, frozen=True):
 
     sha: str
     repo: Repository | None = None
-    """None for a deleted fork."""
 
 
 class PullRequestState(msgspec.Struct, frozen=True):
@@ -110,7 +107,6 @@ class PullRequestComments:
     """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does not answer."""
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:
-        """`author` is the only account whose comments count: others can hold a copy of the mark."""
         self._api = api
         self._author = author
 

@@ -22,7 +22,6 @@ from kci.watch.issue_text import backend_of, plain
 RECENT_RUNS = 14
 """A leg that is in none of the latest runs is left out."""
 SHOWN = 100
-"""Causes and failing legs that are listed."""
 
 
 class CellState(enum.StrEnum):
@@ -64,20 +63,16 @@ class GridCell(msgspec.Struct, frozen=True):
     since: RunFacts | None
     """The run of the first of them; None without a known result."""
     before: RunFacts | None = None
-    """The latest run with the other result."""
     failure: Failure | None = None
-    """The latest failure of a leg that fails or is flaky."""
 
     @property
     def age(self) -> str:
-        """The age of the state, in days or else in runs."""
         if self.since is None:
             return ""
         return f"{self.days} d" if self.days is not None else count(self.runs, "run")
 
     @property
     def began(self) -> str:
-        """The first run of the state, and what changed in it."""
         if self.since is None:
             return "No result is known."
         began = f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in a row."
@@ -112,7 +107,6 @@ class GridCause(msgspec.Struct, frozen=True):
 
     cause: str
     is_open: bool
-    """True if it has an issue."""
     legs: tuple[str, ...]
     kernels: tuple[str, ...]
 
@@ -124,7 +118,6 @@ class LegGrid(msgspec.Struct, frozen=True):
     columns: tuple[GridColumn, ...]
     kernels: tuple[KernelCells, ...]
     causes: tuple[GridCause, ...]
-    """Most legs first."""
 
     def count(self, state: CellState) -> int:
         return sum(cell.state is state for kernel in self.kernels for cell in kernel.cells)
@@ -132,7 +125,6 @@ class LegGrid(msgspec.Struct, frozen=True):
 
 class _LegTrack(msgspec.Struct):
     seen: int = 0
-    """The number of the latest run with this leg."""
     failing: bool = False
     since: RunFacts | None = None
     before: RunFacts | None = None
@@ -185,7 +177,6 @@ def markdown_report(grid: LegGrid, title: str) -> str:
         "symbols": _SYMBOLS,
         "failing": [(kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells if cell.failure],
         "shown": SHOWN,
-        # An indented code block cannot be ended by its content.
         "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
         "text": lambda text: plain(text).translate(_MARKUP),
         "plain": plain,

@@ -1,8 +1,4 @@
-"""The legs of a scheduled run: each yields results and never fails its job.
-
-A variant is built once and loaded with every torch that it supports; tests on hardware are separate legs. A lost
-machine leaves no result.
-"""
+"""The legs of a scheduled run: results of builds and tests, which never fail the job; a lost machine leaves none."""
 
 from __future__ import annotations
 
@@ -49,7 +45,6 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
 
 
 _KEPT = 16_000
-"""Characters at the end of an error that are kept."""
 
 
 def unknown_leg(run: int, **known: Any) -> LegResult:
@@ -100,7 +95,6 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
         return result
-    # The last line of pytest or Python is the error.
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()

@@ -1,7 +1,4 @@
-"""Steps and jobs that a repository adds to its rendered workflows, from `.github/kci/`.
-
-`<point>.yml` is a list of steps for a point of `POINTS`, `jobs.yml` has jobs of kci.yml. Other files are errors.
-"""
+"""Steps and jobs that a repository adds to its rendered workflows: `<point>.yml` and `jobs.yml` in `.github/kci/`."""
 
 from __future__ import annotations
 
@@ -20,9 +17,8 @@ from kci.utils.suggest import nearest
 from kci.workflows.rendered_files import Pin, read_committed, repinned
 
 _MOST_NODES = 500_000
-"""More nodes than GitHub accepts; aliases can multiply them."""
 _MOST_LEVELS = 100
-"""The C parser uses stack for each level, and overflows."""
+"""Deeper nesting overflows the stack of the C parser."""
 
 
 def load_workflow(text: str) -> Any:
@@ -54,7 +50,6 @@ def _require_shallow(text: str) -> None:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """An alias inside of itself has no end."""
     import yaml
 
     if id(node) not in known:
@@ -105,7 +100,6 @@ POINTS = {
     "after-merge": "in every merge job, after the tree was merged and verified; `steps.merge.outputs.tree` is the tree",
     "before-publish": "in every publish job, before anything leaves the runner",
 }
-"""The points for steps, and where each is."""
 
 _HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
 """Status functions that let a job run after a skipped one; `success()` is the default."""
@@ -118,14 +112,12 @@ class OwnParts(msgspec.Struct, frozen=True):
     """The files in `.github/kci/`, as text."""
 
     steps: dict[str, str] = {}
-    """By point."""
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
     results: dict[str, str] = {}
     """The entry of a job in the gate's input, by id, with its `needs` where nothing else decides whether it runs."""
 
     def parts(self) -> dict[str, str]:
-        """The texts by point, and by `jobs`."""
         return self.steps | ({"jobs": self.jobs} if self.jobs else {})
 
     def mark(self, part: str) -> str:
@@ -204,7 +196,6 @@ def _runs_by_needs(job: Mapping[str, Any]) -> bool:
 
 
 def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """KCI424: GitHub skips a job if any job before it, however far, is skipped."""
     for name, job in jobs.items():
         needs = _needs(job)
         if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):

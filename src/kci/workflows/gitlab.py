@@ -79,13 +79,9 @@ def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
 def child_pipeline(
     plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None, version: str = __version__
 ) -> str:
-    """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish, and the gate.
-
-    UnsafeError as `refuse_unsafe`.
-    """
+    """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish, and the gate."""
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
-    # A kernel that cannot be planned is a job that fails, and stops no other.
     faulty = [
         {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
         for item in plan.faulty
@@ -113,7 +109,7 @@ def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
 
 
 def _written(value: Any, file: str) -> str:
-    """GitLab expands variables in `variables:`, and nothing in a script."""
+    # GitLab expands variables in `variables:`, and nothing in a script
     return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
 
@@ -130,7 +126,6 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", *build_words(leg, tier)]
     words += [] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
-    # A pack has the objects of one variant.
     name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
     pack = f"kci-objects/{name}.tar" if name else ""
     if pack:
@@ -170,7 +165,6 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
     return {
         "name": name,
         "merge": merge,
-        # Beyond GitLab's limit, the job waits for the whole stage before.
         "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
         "planned": _written(own.promised(), "kci-planned.json"),
         "carries": bool(own.skipped),

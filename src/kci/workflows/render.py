@@ -47,7 +47,6 @@ FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
-"""The workflow that the others call for each kernel."""
 
 _FILTER_SIGNS = re.compile(r"^!|\+")
 """Special in GitHub's branch filters, and possible in a branch name."""
@@ -59,11 +58,8 @@ class Inputs(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     """Kernel names, which spread the schedules of different repositories."""
     kernels: tuple[str, ...] = (".",)
-    """The kernels' directories, relative to the repository's root."""
     submodules: bool = False
-    """True if checkouts fetch submodules."""
     lfs: bool = False
-    """True if checkouts fetch Git LFS files."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
@@ -71,27 +67,21 @@ class Inputs(msgspec.Struct, frozen=True):
     callers: int = 1
     """The number of caller jobs among which the kernels are distributed."""
     pr_tier: str = str(Tier.PR)
-    """The tier of pull requests and the merge queue."""
     forks: str = str(Forks.HOSTED)
     """The policy for legs on self-hosted machines in pull requests from forks."""
     comment: bool = False
     """True if pull requests get a comment with the state of their runs."""
     schedule_tier: str = str(Tier.COMPAT)
-    """The tier of the scheduled run."""
     schedule: str = ""
     """A cron line; empty for one that `cron` derives from the names."""
     tiers: tuple[str, ...] = ()
-    """Tiers of kci.toml that can be dispatched."""
     tested: bool = False
-    """True if there are test machines."""
     compiled: bool = False
     """True if a kernel is compiled, so that objects are kept between runs."""
     nix: bool = False
-    """True if a variant uses the nix builder."""
     part_jobs: int = 0
     """The number of matrix jobs for parts of variants."""
     publish: Publish | None = None
-    """None for no publish workflow."""
     short: bool = False
     """True for one file that calls kci's reusable workflow."""
 
@@ -103,10 +93,7 @@ def render(
     own: OwnParts = NO_PARTS,
     committed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """The workflow files by path; `committed` has texts whose moved pins are kept.
-
-    UnsafeError as `refuse_unsafe`, FindingsError for an extension without a place (KCI423).
-    """
+    """The workflow files by path; UnsafeError as `refuse_unsafe`, FindingsError (KCI423) for a part without a place."""
     refuse_unsafe(inputs)
     values = _values(inputs, own) | {
         "version": version,

@@ -175,10 +175,7 @@ _MAX_BYTES = 2_000_000
 
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """The texts of those files that exist, by path, with Unix line ends.
-
-    UnsafeError for a link or an irregular file, FindingsError if one is unreadable, not UTF-8 or over `_MAX_BYTES`.
-    """
+    """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is unreadable or too large."""
     found = {}
     for path in sorted(paths):
         file = _inside(root, path)
@@ -233,7 +230,6 @@ _GENERATED = re.compile(rf"^{HEADER}(\S+) from ", re.MULTILINE)
 _INPUTS = re.compile(r"^# kci-inputs: .*\n", re.MULTILINE)
 _VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE)
 _TOP = 4096
-"""Characters that are searched for a header."""
 
 
 class RecordedOptions(msgspec.Struct, frozen=True):
@@ -298,11 +294,9 @@ class Drift(enum.StrEnum):
     MISSING = "missing"
     CHANGED = "changed"
     EDITED = "edited"
-    """Written by kci and changed by hand since."""
     LEFT = "left"
     """Written by kci and no longer rendered."""
     FOREIGN = "foreign"
-    """Without kci's header."""
 
 
 _SAID = {
@@ -350,7 +344,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
     if not written_by(old):
-        return Drift.FOREIGN if new is not None else None  # a file that kci neither wrote nor renders
+        return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
     if content is None or content[1] != _content_digest(old):
         return Drift.EDITED

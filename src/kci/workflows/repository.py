@@ -53,7 +53,6 @@ class Bounds(msgspec.Struct, frozen=True):
 
     refused: list[Diagnostic]
     plans: dict[str, Plan]
-    """Everything that a run can build, by tier."""
 
 
 _GROWTH = 1.25
@@ -85,10 +84,8 @@ class RenderedFiles(msgspec.Struct, frozen=True):
 
     root: Path
     files: dict[str, str]
-    """Text by path in the repository."""
     comparisons: tuple[Comparison, ...]
     diagnostics: tuple[Diagnostic, ...]
-    """Problems of the committed files."""
     rewritten: tuple[str, ...] = ()
     """The files that writing changes, if only in a pin."""
     told: tuple[Diagnostic, ...] = ()
@@ -96,7 +93,6 @@ class RenderedFiles(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> list[str]:
-        """Files that kci wrote and no longer renders."""
         return [item.path for item in self.comparisons if item.path not in self.files]
 
     def write(self, *, force: bool = False) -> None:
@@ -132,7 +128,6 @@ def render_workflows(
     chosen = workspace.settings.settings
     require_readable(workspace)
     bounds = check_bounds(workspace, short=short)
-    # Names on the Hub differ between repositories.
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels

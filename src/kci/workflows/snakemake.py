@@ -28,9 +28,7 @@ class SnakemakeInputs(msgspec.Struct, frozen=True):
     """The inputs of the Snakefile, besides its template and kci's version."""
 
     kernels: tuple[str, ...]
-    """The kernels' directories, relative to the Snakefile."""
     plan: Plan
-    """With paths relative to the Snakefile."""
     sources: dict[str, tuple[str, ...]]
     """Files that each kernel depends on: its directory, kci.toml, declared inputs."""
     sizes: dict[str, tuple[int, int]]
@@ -87,7 +85,7 @@ class _Names:
 
 
 def _words(words: Sequence[str]) -> str:
-    """Snakemake expands braces."""
+    # Snakemake expands braces
     return shlex.join(words).replace("{", "{{").replace("}", "}}")
 
 
