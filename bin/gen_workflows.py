@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kci.workflows.pins import choose_pins
 from kci.workflows.render import REUSABLE_FILES, render_reusable
-from kci.workflows.rendered_files import read_committed, write_files
+from kci.workflows.rendered_files import choose_pins, read_committed, write_files
 
 ROOT = Path(__file__).resolve().parent.parent
 

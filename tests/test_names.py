@@ -10,7 +10,7 @@ import pytest
 from checkout import checkout_files
 from conftest import ROOT
 from kci.version import HOME, REPOSITORY
-from kci.workflows.pins import OWN, shipped_pins
+from kci.workflows.rendered_files import OWN, shipped_pins
 
 CANNOT_READ_IT = {
     ".github/ISSUE_TEMPLATE/config.yml", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
@@ -51,6 +51,6 @@ def test_pages_use_the_actions_of_the_repository(page: str) -> None:
 
 
 def test_what_is_rendered_and_signed_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.workflows.pins.REPOSITORY", "acme/kernels-ci")
+    monkeypatch.setattr("kci.workflows.rendered_files.REPOSITORY", "acme/kernels-ci")
     assert shipped_pins()[OWN].repository == "acme/kernels-ci"
     assert HOME.endswith(f"/{REPOSITORY}")

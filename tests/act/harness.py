@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from checkout import copy_checkout
 from kci.utils.atomic import locked
-from kci.workflows.pins import find_pins
 from kci.workflows.render import REUSABLE_FILES
+from kci.workflows.rendered_files import find_pins
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"

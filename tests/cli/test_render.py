@@ -8,7 +8,7 @@ import pytest
 from cli.runner import kci
 from conftest import add_package, load_script, read_yaml, write_noarch
 from kci.version import __version__
-from kci.workflows import pins
+from kci.workflows import rendered_files
 from kci.workflows.rendered_files import RecordedOptions, recorded_options
 
 RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
@@ -246,7 +246,7 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     commit = "c" * 40
     place = tmp_path / "release.toml"
     place.write_text(load_script("release_data").text(commit, __version__, "2026-11-30"))
-    monkeypatch.setattr(pins, "RELEASE_DATA", place)
+    monkeypatch.setattr(rendered_files, "RELEASE_DATA", place)
     return commit
 
 

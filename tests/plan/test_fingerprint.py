@@ -241,7 +241,7 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "PACKAGE", tmp_path / "kci")
     again = builder.__wrapped__
     assert again() == usual, "where kci is installed does not matter"
-    (tmp_path / "kci" / "workflows" / "pins.py").write_text("# another room\n")
+    (tmp_path / "kci" / "workflows" / "render.py").write_text("# another room\n")
     assert again() == usual
     for part in (
         "build/process/run.py",

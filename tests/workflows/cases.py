@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from kci.config.settings import Publish
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
-from kci.workflows.pins import Pin, shipped_pins
 from kci.workflows.render import Inputs, render, render_reusable
+from kci.workflows.rendered_files import Pin, shipped_pins
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSION = "1.2.3"

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kci.workflows.pins import shipped_pins
 from kci.workflows.render import RELEASE_FILE, Inputs, render
-from kci.workflows.rendered_files import Comparison, Drift, compare, drift_diagnostics, read_committed
+from kci.workflows.rendered_files import Comparison, Drift, compare, drift_diagnostics, read_committed, shipped_pins
 
 FILES = render(Inputs(names=("relu",)), shipped_pins(), "1.2.0")
 

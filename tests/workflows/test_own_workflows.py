@@ -14,9 +14,8 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT, read_yaml
 from kci.matrix.catalog.loading import load_catalog
-from kci.workflows.pins import choose_pins, shipped_pins
 from kci.workflows.render import REUSABLE_FILES, render_reusable
-from kci.workflows.rendered_files import read_committed
+from kci.workflows.rendered_files import choose_pins, read_committed, shipped_pins
 from matrix.test_next_edition import listing, wheels
 
 FOLDER = ROOT / ".github" / "workflows"

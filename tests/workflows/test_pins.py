@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from kci.workflows.pins import choose_pins, find_pins, shipped_pins, without_pins
 from kci.workflows.render import KERNEL_FILE, RELEASE_FILE, Inputs, render
-from kci.workflows.rendered_files import Drift, compare
+from kci.workflows.rendered_files import Drift, choose_pins, compare, find_pins, shipped_pins, without_pins
 
 NEWER = "b" * 40
 CHECKOUT = shipped_pins()["actions/checkout"]

@@ -15,7 +15,6 @@ from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.utils import shipped
 from kci.workflows import render as workflow
-from kci.workflows.pins import shipped_pins
 from kci.workflows.render import (
     COMMENT_FILE,
     COMPAT_FILE,
@@ -28,6 +27,7 @@ from kci.workflows.render import (
     render,
     render_reusable,
 )
+from kci.workflows.rendered_files import shipped_pins
 from workflows.cases import CASES, GOLDEN, OTHERS, VERSION, Case
 
 ALL = [*CASES, *OTHERS]

@@ -100,7 +100,7 @@ class LegBuild:
 
     def replay(self, variant: str) -> str:
         here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
-        options = [f"--variant={variant}", *here.words()]
+        options = [f"--variant={variant}", *here.arguments()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 

@@ -19,16 +19,18 @@ from kci.actions.common import (
 from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
 from kci.run.gate import (
+    NO_PLAN,
     PLAN_JOB,
     GateRow,
+    RunUploads,
     job_problem,
     missing_results,
     publishable_kernels,
     read_results,
+    read_uploads,
     success_summary,
 )
 from kci.run.records import ci_run
-from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 
 SHOWN = 10
 """GitHub keeps ten annotations of a step."""

@@ -38,8 +38,8 @@ from kci.plan.github_limits import (
     untested,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
+from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
-from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
@@ -66,8 +66,8 @@ def main() -> None:
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=published | index.published(),
-        trees=index.carried(),
+        published=published | index.published_fingerprints(),
+        trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
         sources=True,

@@ -24,7 +24,7 @@ from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.github_limits import caller_matrices
-from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from kci.run.gate import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import (

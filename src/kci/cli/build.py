@@ -167,7 +167,7 @@ def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     options, name = request.options, request.variant.name
     words = msgspec.structs.replace(
         options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
-    ).words()
+    ).arguments()
     replay = shlex.join(["kci", "build", f"--variant={name}", *words, "--", request.kernel.directory])
     unfinished = isinstance(error, UnfinishedBuildError)
     return VariantFailure(

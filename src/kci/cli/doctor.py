@@ -38,11 +38,11 @@ def command(kernels: tuple[str, ...]) -> None:
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     click.echo(click.style("This machine", bold=True))
-    rows = [(item.what, item.health.value, item.found) for item in checks]
+    rows = [(item.name, item.health.value, item.detail) for item in checks]
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in checks:
         if item.remedy:
-            click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
+            click.echo(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):

@@ -61,10 +61,10 @@ def command(
     published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
-        from kci.run.tree_index import read_index, today
+        from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, partial(click.echo, err=True)).still(today())
-        published, carried = index.published(), index.carried()
+        index = read_index(trees, partial(click.echo, err=True)).unexpired(today())
+        published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,

@@ -11,7 +11,7 @@ import click
 
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
-from kci.build.toolchains.downloads import duration, is_step
+from kci.build.toolchains.downloads import duration, explains_wait
 from kci.cli import PATH, Command, Options, at_interrupt, is_dumb_terminal, options, use_color
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, shorten, table
@@ -189,7 +189,7 @@ class RunDisplay(LiveTable):
         elif outcome.progress and key not in self._compiling:
             self._compiling.add(key)
             click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
-        elif is_step(outcome.line):
+        elif explains_wait(outcome.line):
             click.echo(f"  {outcome.line}", err=True)
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
@@ -237,5 +237,9 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    remaining = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
+    remaining = (
+        ""
+        if progress.seconds_left is None or progress.done == progress.total
+        else f", {duration(progress.seconds_left)} left"
+    )
     return f"{progress.done}/{progress.total}{remaining}"

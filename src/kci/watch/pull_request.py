@@ -17,9 +17,8 @@ import msgspec
 
 from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
-from kci.run.gate import GateRow, missing_results
+from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
-from kci.run.tree_index import INDEX_FILE, NO_PLAN, RunUploads, read_uploads
 from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.suggest import count
 from kci.watch.issue_text import plain
@@ -281,7 +280,7 @@ def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
 
 
 def _tests(uploads: RunUploads) -> Iterator[str]:
-    tests, lacking = uploads.plan.tests, uploads.untested()
+    tests, lacking = uploads.plan.tests, uploads.failed_tests()
     if tests:
         yield from ("", "| tested kernel | on | result |", "|---|---|---|")
     for test in tests[:_ROWS]:

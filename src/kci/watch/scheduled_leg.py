@@ -19,9 +19,8 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
-from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
-from kci.run.loader_environment import probe, why_incompatible
-from kci.tree.artifacts import find_sources, newest
+from kci.run.kernel_tests import TestReport, TestState, probe, run_kernel_tests, why_incompatible
+from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
@@ -109,7 +108,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     directories = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            directories.append(unpack(newest(same).path, into).directory)
+            directories.append(unpack(newest_source(same).path, into).directory)
     return directories
 
 

@@ -14,8 +14,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.utils.suggest import nearest
-from kci.workflows.pins import Pin, apply_pins
-from kci.workflows.rendered_files import read_committed
+from kci.workflows.rendered_files import Pin, apply_pins, read_committed
 
 _MOST_NODES = 500_000
 _MOST_LEVELS = 100

@@ -20,8 +20,7 @@ from kci.plan.github_limits import LIMIT_KEYS
 from kci.plan.plan import Leg
 from kci.utils.shipped import template_environment, tidy
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
-from kci.workflows.pins import OWN, Pin, action_of, unreleased
-from kci.workflows.rendered_files import with_checksum
+from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
 
 
 def build_words(leg: Leg, tier: str) -> list[str]:

@@ -27,16 +27,22 @@ from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_extensions
 from kci.workflows.gitlab import render_gitlab
-from kci.workflows.pins import OWN, choose_pins, fixed_pins, own_pin, release_pin, shipped_pins, unreleased
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
+    OWN,
     Comparison,
     RecordedOptions,
+    choose_pins,
     compare,
     drift_diagnostics,
+    fixed_pins,
+    own_pin,
     read_committed,
     recorded_options,
+    release_pin,
     remove_files,
+    shipped_pins,
+    unreleased,
     write_files,
 )
 from kci.workflows.snakemake import SnakemakeInputs, leg_sizes, render_snakemake

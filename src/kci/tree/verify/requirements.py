@@ -13,7 +13,7 @@ from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import FindingsError, UsageError
-from kci.tree.verify import fatbin, native_rules, variant_rules
+from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
 from kci.tree.verify.tree_rules import check_attestations, check_tree
 
@@ -41,13 +41,13 @@ def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace) -> 
 
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
-    variant_rules.check_layout,
-    variant_rules.check_metadata,
-    variant_rules.check_digest,
+    tree_rules.check_layout,
+    tree_rules.check_metadata,
+    tree_rules.check_digest,
     native_rules.check_variant,
     fatbin.check_variant,
-    variant_rules.check_python,
-    variant_rules.check_signature,
+    tree_rules.check_python,
+    tree_rules.check_signature,
 )
 
 
