@@ -61,7 +61,7 @@ def markdown(tables: Iterable[AnswerTable]) -> str:
     return "\n\n".join("\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables)
 
 
-def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
+def legs_table(plan: Plan, forecast: Estimate) -> AnswerTable:
     rows = tuple(
         (
             leg.kernel,
@@ -76,16 +76,17 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
     layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
     headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
-    return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, made))
+    return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, forecast))
 
 
-def plan_sentence(plan: Plan, made: Estimate) -> str:
+def plan_sentence(plan: Plan, forecast: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
     jobs = f"{run_jobs(plan)} of at most {MAX_JOBS} jobs in a run"
-    minutes = between(made.at_least, made.at_most, "runner minute")
-    wall = between(made.wall_at_least, made.wall_at_most, "wall-clock minute")
-    return f"{count(made.legs, 'leg')}, {jobs}; {minutes}; {cost_sentence(made)}; {wall} in {count(made.waves, 'wave')}"
+    minutes = between(forecast.at_least, forecast.at_most, "runner minute")
+    wall = between(forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute")
+    legs, waves = count(forecast.legs, "leg"), count(forecast.waves, "wave")
+    return f"{legs}, {jobs}; {minutes}; {cost_sentence(forecast)}; {wall} in {waves}"
 
 
 def backends_table(plan: Plan) -> AnswerTable:
@@ -178,9 +179,9 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     return AnswerTable("Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below)
 
 
-def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
+def plan_tables(plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
-    legs = [legs_table(plan, made), *([backends_table(plan)] if plan.legs else [])]
+    legs = [legs_table(plan, forecast), *([backends_table(plan)] if plan.legs else [])]
     return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
 
 
@@ -203,7 +204,7 @@ FORMATS = ("text", "json", "github")
 
 
 def show_findings(
-    found: Sequence[Diagnostic],
+    findings: Sequence[Diagnostic],
     output: str,
     *,
     what: str = "",
@@ -217,22 +218,26 @@ def show_findings(
     Text shows info and repeated findings only with -v. `looked_at` and `places` describe the arguments.
     """
     verbose = options().verbose
-    summary = "\n".join([*map(printable, looked_at), count_findings(found, what, suppressed)])
+    summary = "\n".join([*map(printable, looked_at), count_findings(findings, what, suppressed)])
     match output:
         case "json":
             extra: dict[str, object] = {"looked_at": places} if places else {}
             extra |= {"suppressed": suppressed} if suppressed else {}
-            print_json(diagnostics=found, **extra)
+            print_json(diagnostics=findings, **extra)
         case "github":
-            click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
+            click.echo("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
-            shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
+            shown = (
+                findings
+                if verbose
+                else one_per_cause([item for item in findings if item.severity is not Severity.INFO])
+            )
             print_diagnostics(shown)
             print_suppressed(suppressed if verbose else ())
-            click.echo(summary + (" (-v shows all)" if len(shown) < len(found) else ""))
+            click.echo(summary + (" (-v shows all)" if len(shown) < len(findings) else ""))
     if output in ("json", "github") and not options().quiet:
         click.echo(summary, err=True)
-    return int(any(item.severity is Severity.ERROR for item in found))
+    return int(any(item.severity is Severity.ERROR for item in findings))
 
 
 def print_trees(trees: Iterable[TreeResult]) -> int:
@@ -262,11 +267,13 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
         click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
 
 
-def findings_markdown(found: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+def findings_markdown(
+    findings: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()
+) -> str:
     """The summary, and tables of findings and suppressed ones."""
     rows = [
         (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
-        for item in found
+        for item in findings
     ]
     hidden = [
         (item.diagnostic.rule, markdown_text(item.diagnostic.place), markdown_text(item.reason)) for item in suppressed

@@ -32,11 +32,11 @@ def options() -> Options:
     return context.obj if context is not None and isinstance(context.obj, Options) else Options()
 
 
-def use_color(given: Options) -> bool | None:
+def use_color(flags: Options) -> bool | None:
     """True for colors, None for colors on a terminal only; follows https://no-color.org."""
-    if given.color == "never":
+    if flags.color == "never":
         return False
-    if given.color == "always":
+    if flags.color == "always":
         return True
     return False if os.environ.get("NO_COLOR") or is_dumb_terminal() else None
 
@@ -95,16 +95,16 @@ MANY = 3
 
 
 def one_per_cause(
-    found: Sequence[Diagnostic],
+    findings: Sequence[Diagnostic],
     cause: Callable[[Diagnostic], object] = lambda item: (item.rule, item.message),
     lists: str = "-v lists them all",
 ) -> list[Diagnostic]:
     """Merge more than `MANY` warnings or notes of an equal `cause` into the first; `lists` is appended to its hint."""
     by_cause: dict[object, list[Diagnostic]] = {}
-    for item in found:
+    for item in findings:
         by_cause.setdefault(cause(item), []).append(item)
     shown = []
-    for item in found:
+    for item in findings:
         same = by_cause[cause(item)]
         if item.severity is Severity.ERROR or len(same) <= MANY:
             shown.append(item)

@@ -98,7 +98,7 @@ def command(
     artifact: Path | None,
     failures: Path | None,
     dry_run: bool,
-    **said: Any,
+    **build_options: Any,
 ) -> int:
     """Build variants of KERNEL, one after the other. Prints the directory of each.
 
@@ -117,7 +117,7 @@ def command(
     workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
-    how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
+    how = BuildOptions(**build_options, attempt=run.attempt or 1, run=run.id)
     part = read_part(how.part) if how.part is not None else None
     if how.link and (part or not how.objects_from):
         raise UsageError("--link makes a variant of objects", hint="give the packs of its parts with --objects-from")

@@ -73,8 +73,8 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
     beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}
     beside -= {variant.name for variant in matrix.kernels[0].variants}
-    listing = replace(listing, variants=tuple(held for held in listing.variants if held.variant not in beside))
-    recorded = {held.variant for held in listing.variants if held.fingerprint is not None}
+    listing = replace(listing, variants=tuple(entry for entry in listing.variants if entry.variant not in beside))
+    recorded = {entry.variant for entry in listing.variants if entry.fingerprint is not None}
     if recorded and listing.tree is not None:
         published, _ = read_published([listing.tree])
         current = current_variants(workspace, matrix, published)
@@ -90,8 +90,8 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         for line in dict.fromkeys(item.command for item in result.variants if item.command):
             click.echo(f"$ {line}")
         expected = [item for item in result.variants if item.state is not CoverageState.SURPLUS]
-        there = len(result.names(CoverageState.PRESENT))
-        click.echo(f"{result.source}: {there} of {len(expected)} expected variants are there")
+        present = len(result.names(CoverageState.PRESENT))
+        click.echo(f"{result.source}: {present} of {len(expected)} expected variants are there")
     return 1 if result.has_gaps else 0
 
 
@@ -169,8 +169,8 @@ def report(history: Path) -> int:
     return 1 if problems else 0
 
 
-def _on_hub(kernel: Kernel, named: str) -> TreeListing:
-    repo_id, _, revision = named.partition("@")
+def _on_hub(kernel: Kernel, reference: str) -> TreeListing:
+    repo_id, _, revision = reference.partition("@")
     hub = kernel.build.general.hub
     if repo_id == "-":
         if hub is None or hub.repo_id is None:

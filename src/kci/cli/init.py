@@ -45,7 +45,7 @@ from kci.utils.suggest import count
 @click.option("--run", "may_run", is_flag=True,
               help="Run setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **given: Any) -> int:
+def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **choices: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
@@ -73,12 +73,12 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     standalone = enclosing_repository(target) is None
     adopted: ConvertedProject | None = None
     if origin is not None:
-        chosen, adopted = _convert(origin, name, given, may_run=may_run)
+        chosen, adopted = _convert(origin, name, choices, may_run=may_run)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-            _ask(given)
-        chosen = choose(name, **{option: value for option, value in given.items() if value})
+            _ask(choices)
+        chosen = choose(name, **{option: value for option, value in choices.items() if value})
         files = {path: text.encode() for path, text in new_kernel_files(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
     draft = bool(adopted and adopted.todo)
@@ -107,29 +107,31 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     return int(faulty or unusable)
 
 
-def _ask(given: dict[str, Any]) -> None:
-    if not given["framework"]:
+def _ask(choices: dict[str, Any]) -> None:
+    if not choices["framework"]:
         for framework, meaning in new_kernel.FRAMEWORKS.items():
             click.echo(f"  {framework:<13} {meaning}")
-        given["framework"] = click.prompt("Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch")
-    framework = given["framework"]
-    if not given["backends"]:
+        choices["framework"] = click.prompt(
+            "Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch"
+        )
+    framework = choices["framework"]
+    if not choices["backends"]:
         offered = f"Backends, of {' '.join(new_kernel.BACKENDS[framework])}"
         answer = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
-        given["backends"] = answer.replace(",", " ").split()
-    if not given["stable_abi"] and framework == "torch":
+        choices["backends"] = answer.replace(",", " ").split()
+    if not choices["stable_abi"] and framework == "torch":
         oldest = new_kernel.OLDEST_STABLE_ABI.text
         click.echo(
             f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
         )
-        given["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
+        choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
 
 
-def _convert(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
+def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
-    for option, value in given.items():
+    for option, value in choices.items():
         if value:
             hint = f"kci takes over what {origin} has: change it afterwards"
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)

@@ -44,7 +44,7 @@ def command(
     trees: Path | None,
     fingerprints: bool,
     output: str,
-    **said: Any,
+    **selection: Any,
 ) -> int:
     """List the legs of a run over each KERNEL with runner, image, timeout and time, and the variants without a leg.
 
@@ -66,16 +66,16 @@ def command(
         index = read_index(trees, partial(click.echo, err=True)).unexpired(today())
         published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
-        choice=take_choice(said),
+        choice=take_choice(selection),
         affected=affected,
         published=published,
         trees=carried,
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
-        **{name: said[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
+        **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    planned = plan_run(load_workspace(kernels, said["catalog"], set_aside=True), request)
+    planned = plan_run(load_workspace(kernels, selection["catalog"], set_aside=True), request)
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)

@@ -36,7 +36,7 @@ def command(
     place: Path,
     kernel: Path | None,
     leave_out: str | None,
-    **said: Any,
+    **target_options: Any,
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
@@ -53,7 +53,9 @@ def command(
     """
     tree, kernel = locate_tree(place, kernel)
     workspace = load_workspace([str(kernel)], None) if kernel is not None else None
-    request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
+    request = PublishRequest(
+        tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **target_options
+    )
     warnings: list[Diagnostic] = []
     try:
         published = publish_tree(request, progress_log(), warnings.append)

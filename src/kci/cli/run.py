@@ -120,8 +120,8 @@ _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 class LiveTable:
     """Progress on stderr: a live table on a terminal, lines elsewhere."""
 
-    def __init__(self, given: Options, per_second: int) -> None:
-        self.options, self.per_second = given, per_second
+    def __init__(self, flags: Options, per_second: int) -> None:
+        self.options, self.per_second = flags, per_second
         self.live: Any = None
 
     def __enter__(self) -> Self:
@@ -156,8 +156,8 @@ class LiveTable:
 class RunDisplay(LiveTable):
     """The progress of all outcomes; without a terminal, the lines of a variant wait for its end and so do not mix."""
 
-    def __init__(self, outcomes: list[Outcome], given: Options) -> None:
-        super().__init__(given, 8)
+    def __init__(self, outcomes: list[Outcome], flags: Options) -> None:
+        super().__init__(flags, 8)
         self._outcomes = outcomes
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}

@@ -75,7 +75,7 @@ def variant_archs(
 
 
 @lru_cache(maxsize=4096)  # a repository has many components and few different lists
-def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
+def intersect_capabilities(capabilities: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
 
     An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries.
@@ -83,8 +83,8 @@ def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *,
     the largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not
     count.
     """
-    ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
-    entries = {entry.removesuffix(PTX) for entry in wanted}
+    ptx = {entry.removesuffix(PTX) for entry in capabilities if entry.endswith(PTX)}
+    entries = {entry.removesuffix(PTX) for entry in capabilities}
     targets = {entry.removesuffix(PTX) for entry in default}
     suffixed = {entry for entry in entries if entry.endswith(("a", "f"))}
     result = {entry for entry in suffixed if entry[:-1] in targets}

@@ -134,7 +134,7 @@ def capability_refused(subject: Subject) -> Iterator[LintFinding]:
 def archs_empty(subject: Subject) -> Iterator[LintFinding]:
     """KCI155: nothing of a component's list is left at a toolkit, where the reference stops."""
     for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
-        for place, wanted in arch_lists(subject.kernel, backend):
+        for place, archs in arch_lists(subject.kernel, backend):
             if place[0] != "kernel":
                 continue
             component = subject.kernel.build.kernel[str(place[1])]
@@ -142,7 +142,7 @@ def archs_empty(subject: Subject) -> Iterator[LintFinding]:
             empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
             if empty:
                 message = f"no entry of `{place[-1]}` is left for {name} {_list(empty)}: the build fails there"
-                meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
+                meant = [near for entry in archs if (near := _near_capability(entry)) and near != entry]
                 hint = "list an arch that it supports, or narrow the versions"
                 if meant and backend is Backend.CUDA:
                     hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
@@ -162,21 +162,23 @@ def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
     for label, component in subject.cuda_components():
-        wanted = component.cuda_capabilities or ()
+        capabilities = component.cuda_capabilities or ()
         versions = subject.toolkits_of(component)
-        kept = {version: set(component_archs(component, version, subject.catalog.archs)) for version in versions}
-        plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in kept.items()}
-        seen: set[str] = set()
-        for index, text in enumerate(wanted):
-            if text in seen or not toolkits().ever_built(text):
+        archs_by_version = {
+            version: set(component_archs(component, version, subject.catalog.archs)) for version in versions
+        }
+        plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in archs_by_version.items()}
+        reported: set[str] = set()
+        for index, text in enumerate(capabilities):
+            if text in reported or not toolkits().ever_built(text):
                 continue
-            seen.add(text)
-            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, wanted, [], [])
+            reported.add(text)
+            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, capabilities, [], [])
             for version in versions:
-                taken = text.removesuffix(PTX) in plain[version]
+                is_kept = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
                     continue
-                if taken:
+                if is_kept:
                     entry.refused.append(version)
                 elif toolkits().newest_building(text) < version:
                     entry.too_new.append(version)

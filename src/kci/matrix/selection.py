@@ -179,12 +179,12 @@ class _Selection:
             group = (item.system, f"{item.backend}-{compute}")
             if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
                 newest[group] = item
-        kept = [newest[group] for group in sorted(newest)]
-        chosen = {id(item) for item in kept}
+        newest_rows = [newest[group] for group in sorted(newest)]
+        chosen = {id(item) for item in newest_rows}
         for item in candidates:
             if id(item) not in chosen:
                 self.drop(item, _one_for_all(item))
-        return kept
+        return newest_rows
 
     def bundled(self, pairs: Pairs) -> Pairs:
         for row, variant in pairs:
@@ -227,13 +227,13 @@ class _Selection:
 
     def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
         verdicts = narrow(self.kernel, [variant for _, variant in pairs])
-        kept: Pairs = []
+        remaining: Pairs = []
         for pair, filtered in zip(pairs, verdicts, strict=True):
             if filtered is None:
-                kept.append(pair)
+                remaining.append(pair)
             elif self.explain:
                 self.note(pair[0], filtered)
-        return kept
+        return remaining
 
     def note(self, row: Row, why: FilterReason) -> None:
         compute = row.compute.text if row.compute else None

@@ -23,14 +23,14 @@ from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
 
-def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
+def tier_of(name: str, repository: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
     """The base tier and filters of a custom tier; UsageError if unknown, FindingsError (KCI128) for its expression."""
-    tier = found.settings.tiers.get(name)
-    if tier is None or found.document is None:
-        known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
-        raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, known) or one_of(known))
-    span = found.document.key_span(("tiers", name))
-    place, setting = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
+    tier = repository.settings.tiers.get(name)
+    if tier is None or repository.document is None:
+        names = [*(str(tier) for tier in Tier), *sorted(repository.settings.tiers)]
+        raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, names) or one_of(names))
+    span = repository.document.key_span(("tiers", name))
+    place, setting = (repository.document.path, span.line if span else 0), f"tier {name}: {{}}"
     filters = [
         by_choice(
             systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", setting=setting, place=place
@@ -40,7 +40,7 @@ def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tu
         try:
             where = parse_where(tier.where, FIELDS)
         except WhereError as error:
-            raise refuse(where_problem(found.document, ("tiers", name, "where"), tier.where, error)) from None
+            raise refuse(where_problem(repository.document, ("tiers", name, "where"), tier.where, error)) from None
         filters.append(by_expression(where, rule="KCI214", setting=setting.format("where"), place=place))
     if tier.pairwise and thinned:
         filters.append(
@@ -124,7 +124,7 @@ def by_expression(
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
         left_out = FilterReason(rule, f"{setting} {where.text!r} excludes it", *place)
-        return [None if test(seen) else left_out for seen in subjects]
+        return [None if test(fields) else left_out for fields in subjects]
 
     return narrow
 
@@ -173,8 +173,8 @@ def choose(variants: Sequence[Variant]) -> list[Variant]:
         others = {pair for other in chosen if other is not variant for pair in pairs(other)}
         if others.issuperset(pairs(variant)):
             chosen = [other for other in chosen if other is not variant]
-    kept = {id(variant) for variant in _fewest(ranked, chosen)}
-    return [variant for variant in variants if id(variant) in kept]
+    identities = {id(variant) for variant in _fewest(ranked, chosen)}
+    return [variant for variant in variants if id(variant) in identities]
 
 
 def _fewest(ranked: Sequence[Variant], chosen: Sequence[Variant]) -> Sequence[Variant]:
@@ -189,16 +189,16 @@ def _fewest(ranked: Sequence[Variant], chosen: Sequence[Variant]) -> Sequence[Va
     for _ in range(_STEPS):
         if not waiting:
             break
-        missing, taken = waiting.pop()
+        missing, selection = waiting.pop()
         # A variant has one pair of a kind, so as many are needed as pairs of one kind are missing.
-        if len(taken) + max(Counter(map(_kind_of, missing)).values(), default=0) >= len(best):
+        if len(selection) + max(Counter(map(_kind_of, missing)).values(), default=0) >= len(best):
             continue
         if not missing:
-            best = [ranked[index] for index in taken]
+            best = [ranked[index] for index in selection]
             continue
         rarest = min(missing, key=lambda pair: (len(having[pair]), pair))
         order = sorted(having[rarest], key=lambda index: (-len(have[index].intersection(missing)), index))
-        waiting += [(missing - have[index], (*taken, index)) for index in reversed(order)]
+        waiting += [(missing - have[index], (*selection, index)) for index in reversed(order)]
     return best
 
 

@@ -167,7 +167,7 @@ def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(_UNSAFE, lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)
+    return re.sub(_UNSAFE, lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()), text)
 
 
 class Variant(msgspec.Struct, frozen=True):

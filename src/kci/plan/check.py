@@ -191,9 +191,11 @@ def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice
     bare = _backends_without_component(kernel)
     if not bare:
         return False
-    named = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
+    selected_backends = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
     chosen = {variant.backend for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants}
-    return bare >= {*kernel.build.general.backends} or bool(bare & named) or (bool(chosen) and bare >= chosen)
+    return (
+        bare >= {*kernel.build.general.backends} or bool(bare & selected_backends) or (bool(chosen) and bare >= chosen)
+    )
 
 
 def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[UnplannedVariant]]:
@@ -214,8 +216,8 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
                     why = faults[variant.backend]
                     where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
                     unplanned.append(UnplannedVariant(item.name, variant.name, *where))
-        kept = tuple(variant for variant in item.variants if variant.backend not in backends)
-        kernels.append(replace(item, variants=kept))
+        remaining = tuple(variant for variant in item.variants if variant.backend not in backends)
+        kernels.append(replace(item, variants=remaining))
     return replace(matrix, kernels=tuple(kernels)), unplanned
 
 

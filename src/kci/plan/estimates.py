@@ -123,12 +123,12 @@ def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Si
     by_path = {kernel.directory: kernel for kernel in kernels}
     by_variant: dict[tuple[str, str], Size] = {}
     for selected in matrix.kernels:
-        known: dict[tuple[object, ...], Size] = {}
+        cache: dict[tuple[object, ...], Size] = {}
         for variant in selected.each_once():
             alike = (variant.kind, variant.backend, variant.compute)
-            if alike not in known:
-                known[alike] = size_of(by_path[selected.path].build, variant)
-            by_variant[selected.name, variant.name] = known[alike]
+            if alike not in cache:
+                cache[alike] = size_of(by_path[selected.path].build, variant)
+            by_variant[selected.name, variant.name] = cache[alike]
     return by_variant
 
 
@@ -235,11 +235,11 @@ def money(costs: dict[str, float]) -> str:
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 
-def cost_sentence(made: Estimate) -> str:
+def cost_sentence(forecast: Estimate) -> str:
     """The cost of a run: `up to 1.66 USD at the prices of 2026-01-01`."""
-    few = "up to " if made.at_least != made.at_most else ""
-    free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
-    return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
+    few = "up to " if forecast.at_least != forecast.at_most else ""
+    free = f", {count(forecast.unpriced, 'leg')} without a known price" if forecast.unpriced else ""
+    return f"{few}{money(forecast.costs_at_most)} at the prices of {forecast.prices_as_of}{free}"
 
 
 def start_minutes(legs: Sequence[Leg]) -> list[int]:
@@ -280,7 +280,7 @@ class Alternative(NamedTuple):
 
 def check_budget(
     plan: Plan,
-    made: Estimate,
+    forecast: Estimate,
     *,
     max_jobs: int | None = None,
     max_cost: float | None = None,
@@ -288,10 +288,10 @@ def check_budget(
 ) -> list[Diagnostic]:
     """Check an estimate against a budget, else FindingsError (KCI309); KCI310 for legs without a price."""
     over = []
-    if max_jobs is not None and made.legs > max_jobs:
-        over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
-    if _too_dear(made.costs_at_most, max_cost):
-        over.append(f"up to {money(made.costs_at_most)}, and {max_cost:.2f} are allowed")
+    if max_jobs is not None and forecast.legs > max_jobs:
+        over.append(f"{count(forecast.legs, 'job')}, and {max_jobs} are allowed")
+    if _too_dear(forecast.costs_at_most, max_cost):
+        over.append(f"up to {money(forecast.costs_at_most)}, and {max_cost:.2f} are allowed")
     if over:
         narrower = [
             Alternative(f"--{key} {value}", [leg for leg in plan.legs if getattr(leg, key) == value])
@@ -302,13 +302,15 @@ def check_budget(
         largest = ", ".join(
             f"{part.kernel} {part.backend} on {part.system} "
             f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
-            for part in made.parts[:3]
+            for part in forecast.parts[:3]
         )
         message = f"the plan takes {'; '.join(over)}. The most go to {largest}"
         hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
         raise rule_error("KCI309", message, hint=hint)
-    if max_cost is not None and made.unpriced:
-        message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
+    if max_cost is not None and forecast.unpriced:
+        message = (
+            f"{forecast.unpriced} of {forecast.legs} legs run on runners without a known price and are counted as free"
+        )
         return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
     return []
 

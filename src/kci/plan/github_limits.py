@@ -62,9 +62,9 @@ def _split_matrix(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[di
     return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
 
 
-def refuse_errors(found: Iterable[Diagnostic]) -> None:
+def refuse_errors(findings: Iterable[Diagnostic]) -> None:
     """Raise FindingsError if there are errors among the findings."""
-    problems = [item for item in found if item.severity is Severity.ERROR]
+    problems = [item for item in findings if item.severity is Severity.ERROR]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)

@@ -77,10 +77,10 @@ def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
 
 
 def _with_estimate(whole: Leg, placed: Assignment, about: int, least: int, most: int) -> Leg:
-    known = whole.measured
+    measured = whole.measured
     return msgspec.structs.replace(
-        whole, minutes=placed.setup + about, at_least=None if known else placed.setup + least,
-        at_most=None if known else placed.setup + most,
+        whole, minutes=placed.setup + about, at_least=None if measured else placed.setup + least,
+        at_most=None if measured else placed.setup + most,
     )  # fmt: skip
 
 
@@ -313,10 +313,10 @@ def _not_compiled(backend: str, system: str) -> str:
     if system.endswith("-windows"):
         return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
     if system.endswith("-linux"):
-        known = f"kci knows no image that compiles for {backend} on {system}; [images] of kci.toml can name it"
-        return f'{known}, or [nix] leave it to Nix: `backends = ["{backend}"]`'
-    known = f"kci's builders do not compile for {backend} on {system}"
-    return f'{known}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
+        reason = f"kci knows no image that compiles for {backend} on {system}; [images] of kci.toml can name it"
+        return f'{reason}, or [nix] leave it to Nix: `backends = ["{backend}"]`'
+    reason = f"kci's builders do not compile for {backend} on {system}"
+    return f'{reason}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
 
 
 def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:

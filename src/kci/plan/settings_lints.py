@@ -105,13 +105,13 @@ def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
 
 def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
     """KCI329: a pull request or schedule with an unknown tier."""
-    known = [*(str(tier) for tier in Tier), *subject.settings.tiers]
+    names = [*(str(tier) for tier in Tier), *subject.settings.tiers]
     for key, tier in (
         ("pull-request", subject.settings.pull_request.tier),
         ("schedule", subject.settings.schedule.tier),
     ):
-        if tier not in known:
-            yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, known)
+        if tier not in names:
+            yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, names)
 
 
 def value_impossible(subject: _Subject) -> Iterator[LintFinding]:

@@ -56,10 +56,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
         """The filters for `compute_matrix`; `scopes` are backends by directory. UsageError for an unknown name."""
-        for kind, given, known in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
-            for name in given:
-                if name not in known:
-                    raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, known))
+        for kind, values, allowed in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
+            for name in values:
+                if name not in allowed:
+                    raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, allowed))
         if not (self.filtered or scopes):
             return []
         from kci.matrix.catalog.expressions import expression
@@ -201,23 +201,22 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
     def _nearest_selection(self, choice: Choice) -> str:
         everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
-        known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
-        words = sorted({word for name in known for word in name.split("-")})
+        names = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
+        words = sorted({word for name in names for word in name.split("-")})
         hints = []
         for glob in choice.only:
-            near = suggestion(glob, known) or suggestion(glob.casefold(), known) or containing(glob, known)
-            hints.append(near or containing(nearest_name(glob.strip("*"), words), known))
+            near = suggestion(glob, names) or suggestion(glob.casefold(), names) or containing(glob, names)
+            hints.append(near or containing(nearest_name(glob.strip("*"), words), names))
         variants = [variant for kernel in everything.kernels for variant in kernel.variants]
-        for given, there in (
+        for values, available in (
             (choice.systems, {variant.system for variant in variants}),
             (choice.backends, {variant.backend for variant in variants}),
         ):
-            if given and not set(given) & there:
-                hints.append(
-                    f"there are no variants for {', '.join(given)}, only for {', '.join(sorted(there)) or 'nothing'};"
-                )
+            if values and not set(values) & available:
+                others = ", ".join(sorted(available)) or "nothing"
+                hints.append(f"there are no variants for {', '.join(values)}, only for {others};")
         if choice.only or choice.where:
-            usual = sorted({variant.name for variant in variants if variant.bundled}) or known
+            usual = sorted({variant.name for variant in variants if variant.bundled}) or names
             hints.append(f"there are {', '.join(usual[-2:])} and others;" if usual else "")
         shown = next(filter(None, hints), "")
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
@@ -238,10 +237,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         if tier is None and (noarch := noarch_by_name(kernel.build, name, this_system())):
             return noarch
         here = this_system()
-        known = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
+        names = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
         hint = (
-            suggestion(name, known)
-            or containing(name, known)
+            suggestion(name, names)
+            or containing(name, names)
             or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""

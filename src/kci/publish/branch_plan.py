@@ -160,33 +160,33 @@ class BranchGoal(msgspec.Struct, frozen=True):
     version: int = MAIN_VERSION
     removed: frozenset[str] = frozenset()
 
-    def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
+    def changes(self, remote_files: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare the files of a branch with this goal.
 
         A branch without a commit has `inherited` its `build/` from the main branch, which is of version 1.
         """
         inherited = inherited and self.version != MAIN_VERSION
-        others = variants_on(there) - self.variants
+        others = variants_on(remote_files) - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         removed |= others & self.removed
-        wanted = self.files.keys()
-        same = {path for path in wanted & there.keys() if same_content(there[path], self.files[path])}
-        owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
-        owned |= {path for path in there if variant_in_path(path) in removed}
+        goal_paths = self.files.keys()
+        same = {path for path in goal_paths & remote_files.keys() if same_content(remote_files[path], self.files[path])}
+        owned = {path for path in remote_files if self._owns(path) or (inherited and path.startswith(FOLDER))}
+        owned |= {path for path in remote_files if variant_in_path(path) in removed}
         # A signature stays while what it signs is the same.
         signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
         return BranchChanges(
-            added=tuple(sorted(wanted - there.keys())),
-            changed=tuple(sorted((wanted & there.keys()) - same)),
-            deleted=tuple(sorted(owned - wanted - signatures)),
+            added=tuple(sorted(goal_paths - remote_files.keys())),
+            changed=tuple(sorted((goal_paths & remote_files.keys()) - same)),
+            deleted=tuple(sorted(owned - goal_paths - signatures)),
             unchanged=len(same),
             removed_variants=tuple(sorted(removed)),
             kept_variants=tuple(sorted(others - removed)),
         )
 
-    def part(self, there: Mapping[str, HubFile]) -> dict[str, HubFile]:
+    def part(self, remote_files: Mapping[str, HubFile]) -> dict[str, HubFile]:
         """The files that publishing replaces: a concurrent change of them is a conflict (KCI812)."""
-        return {path: file for path, file in there.items() if self._owns(path)}
+        return {path: file for path, file in remote_files.items() if self._owns(path)}
 
     def _owns(self, path: str) -> bool:
         if path in self.files:
@@ -195,7 +195,7 @@ class BranchGoal(msgspec.Struct, frozen=True):
         if self.variants and path.startswith(FOLDER):
             return name in _RECORDS or name.partition("/")[0] in self.variants
         script = path.startswith(f"{BENCHMARKS}benchmark") and path.endswith(".py") and path.count("/") == 1
-        return script and any(wanted.startswith(BENCHMARKS) for wanted in self.files)
+        return script and any(goal_path.startswith(BENCHMARKS) for goal_path in self.files)
 
 
 def version_branch(release: Release, branch: str, expected: frozenset[str] | None) -> BranchGoal:
@@ -209,19 +209,19 @@ def branch_version(branch: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def variants_on(there: Iterable[str]) -> set[str]:
+def variants_on(paths: Iterable[str]) -> set[str]:
     """The variants that have files among these paths."""
-    return {name for path in there if (name := variant_in_path(path))}
+    return {name for path in paths if (name := variant_in_path(path))}
 
 
-def same_content(there: HubFile, here: LocalFile) -> bool:
+def same_content(remote: HubFile, local: LocalFile) -> bool:
     """True if the Hub's file is equal to the local one, by sha256, or by git blob id for a small file."""
-    if there.sha256 is not None:
-        return there.sha256 == here.sha256
-    if there.size != here.size:
+    if remote.sha256 is not None:
+        return remote.sha256 == local.sha256
+    if remote.size != local.size:
         return False
-    data = here.content()
-    return there.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    data = local.content()
+    return remote.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 class ReplacementPolicy(msgspec.Struct, frozen=True):
@@ -242,29 +242,31 @@ class BranchReplacement(msgspec.Struct, frozen=True):
     release: Release
     terms: ReplacementPolicy
     place: str
-    there: Mapping[str, HubFile]
+    remote_files: Mapping[str, HubFile]
     read: Callable[[str], bytes]
     log: Log
 
-    def resolve_variants(self, wanted: BranchGoal, changes: BranchChanges) -> BranchGoal:
+    def resolve_variants(self, goal: BranchGoal, changes: BranchChanges) -> BranchGoal:
         """The goal with the variants to remove.
 
         FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
         """
         before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
-        self._require_version(wanted, before)
+        self._require_version(goal, before)
         if before is not None and before.version == self.release.manifest.version:
             self._require_newer(before)
-        return msgspec.structs.replace(wanted, removed=self._left_out(changes.kept_variants))
+        return msgspec.structs.replace(goal, removed=self._left_out(changes.kept_variants))
 
-    def _require_version(self, wanted: BranchGoal, before: Manifest | None) -> None:
-        if branch_version(wanted.branch) == wanted.version:
+    def _require_version(self, goal: BranchGoal, before: Manifest | None) -> None:
+        if branch_version(goal.branch) == goal.version:
             return
-        others = (present.version for name in sorted(variants_on(self.there)) if (present := self._metadata(name)))
-        version = before.version if before is not None else next(others, wanted.version)
-        if version != wanted.version:
+        others = (
+            present.version for name in sorted(variants_on(self.remote_files)) if (present := self._metadata(name))
+        )
+        version = before.version if before is not None else next(others, goal.version)
+        if version != goal.version:
             kernel = self.release.manifest.kernel
-            message = f"{self.place} has version {version} of {kernel}, and the tree is version {wanted.version}"
+            message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
             raise rule_error("KCI813", message, hint=hint)
 
@@ -297,8 +299,8 @@ class BranchReplacement(msgspec.Struct, frozen=True):
                     return answer
         return new.committed is not None and old.committed is not None and new.committed < old.committed
 
-    def _left_out(self, kept: Collection[str]) -> frozenset[str]:
-        names = [name for name in kept if self.terms.expected is None or name in self.terms.expected]
+    def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
+        names = [name for name in kept_variants if self.terms.expected is None or name in self.terms.expected]
         if not names:
             return frozenset()
         version = self.release.manifest.version
@@ -330,7 +332,7 @@ class BranchReplacement(msgspec.Struct, frozen=True):
         return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
 
     def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
-        file = self.there.get(path)
+        file = self.remote_files.get(path)
         try:
             return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
         except ValueError:

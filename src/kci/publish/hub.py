@@ -191,16 +191,16 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
         metadata = read_sealed(directory).metadata
     except KciError as error:
         return ListedVariant(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
-    held = ListedVariant(name, metadata.name, metadata.version, fingerprint=fingerprint)
+    listing = ListedVariant(name, metadata.name, metadata.version, fingerprint=fingerprint)
     signature = directory / SIGNATURE
     if not signature.exists():
-        return held
+        return listing
     try:
         bundle, signed = read_bounded(signature, MAX_BYTES), read_bounded(directory / FILE_NAME, MAX_BYTES)
     except (OSError, ValueError) as error:
-        return msgspec.structs.replace(held, problem=f"its signature cannot be read: {error}")
+        return msgspec.structs.replace(listing, problem=f"its signature cannot be read: {error}")
     problem = signature_problem(bundle, signed)
-    return msgspec.structs.replace(held, problem=problem)
+    return msgspec.structs.replace(listing, problem=problem)
 
 
 class HubFile(msgspec.Struct, frozen=True):

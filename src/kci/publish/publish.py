@@ -134,14 +134,14 @@ class Publisher(msgspec.Struct, frozen=True):
         card = {README: release.card} if release.card is not None else {}
         self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
-        wanted = version_branch(whole if branch == MAIN else release, branch, expected)
+        goal = version_branch(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
         replacement = (release, terms)
         main = version_branch(whole, MAIN, expected) if mirror and branch != MAIN else None
         if main is not None:  # what would be refused there is refused before anything is written
             msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
-        builds = self.commit_goal(wanted, f"{title} (kci)", replacement)
+        builds = self.commit_goal(goal, f"{title} (kci)", replacement)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
         if main is not None:
@@ -175,27 +175,29 @@ class Publisher(msgspec.Struct, frozen=True):
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
-                head, there, wanted, changes = self._compare(goal, replacement)
+                head, remote_files, final_goal, changes = self._compare(goal, replacement)
                 if not head and not self.dry_run:
                     self._create_branch(goal.branch)
-                    head, there, wanted, changes = self._compare(goal, replacement)
+                    head, remote_files, final_goal, changes = self._compare(goal, replacement)
                 if changes.empty:
                     state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
-                    return PublishedBranch(wanted.branch, state, head, sent or changes)
+                    return PublishedBranch(final_goal.branch, state, head, sent or changes)
                 if self.dry_run:
-                    return PublishedBranch(wanted.branch, PublishState.WOULD_PUBLISH, head, changes)
-                if self.propose and (proposal := self._proposal(wanted, changes)):
+                    return PublishedBranch(final_goal.branch, PublishState.WOULD_PUBLISH, head, changes)
+                if self.propose and (proposal := self._proposal(final_goal, changes)):
                     return proposal
-                part = wanted.part(there)
+                part = final_goal.part(remote_files)
                 if before is not None and part != before:
                     other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
-                    message = f"another publisher has changed {other} on {self.name}@{wanted.branch} meanwhile"
+                    message = f"another publisher has changed {other} on {self.name}@{final_goal.branch} meanwhile"
                     hint = "find out which of the two is right, then publish that one again"
                     raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
-                add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
-                commit = self.target.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
-                return self._confirm(wanted, commit, changes)
+                add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
+                commit = self.target.commit(
+                    final_goal.branch, head, add, changes.deleted, message, propose=self.propose
+                )
+                return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
@@ -208,10 +210,10 @@ class Publisher(msgspec.Struct, frozen=True):
         hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
         raise FindingsError(message, hint=hint) from problem
 
-    def _proposal(self, wanted: BranchGoal, changes: BranchChanges) -> PublishedBranch | None:
+    def _proposal(self, goal: BranchGoal, changes: BranchChanges) -> PublishedBranch | None:
         for ref, commit in self.target.proposals().items():
-            if wanted.changes(self.target.files(commit)).empty:
-                return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
+            if goal.changes(self.target.files(commit)).empty:
+                return PublishedBranch(goal.branch, PublishState.PROPOSED, commit, changes, ref)
         return None
 
     def _create_branch(self, branch: str) -> None:
@@ -231,28 +233,30 @@ class Publisher(msgspec.Struct, frozen=True):
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
-        there = self.target.files(at) if at else {}
+        remote_files = self.target.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
-        changes = goal.changes(there, inherited=inherited)
+        changes = goal.changes(remote_files, inherited=inherited)
         if replacement is None or (inherited and goal.version != MAIN_VERSION):
-            return head, there, goal, changes
+            return head, remote_files, goal, changes
         release, terms = replacement
         if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
-            return head, there, goal, changes
+            return head, remote_files, goal, changes
         place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
-        wanted = BranchReplacement(release, terms, place, there, read, self.log).resolve_variants(goal, changes)
-        return head, there, wanted, wanted.changes(there, inherited=inherited)
+        final_goal = BranchReplacement(release, terms, place, remote_files, read, self.log).resolve_variants(
+            goal, changes
+        )
+        return head, remote_files, final_goal, final_goal.changes(remote_files, inherited=inherited)
 
-    def _confirm(self, wanted: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
-        difference = wanted.changes(self.target.files(commit))
+    def _confirm(self, goal: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
+        difference = goal.changes(self.target.files(commit))
         if not difference.empty:
             first = (*difference.added, *difference.changed, *difference.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
         if not self.propose:
-            return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
+            return PublishedBranch(goal.branch, PublishState.PUBLISHED, commit, changes)
         ref = next((ref for ref, at in self.target.proposals().items() if at == commit), "")
-        return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
+        return PublishedBranch(goal.branch, PublishState.PROPOSED, commit, changes, ref)
 
 
 _HINT = "docs/publishing.md says what a repository and its token need"

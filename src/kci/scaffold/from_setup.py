@@ -266,7 +266,7 @@ class _Draft:
 
     def flags(self, flags: Iterable[str], include: list[str]) -> list[str]:
         """Directories that the flags name are added to `include`."""
-        kept: list[str] = []
+        result: list[str] = []
         words = iter([word for flag in flags for word in (flag.split() if flag.startswith("-") else [flag]) if word])
         for word in words:
             if word in _WITH_NEXT:
@@ -275,8 +275,8 @@ class _Draft:
                 folder = next(words, "") if word in ("-I", "-isystem") else word[2:]
                 include += self.include([folder])
             elif not _DROPPED.match(word):
-                kept.append(word)
-        return kept if any(word.startswith("-X") for word in kept) else list(dict.fromkeys(kept))
+                result.append(word)
+        return result if any(word.startswith("-X") for word in result) else list(dict.fromkeys(result))
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
         names: dict[str, None] = {}
@@ -333,17 +333,17 @@ def _archs(flags: Iterable[str]) -> tuple[str, ...]:
 
 
 def _headers(project: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
-    waiting, seen = list(sources), set(sources)
+    waiting, visited = list(sources), set(sources)
     while waiting:
         file = waiting.pop()
         for name in included(project[file]):
             for folder in (posixpath.dirname(file), *include):
                 path = posixpath.normpath(posixpath.join(folder, name))
                 if path in project:
-                    waiting += [path] if path not in seen else []
-                    seen.add(path)
+                    waiting += [path] if path not in visited else []
+                    visited.add(path)
                     break
-    return sorted(seen - set(sources))
+    return sorted(visited - set(sources))
 
 
 def _place(file: str, text: str, what: re.Pattern[str]) -> str:

@@ -60,10 +60,10 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
         return f"{PLACEHOLDER_OWNER}/{self.name}"
 
 
-def choose(name: str, **given: Any) -> NewKernel:
+def choose(name: str, **fields: Any) -> NewKernel:
     """A new kernel from its name and options, completed with defaults; UsageError for options that do not fit."""
     require_name(name)
-    new = NewKernel(name=name, **given)
+    new = NewKernel(name=name, **fields)
     if new.framework not in FRAMEWORKS:
         raise UsageError(f"there is no framework {new.framework[:60]!r}", hint=nearest(new.framework, FRAMEWORKS))
     for backend in new.backends:

@@ -57,13 +57,13 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def run_sandboxed(
-    place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()
+    place: Path, command: list[str], environment: Mapping[str, str], readable: Iterable[str] = ()
 ) -> int | None:
     """Run a command in `project`, the only writable folder but `answers`; its exit code, or None after `SECONDS`."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
                    "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
     if bwrap := _bubblewrap():
-        shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *seen) if not path.startswith("/usr/"))}
+        shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *readable) if not path.startswith("/usr/"))}
         binds = [word for path in sorted(shown) for word in ("--ro-bind-try", path, path)]
         binds += ["--ro-bind", str(place), str(place)]  # a mounted folder cannot be exchanged for a link
         binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
@@ -195,11 +195,11 @@ def _cuda_home(python: Path, cache: Path, log: Log) -> str:
     return str(toolkit.root)
 
 
-def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], seen: tuple[str, ...]) -> SetupRun:
+def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], readable: tuple[str, ...]) -> SetupRun:
     answer = place / "answers" / f"{backend}.json"
     driver = Path(setup_driver.__file__).read_text(encoding="utf-8")
     command = [str(python), "-I", "-B", "-c", driver, str(answer), variables.get("CUDA_HOME", "")]
-    code = run_sandboxed(place, command, {"MAX_JOBS": "1", **variables}, seen)
+    code = run_sandboxed(place, command, {"MAX_JOBS": "1", **variables}, readable)
     if code is None:
         return SetupRun(error="TimeoutError: it takes longer than kci waits")
     try:

@@ -26,41 +26,41 @@ _COMPARED = 500
 """The names that a word is compared with: thousands would take seconds."""
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
+def suggestion(word: str, names: Sequence[str]) -> str:
     """`did you mean ...?` for a near name, else empty."""
-    near = nearest_name(word, known)
+    near = nearest_name(word, names)
     return f"did you mean `{near}`?" if near else ""
 
 
-def nearest_name(word: str, known: Sequence[str]) -> str:
+def nearest_name(word: str, names: Sequence[str]) -> str:
     """The known name that is near, or an empty text."""
     import difflib
 
     respelled = word.replace("_", "-").lower()[:100]
-    candidates = [name for name in known if name.replace("_", "-") == respelled]
-    candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
-    if not candidates and len(known) > _COMPARED:
-        known = sorted(known, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
-    near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
+    candidates = [name for name in names if name.replace("_", "-") == respelled]
+    candidates += [name for name in names if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
+    if not candidates and len(names) > _COMPARED:
+        names = sorted(names, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
+    near = candidates or difflib.get_close_matches(word[:100], names, n=1, cutoff=0.7)
     return near[0] if near else ""
 
 
-def containing(word: str, known: Iterable[str]) -> str:
+def containing(word: str, names: Iterable[str]) -> str:
     """`did you mean ...?` with the names that contain a word or the longest part of a pattern; else empty."""
     part = max(word.casefold().replace("?", "*").split("*"), key=len)
-    matches = [name for name in known if len(part) > 1 and part in name.casefold()]
+    matches = [name for name in names if len(part) > 1 and part in name.casefold()]
     words = [f"`{name}`" for name in matches[:3]]
     return f"did you mean {'one of ' if len(words) > 1 else ''}{', '.join(words)}?" if words else ""
 
 
-def one_of(known: Iterable[str]) -> str:
+def one_of(names: Iterable[str]) -> str:
     """A hint that lists the allowed words."""
-    return "one of: " + ", ".join(known)
+    return "one of: " + ", ".join(names)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, choices: Iterable[str]) -> str:
     """A suggestion for a near name, else the first 20 allowed words."""
-    names = sorted(known)
+    names = sorted(choices)
     return suggestion(word, names) or one_of(names[:20])
 
 

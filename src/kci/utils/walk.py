@@ -182,7 +182,7 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
 
 def duplicate_names(names: Iterable[str]) -> list[str]:
     """The names that are equal to another one but for case, sorted."""
-    seen: dict[str, list[str]] = {}
+    by_folded_name: dict[str, list[str]] = {}
     for name in names:
-        seen.setdefault(case_folded(name), []).append(name)
-    return sorted({name for same in seen.values() if len(same) > 1 for name in same})
+        by_folded_name.setdefault(case_folded(name), []).append(name)
+    return sorted({name for same in by_folded_name.values() if len(same) > 1 for name in same})

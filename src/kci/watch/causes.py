@@ -182,7 +182,7 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
     line = error_line(error)
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
-    text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
+    text = _PATH.sub(lambda match: "/" + re.split(r"[/\\]", match[0])[-1], text)
     for says, pattern in _words():
         text = pattern.sub(says, text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
@@ -199,7 +199,7 @@ def cause_id(cause: str) -> str:
 
 def demangle_cause(cause: str) -> str:
     """A cause with C++ names demangled, if this machine has `c++filt`."""
-    return _MANGLED.sub(lambda found: _demangled(found[0]), cause)
+    return _MANGLED.sub(lambda match: _demangled(match[0]), cause)
 
 
 @lru_cache(maxsize=1024)

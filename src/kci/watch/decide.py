@@ -319,8 +319,10 @@ def latest_decisions(history: Iterable[RecordedRun], policy: Decisions) -> list[
 
 def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     """The people whose entry matches one of the legs, sorted."""
-    named = [leg.split(" ", 2)[:2] for leg in legs]
-    return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in named)}))
+    kernel_variants = [leg.split(" ", 2)[:2] for leg in legs]
+    return tuple(
+        sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in kernel_variants)})
+    )
 
 
 def _group(leg: str) -> str:

@@ -47,10 +47,10 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
 _KEPT = 16_000
 
 
-def blank_result(run: int, **known: Any) -> LegResult:
+def blank_result(run: int, **fields: Any) -> LegResult:
     """A passed result without kernel and variant, which a job completes."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **known)
+    return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **fields)
 
 
 def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay: str, log: Log) -> list[LegResult]:

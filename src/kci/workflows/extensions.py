@@ -49,16 +49,16 @@ def _require_shallow(text: str) -> None:
             raise ValueError("it is nested too deeply")
 
 
-def _size(node: Any, known: dict[int, int]) -> int:
+def _size(node: Any, sizes: dict[int, int]) -> int:
     import yaml
 
-    if id(node) not in known:
-        known[id(node)] = _MOST_NODES + 1
+    if id(node) not in sizes:
+        sizes[id(node)] = _MOST_NODES + 1
         below = node.value if isinstance(node, yaml.SequenceNode) else ()
         if isinstance(node, yaml.MappingNode):
             below = [part for pair in node.value for part in pair]
-        known[id(node)] = 1 + sum(_size(item, known) for item in below)
-    return known[id(node)]
+        sizes[id(node)] = 1 + sum(_size(item, sizes) for item in below)
+    return sizes[id(node)]
 
 
 @cache
@@ -69,21 +69,21 @@ def _loader() -> type:
 
     class Strict(base):  # type: ignore[misc, valid-type]
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            seen: set[str] = set()
+            keys: set[str] = set()
             for key, _ in node.value:
                 if key.tag == "tag:yaml.org,2002:merge":
                     raise yaml.YAMLError(f"line {key.start_mark.line + 1}: GitHub knows no merge key `<<`")
                 if isinstance(key, yaml.ScalarNode):
-                    if key.value in seen:
+                    if key.value in keys:
                         raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice")
-                    seen.add(key.value)
+                    keys.add(key.value)
             mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
             return mapping
 
     other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
-    kept = {start: [rule for rule in rules if rule[0] not in other]
+    resolvers = {start: [rule for rule in rules if rule[0] not in other]
             for start, rules in base.yaml_implicit_resolvers.items()}  # fmt: skip
-    Strict.yaml_implicit_resolvers = kept
+    Strict.yaml_implicit_resolvers = resolvers
     Strict.add_implicit_resolver(
         "tag:yaml.org,2002:bool", re.compile("(?:true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
     )
@@ -177,8 +177,8 @@ def read_extensions(root: Path) -> WorkflowExtensions:
             steps[point] = text
             problems += _yaml_problems(path, text, jobs=False)
         elif name != "README.md":
-            known = [*(f"{known}.yml" for known in POINTS), "jobs.yml"]
-            problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
+            file_names = [*(f"{file_names}.yml" for file_names in POINTS), "jobs.yml"]
+            problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, file_names)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}

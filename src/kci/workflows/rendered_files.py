@@ -90,22 +90,22 @@ def action_of(reference: str) -> str:
     return "/".join(reference.split("/")[:2])
 
 
-def own_pin(wanted: Actions, start: Pin) -> Pin:
+def own_pin(settings: Actions, start: Pin) -> Pin:
     """The pin of kci's own actions, with what `[actions]` of kci.toml overrides."""
-    pin = msgspec.structs.replace(start, repository=wanted.repository or start.repository)
-    if wanted.ref is None:
+    pin = msgspec.structs.replace(start, repository=settings.repository or start.repository)
+    if settings.ref is None:
         return pin
-    commit = bool(_SHA.fullmatch(wanted.ref))
-    sha, version = (wanted.ref, "") if commit else ("", wanted.ref)
+    commit = bool(_SHA.fullmatch(settings.ref))
+    sha, version = (settings.ref, "") if commit else ("", settings.ref)
     return msgspec.structs.replace(pin, sha=sha, version=version)
 
 
-def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
+def fixed_pins(pins_by_action: Mapping[str, ActionPin]) -> dict[str, Pin]:
     """The pins of kci.toml for the actions that kci uses."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
-        for action, pin in sorted(wanted.items())
+        for action, pin in sorted(pins_by_action.items())
         if action in shipped and action != OWN
     }
 

@@ -155,8 +155,8 @@ class _Parser:
         return lambda _: lambda subject: _holds(subject.get(field), operator, version)
 
 
-def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
-    return suggestion(word, list(known)) or one_of(known)
+def _near(word: str, candidates: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
+    return suggestion(word, list(candidates)) or one_of(candidates)
 
 
 def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
@@ -168,11 +168,11 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
         raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
 
 
-def _holds(text: str | None, operator: str, wanted: Version) -> bool:
+def _holds(text: str | None, operator: str, bound: Version) -> bool:
     if text is None:
         return operator == "!="
     version = Version.parse(text)
-    below, same = version < wanted, version == wanted
+    below, same = version < bound, version == bound
     return {"==": same, "!=": not same, "<": below, "<=": below or same, ">": not below and not same, ">=": not below}[
         operator
     ]

@@ -154,18 +154,21 @@ def filter_rows(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) 
     subjects = [subject(row) for row in among]
     tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
     tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
-    kept: list[Row] = []
+    remaining: list[Row] = []
     removed: list[RemovedRow] = []
     for row in rows:
-        seen = subject(row)
-        by = next(((wanted, where, place) for test, wanted, where, place in tests if test(seen) is not wanted), None)
+        fields = subject(row)
+        by = next(
+            ((must_match, where, place) for test, must_match, where, place in tests if test(fields) is not must_match),
+            None,
+        )
         if by is None:
-            kept.append(row)
+            remaining.append(row)
             continue
-        wanted, where, place = by
-        reason = f"the overlay keeps only {where.text}" if wanted else f"the overlay drops {where.text}"
+        must_match, where, place = by
+        reason = f"the overlay keeps only {where.text}" if must_match else f"the overlay drops {where.text}"
         removed.append(RemovedRow(row, reason, overlay.document, place))
-    return kept, removed
+    return remaining, removed
 
 
 DEFAULT_EDITION = "2026-11-23"
@@ -249,11 +252,11 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
 
 
 def _outside_range(catalog: Catalog) -> Iterator[Row]:
-    seen = {row.key for row in catalog.rows if row.bundled}
+    keys = {row.key for row in catalog.rows if row.bundled}
     supported = sorted({row.torch for row in catalog.rows if row.bundled})
     for row in catalog.rows:
-        if row.key not in seen:
-            seen.add(row.key)
+        if row.key not in keys:
+            keys.add(row.key)
             yield row
     for name in catalog.neighbors:
         neighbor = load_catalog(name)
@@ -261,8 +264,8 @@ def _outside_range(catalog: Catalog) -> Iterator[Row]:
         below = [torch for torch in torches if supported and torch < supported[0]][-1:]
         above = [torch for torch in torches if supported and torch > supported[-1]][:1]
         for row in neighbor.rows:
-            if row.key not in seen and row.torch in (*below, *above, *supported):
-                seen.add(row.key)
+            if row.key not in keys and row.torch in (*below, *above, *supported):
+                keys.add(row.key)
                 yield row
 
 

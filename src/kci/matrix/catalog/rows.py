@@ -95,8 +95,8 @@ class Toolkits(Dated, frozen=True):
 
     def builds(self, capability: str, version: Version) -> bool:
         """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
-        known = [entry for entry in self.toolkit if entry.version <= version]
-        return _builds(known[-1] if known else self.toolkit[0], capability)
+        older = [entry for entry in self.toolkit if entry.version <= version]
+        return _builds(older[-1] if older else self.toolkit[0], capability)
 
     def ever_built(self, capability: str) -> bool:
         return any(_builds(entry, capability) for entry in self.toolkit)

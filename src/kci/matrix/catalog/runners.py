@@ -130,8 +130,8 @@ def is_hosted(runner: object) -> bool:
     labels = [runner] if isinstance(runner, str) else runner
     if not isinstance(labels, list | tuple):
         return False
-    known = hosted_runners().labels
-    return bool(labels) and all(isinstance(label, str) and label.lower() in known for label in labels)
+    hosted_labels = hosted_runners().labels
+    return bool(labels) and all(isinstance(label, str) and label.lower() in hosted_labels for label in labels)
 
 
 class Prices(Dated, frozen=True):

@@ -87,7 +87,7 @@ def _strip_comments(raw: bytes) -> bytes:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\\" in text:
         text = _SPLICE.sub(b"", text)
-    return _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], text)
+    return _COMMENT_OR_STRING.sub(lambda match: b" " if match[0][:1] == b"/" else match[0], text)
 
 
 GENERATED = frozenset({"torch-ext/registration.h"})
@@ -261,17 +261,17 @@ class _IncludeGraph:
     def files_from(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
         """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
         todo = [_normal(source.text)]
-        seen = set(todo)
+        visited = set(todo)
         for file in todo:
             own, foreign = self._includes(file, source.include)
-            todo += sorted(own - seen)
-            seen |= own
+            todo += sorted(own - visited)
+            visited |= own
             yield file, foreign
 
     def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
-        known = self._known.get((file, include))
-        if known is None:
-            own, foreign = known = self._known[file, include] = (set(), [])
+        cached = self._known.get((file, include))
+        if cached is None:
+            own, foreign = cached = self._known[file, include] = (set(), [])
             for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
                 paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
                 path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
@@ -279,7 +279,7 @@ class _IncludeGraph:
                     foreign.append(name)
                 else:
                     own.add(path)
-        return known
+        return cached
 
 
 def _content(tree: SourceTree, path: str) -> bytes:

@@ -66,10 +66,10 @@ class SourceTree:
         return self.entries(folder).get(name)
 
     def digest(self, real: str) -> str:
-        known = self._digests.get(real)
-        if known is None:
-            known = self._digests[real] = self._digest(real)
-        return known
+        cached = self._digests.get(real)
+        if cached is None:
+            cached = self._digests[real] = self._digest(real)
+        return cached
 
     def content(self, real: str) -> bytes:
         try:
