@@ -29,6 +29,7 @@ from kci.utils.suggest import count
 
 SCHEMA = 1
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
+"""At most five days, in which GitHub ends a job."""
 
 
 class Duration(msgspec.Struct, frozen=True, order=True):
@@ -345,6 +346,7 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
 
 
 _BESIDE = 10
+"""Minutes of setup in a part leg, at most, with rounding."""
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:

@@ -131,6 +131,7 @@ def output_units(text: str) -> int:
 
 
 MAX_JOBS = 1000
+"""The most jobs of a run: GitHub did not show one of 1,350, and its API lists 1,000 artifacts."""
 
 NO_JOBS: dict[str, list[Any]] = {"include": []}
 

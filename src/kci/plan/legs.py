@@ -31,7 +31,7 @@ from kci.plan.plan import (
 
 
 class Assignment(NamedTuple):
-    """A variant with its runner: its leg without setup time."""
+    """A variant with its runner: its leg without setup time. `setup`, and `most` of a job there, are minutes."""
 
     variant: Variant
     leg: Leg

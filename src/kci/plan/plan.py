@@ -73,6 +73,7 @@ class Leg(msgspec.Struct, frozen=True):
     runner: tuple[str, ...] | RunnerGroup
     image: str
     timeout: int
+    """Minutes."""
     minutes: int
     measured: bool
     """True if `minutes` is recorded for all its variants."""
@@ -142,6 +143,7 @@ class TestLeg(msgspec.Struct, frozen=True):
     """It tests those that its machine can load."""
     runner: tuple[str, ...] | RunnerGroup
     timeout: int
+    """Minutes."""
     inputs: str = ""
     """A hash of the tests and labels; empty in a plan without."""
     run: str = ""

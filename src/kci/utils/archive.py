@@ -24,7 +24,7 @@ _CHUNK = 1024 * 1024
 
 
 class ArchiveLimits(msgspec.Struct, frozen=True):
-    """The limits of an artifact; real variants stay far below."""
+    """The limits of an artifact, in bytes but for `members`; real variants stay far below."""
 
     members: int = 20_000
     size: int = 8 * 1024**3

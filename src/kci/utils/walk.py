@@ -56,6 +56,7 @@ def is_lfs_pointer(path: str | Path) -> bool:
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LARGEST_POINTER = 1024
+"""Bytes, by the specification."""
 
 
 def size_of(directory: Path) -> int:

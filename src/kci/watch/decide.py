@@ -87,6 +87,7 @@ _FLAKY_RUNS = 14
 """The number of latest runs in which `_FLAKY_TURNS` counts."""
 
 _EVERYWHERE = 3
+"""Kernels in which one cause turns green by itself: then it is an outage that `outages.toml` does not know yet."""
 
 _REMOVED_AFTER_RUNS = 2
 """Runs under a new catalog without a leg after which the leg counts as removed."""

@@ -50,6 +50,7 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """The run number. Runs are ordered by it, because clocks differ."""
     at: str
+    """ISO 8601 with an offset from UTC."""
     kernel: Word
     variant: Word
     system: Word

@@ -13,6 +13,7 @@ from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
+"""GiB of a compiler without a measurement."""
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -23,6 +24,7 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     memory_gb: int
     group: str = ""
     price: float | None = None
+    """Per hour, in `currency`."""
     currency: str = ""
     pool_size: int | None = None
 
