@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from kci.config.document import KeyPath
-from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.facts import BACKENDS
+from kci.config.model import Build, Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.matrix.catalog.rows import ArchTables, arch_tables
@@ -23,42 +24,36 @@ def compiled_components(build: Build, backend: str, compute: Version | None) -> 
 
 
 def too_old(component: Component, compute: Version | None) -> bool:
-    """True if a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
-    minver = component.cuda_minver if isinstance(component, CudaComponent) else None
-    return minver is not None and compute is not None and compute < minver
+    """True if a toolkit is older than the component accepts, so that the component is left out."""
+    return component.minver is not None and compute is not None and compute < component.minver
 
 
 def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """Every list of archs that a build.toml has for CUDA or ROCm, with its place. Empty ones count as none."""
-    key = "cuda-capabilities" if backend is Backend.CUDA else "rocm-archs"
-    snake = key.replace("-", "_")
+    """Every list of archs that a build.toml has for a backend, with its place. Empty ones count as none."""
+    key = BACKENDS[backend].archs
     for label, part in kernel.build.components(backend).items():
-        if entries := getattr(part, snake):
-            yield ("kernel", label, key), entries
+        if part.archs:
+            yield ("kernel", label, key), part.archs
     noarch = kernel.build.torch_noarch
-    if noarch is not None and (entries := getattr(noarch, snake)):
+    if noarch is not None and (entries := noarch.archs(backend)):
+        snake = key.replace("-", "_")
         yield ("torch-noarch", key if key in kernel.document.data["torch-noarch"] else snake), entries
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
-    """The archs that one CUDA or ROCm component is compiled for, in natural order.
+    """The archs that one component is compiled for, in natural order; empty for a backend without any.
 
     An empty list counts as none, as in the reference. The result is empty for a component that its `cuda-minver` leaves
     out at this toolkit, and for one whose list has nothing that the toolkit can build (which the build then refuses).
     """
     tables = tables or arch_tables()
-    match component:
-        case CudaComponent():
-            if too_old(component, compute):
-                return ()
-            default = tables.cuda_default(compute)
-            wanted = component.cuda_capabilities
-            return intersect_capabilities(wanted, default, exact=tables.exact) if wanted else default
-        case RocmComponent():
-            wanted = component.rocm_archs
-            return tuple(sorted(set(wanted) & set(tables.rocm))) if wanted else tables.rocm
-        case _:
-            return ()
+    if too_old(component, compute):
+        return ()
+    if not BACKENDS[component.backend].capabilities:
+        names = tables.names.get(component.backend, ())
+        return tuple(sorted(set(component.archs) & set(names))) if component.archs else names
+    default = tables.cuda_default(compute)
+    return intersect_capabilities(component.archs, default, exact=tables.exact) if component.archs else default
 
 
 def variant_archs(
@@ -68,14 +63,9 @@ def variant_archs(
 
     For compiled variants: the union over the components, sorted as text. For noarch: the kernel's own list, verbatim.
     """
-    if backend not in (Backend.CUDA, Backend.ROCM):
-        return None
     if kind is Kind.NOARCH:
-        if build.torch_noarch is None:
-            return None
-        cuda = backend == Backend.CUDA
-        return build.torch_noarch.cuda_capabilities if cuda else build.torch_noarch.rocm_archs
-    if compute is None:
+        return build.torch_noarch.archs(backend) if build.torch_noarch is not None else None
+    if compute is None or not BACKENDS[backend].archs:
         return None
     parts = build.components(backend).values()
     return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))

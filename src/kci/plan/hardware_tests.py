@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.config.facts import needs_device
 from kci.matrix.catalog.runners import Runner, Runners
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
@@ -121,7 +122,7 @@ def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
 
 def needs_hardware(variant: str, runners: Runners) -> bool:
     """True if there is a machine under `[test]` that a variant is for, and that others cannot stand in for."""
-    return any(backend != "cpu" and _is_for(variant, backend, system) for backend, system in runners.test)
+    return any(needs_device(backend) and _is_for(variant, backend, system) for backend, system in runners.test)
 
 
 def _is_for(variant: str, backend: str, system: str) -> bool:

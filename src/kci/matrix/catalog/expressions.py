@@ -16,6 +16,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from kci.config.facts import VERSIONED
 from kci.config.values import Version, quoted
 from kci.diagnostics import printable
 from kci.errors import UsageError
@@ -32,7 +33,7 @@ Test = Callable[[Subject], bool]
 Part = Callable[[Sequence[Subject]], Test]
 """A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
 
-VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
+VERSIONS = ("compute", "stable-abi", "torch", "tvm-ffi", *VERSIONED)
 """The fields whose values compare as versions."""
 
 
