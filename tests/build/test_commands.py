@@ -19,7 +19,7 @@ from kci.build.native.command_lines import (
     stub_command,
     work_links,
 )
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import Unit
 from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.cuda import Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers, HeaderSource
@@ -50,8 +50,8 @@ def target(name: str, **options: str) -> Target:
     return Target(made, f"_k_{made.backend}_1")
 
 
-def unit(language: Language, *archs: str, flags: tuple[str, ...] = ()) -> Unit:
-    name = "a.cu" if language is Language.CUDA else "a.cpp"
+def unit(language: str, *archs: str, flags: tuple[str, ...] = ()) -> Unit:
+    name = "a.cu" if language == "CUDA" else "a.cpp"
     source, include = PurePosixPath("csrc") / name, (PurePosixPath("inc"),)
     return Unit(source, f"csrc/{name}", f"obj/000/{name}.o", language, include, flags, archs)
 
@@ -72,7 +72,7 @@ TORCH_INCLUDES = [
 
 
 def test_a_cpp_source_of_a_full_build() -> None:
-    command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX, flags=("-DA b",)))
+    command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX", flags=("-DA b",)))
     assert command == [
         "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
         "-frandom-seed=obj/000/a.cpp.o",
@@ -84,7 +84,7 @@ def test_a_cpp_source_of_a_full_build() -> None:
 
 def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
     made = chain(cuda=toolkit, nvcc_threads=2)
-    source = unit(Language.CUDA, "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
+    source = unit("CUDA", "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
     command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
     options = ["-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers", "-frandom-seed=obj/000/a.cu.o"]
     host = [word for option in options for word in ("-Xcompiler", option)]
@@ -104,20 +104,20 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
 
 
 def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
-    command = compile_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit(Language.CXX))
+    command = compile_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
     assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", "cuda/include", "cuda/include/cccl"} <= set(command)
     assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
 
 
 def test_the_system_directory_is_never_named_as_an_include() -> None:
     made = chain(cuda=Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr")))
-    command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(Language.CXX))
+    command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
     assert not any("cuda/" in word for word in command)
 
 
 def test_the_compat_headers_come_before_those_of_the_system() -> None:
     made = chain(glibc_compat=True, headers=(CUTLASS,))
-    command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX"))
     assert command[command.index("-isystem") + 1] == "compat"
 
 
@@ -132,7 +132,7 @@ def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
 
 
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
-    command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX"))
     assert [word for word in command if word.startswith("-I")] == [
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Icutlass_3_8/tools/util/include",
         "-Ikernel/csrc",
@@ -141,9 +141,9 @@ def test_dependencies_come_after_the_components_own_headers_and_before_csrc() ->
 
 def test_a_component_sees_its_own_dependencies_first() -> None:
     newer = msgspec.structs.replace(CUTLASS, name="cutlass_4_5", include=("include",))
-    asks = msgspec.structs.replace(unit(Language.CXX), depends=(Depend.TORCH, Depend("cutlass_4_5")))
+    asks = msgspec.structs.replace(unit("CXX"), depends=(Depend.TORCH, Depend("cutlass_4_5")))
     made = chain(headers=(CUTLASS, newer))
-    for found, order in ((asks, ["cutlass_4_5", "cutlass_3_8"]), (unit(Language.CXX), ["cutlass_3_8", "cutlass_4_5"])):
+    for found, order in ((asks, ["cutlass_4_5", "cutlass_3_8"]), (unit("CXX"), ["cutlass_3_8", "cutlass_4_5"])):
         command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), found)
         named = [word[2:].partition("/")[0] for word in command if word.startswith("-Icutlass")]
         assert list(dict.fromkeys(named)) == order
@@ -151,20 +151,20 @@ def test_a_component_sees_its_own_dependencies_first() -> None:
 
 def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
     made = target("torch213-cxx11-cpu-x86_64-linux")
-    unnamed = msgspec.structs.replace(unit(Language.CXX), uses_name=False)
+    unnamed = msgspec.structs.replace(unit("CXX"), uses_name=False)
     assert "-DTORCH_EXTENSION_NAME=@" in compile_command(chain(), made, unnamed)
     assert not any(made.kernel_id in word for word in compile_command(chain(), made, unnamed))
 
 
 def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: Toolkit) -> None:
     old = msgspec.structs.replace(toolkit, reproducible=False)
-    command = compile_command(chain(cuda=old), target("torch213-cxx11-cu126-x86_64-linux"), unit(Language.CUDA, "8.0"))
+    command = compile_command(chain(cuda=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0"))
     assert not any(word == "-objtemp" or word.startswith("--frandom-seed") for word in command)
 
 
 def test_every_compiler_is_started_through_the_compiler_cache(toolkit: Toolkit) -> None:
     made = chain(cuda=toolkit, launcher=Path("/usr/bin/ccache"))
-    for language, program in ((Language.CXX, "g++"), (Language.CUDA, "/cuda/bin/nvcc")):
+    for language, program in (("CXX", "g++"), ("CUDA", "/cuda/bin/nvcc")):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[:2] == ["/usr/bin/ccache", program]
 
@@ -177,7 +177,7 @@ def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
 
 @pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])
 def test_the_standard_follows_torch(torch: str, standard: int) -> None:
-    command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit("CXX"))
     assert f"-std=gnu++{standard}" in command
 
 
@@ -213,7 +213,7 @@ def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> No
 
 def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
     made = chain(cuda=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
-    for language in (Language.CXX, Language.CUDA):
+    for language in ("CXX", "CUDA"):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[command.index("cuda-headers") - 1] == "-isystem"
         assert command.index("torch/include") < command.index("cuda-headers")

@@ -13,7 +13,7 @@ from kci.build import plan_commands
 from kci.build.native import builder
 from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, stub_command, work_links
 from kci.build.native.hipify import Translation, translate, translate_units
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import Unit
 from kci.build.request import Request
 from kci.build.toolchains import rocm
 from kci.build.toolchains.compilers import GCC_FLAGS
@@ -214,7 +214,7 @@ def target(name: str) -> Target:
 
 
 def unit(entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)) -> Unit:
-    language = Language.CXX if entry.endswith(".cpp") else Language.HIP
+    language = "CXX" if entry.endswith(".cpp") else "HIP"
     paths = tuple(PurePosixPath(path) for path in include)
     return Unit(PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs)
 

@@ -114,7 +114,7 @@ def _ask(given: dict[str, Any]) -> None:
         given["framework"] = click.prompt("Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch")
     framework = given["framework"]
     if not given["backends"]:
-        offered = f"Backends, of {' '.join(new_kernel.BACKENDS[framework])}"
+        offered = f"Backends, of {' '.join(new_kernel.OFFERED[framework])}"
         answer = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
         given["backends"] = answer.replace(",", " ").split()
     if not given["stable_abi"] and framework == "torch":

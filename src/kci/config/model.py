@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from kci.config.facts import BACKENDS
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import Backend, Depend, KernelName, StableAbi, Version
 
@@ -93,6 +94,16 @@ class General(Table, frozen=True):
     neuron: BackendGeneral | None = None
     tpu: TpuGeneral | None = None
 
+    @property
+    def tables(self) -> "dict[str, General | BackendGeneral | TpuGeneral]":
+        """The tables that are there by backend, this one as the empty text."""
+        own = {name: table for name in GENERAL_BACKENDS if (table := getattr(self, name)) is not None}
+        return {"": self, **own}
+
+
+GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
+"""Backends that have a table in `[general]`."""
+
 
 class Torch(Table, frozen=True):
     """`[torch]`: a kernel with compiled code that registers torch ops."""
@@ -126,6 +137,10 @@ class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     rocm_archs: tuple[str, ...] | None = None
     """The ROCm targets that the kernel supports, such as `gfx942`."""
 
+    def archs(self, backend: str) -> tuple[str, ...] | None:
+        """The archs that the kernel supports of a backend; None if the file does not say."""
+        return getattr(self, BACKENDS[backend].archs.replace("-", "_"), None)
+
 
 class TvmFfi(Table, frozen=True):
     """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
@@ -155,6 +170,25 @@ class AnyComponent(Table, frozen=True):
     """Include directories of these sources, relative to build.toml."""
     cxx_flags: tuple[str, ...] | None = None
     """Flags for the C++ compiler."""
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The archs to build for; empty for all usual ones."""
+        return self._own(BACKENDS[self.backend].archs) or ()
+
+    @property
+    def device_flags(self) -> tuple[str, ...]:
+        """Flags for the device compiler."""
+        return self._own(BACKENDS[self.backend].flags) or ()
+
+    @property
+    def minver(self) -> Version | None:
+        """The oldest toolkit version to compile it with."""
+        minver: Version | None = self._own(BACKENDS[self.backend].minver)
+        return minver
+
+    def _own(self, key: str) -> Any:
+        return getattr(self, key.replace("-", "_"), None)
 
 
 class CpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="cpu"):

@@ -27,6 +27,7 @@ from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.build.toolchains.environment import TO_TEST
 from kci.build.toolchains.oneapi import find_icpx
 from kci.build.toolchains.rocm import find_rocm
+from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog
@@ -84,7 +85,7 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
 
 
 def _torch_index() -> ToolReport:
-    index = toolchains().index_url("cpu")
+    index = toolchains().index_url(HOST)
     if is_reachable(index):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
@@ -121,10 +122,11 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
         rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
         for compute in sorted(rows):
             yield _examined_tool(f"{backend} {compute.minor_text}", partial(find, compute))
-    if any(row.backend == "metal" and row.system == system for row in catalog.rows):
-        message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
-        remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield ToolReport("metal", Health.MISSING, message, remedy)
+    for backend in sorted({row.backend for row in catalog.rows if row.system == system}):
+        if sdk := BACKENDS[backend].sdk:
+            message = f"{sdk} is here" if shutil.which(sdk) else f"there is no {sdk}"
+            remedy = "kci does not compile for it itself: kci build --builder nix"
+            yield ToolReport(backend, Health.MISSING, message, remedy)
 
 
 def _helpers() -> Iterator[ToolReport]:

@@ -218,7 +218,7 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     assert "KCI_TORCH_INDEX" in told
 
 
-FOR_CUDA = TorchVersion("2.13.0+cu130", "13.0", None)
+FOR_CUDA = TorchVersion("2.13.0+cu130", {"cuda": "13.0"})
 
 
 def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
@@ -270,7 +270,7 @@ def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypat
 )
 def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
     found = read_torch_version(at(tmp_path, text).torch)
-    assert (found.release, found.cuda) == (release, cuda)
+    assert (found.release, found.toolkits.get("cuda")) == (release, cuda)
 
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])

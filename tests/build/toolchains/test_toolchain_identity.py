@@ -102,7 +102,7 @@ def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypat
 
 
 def torch_of(release: str) -> TorchVersion:
-    return TorchVersion(release, None, None)
+    return TorchVersion(release, {})
 
 
 def test_nothing_compiles_a_variant_of_python_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

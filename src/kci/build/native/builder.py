@@ -45,7 +45,7 @@ from kci.build.toolchains.environment import (
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.build.toolchains.oneapi import default_extensions, find_icpx, sycl_code
 from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
-from kci.config.facts import BACKENDS
+from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
@@ -209,9 +209,8 @@ def _environment(request: Request) -> Environment:
     if not request.options.isolation:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
-    flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
-    headers_only = full_gpu and variant.backend == "cuda"
+    backend = variant.backend if variant.kind is Kind.FULL else HOST
+    flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
     return kci_environment(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
@@ -227,10 +226,9 @@ def _check_torch(request: Request, environment: Environment) -> None:
         return
     if not same_version(torch.minor, variant.torch):
         raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
-    toolkits = {"cuda": ("CUDA", torch.cuda), "rocm": ("ROCm", torch.rocm)}
-    toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
-    if not same_version(version, variant.compute):
-        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {torch.release}"
+    facts = BACKENDS[variant.backend]
+    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), variant.compute):
+        message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
         raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
 
 

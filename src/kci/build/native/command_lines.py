@@ -15,7 +15,7 @@ import msgspec
 
 from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import CXX, Unit
 from kci.build.toolchains import oneapi
 from kci.build.toolchains.compilers import is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
@@ -26,7 +26,7 @@ from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
-from kci.config.values import Version
+from kci.config.values import Backend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
 
@@ -136,10 +136,8 @@ class Target(msgspec.Struct, frozen=True):
 
 def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Compile one source."""
-    if unit.language is Language.CUDA:
-        return _nvcc(chain, target, unit)
-    if unit.language is Language.HIP:
-        return _hipcc(chain, target, unit)
+    if unit.language != CXX:
+        return {Backend.CUDA: _nvcc, Backend.ROCM: _hipcc}[Backend(target.variant.backend)](chain, target, unit)
     return [
         *_launcher(chain),
         *chain.cxx,

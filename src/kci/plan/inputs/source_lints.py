@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from kci.config.discovery import RepositorySettings, find_root
 from kci.config.document import KeyPath
-from kci.config.facts import floors
+from kci.config.facts import BACKENDS, SOURCE_ENDINGS, floors
 from kci.config.file_lints import compiler_flags
 from kci.config.reader import Kernel
-from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog
@@ -320,7 +320,8 @@ def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> It
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
 _ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
 """Headers of torch, without those for older standards."""
-_NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
+_DEVICE = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
+_NOT_GIVEN = {"cxx-flags": (".cuh", *sum(_DEVICE.values(), ())), **dict.fromkeys(_DEVICE, CXX_ENDINGS)}
 """Sources of another compiler with other flags."""
 _OLD_CENTURY = 90
 
