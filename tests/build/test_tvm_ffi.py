@@ -22,7 +22,7 @@ from kci.build.toolchains.environment import tvm_ffi_environment
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
-from kci.scaffold.new_kernel import choose, files_of
+from kci.scaffold.new_kernel import choose, new_kernel_files
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.verify import verify
 
@@ -123,7 +123,7 @@ print(loaded.__tvm_ffi_my_kernel)
 @pytest.mark.torch
 def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
     runtime()
-    files = files_of(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
+    files = new_kernel_files(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
     files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
     what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
     build_variant(what, quiet)

@@ -11,7 +11,7 @@ from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
 from kci.cli._output import markdown_text
 from kci.config.discovery import FaultyKernel
 from kci.plan.estimates import estimate
-from kci.plan.plan import Skipped, Unplanned
+from kci.plan.plan import SkippedVariant, UnplannedVariant
 from kci.tree.manifest import Manifest
 from kci.utils.suggest import count
 from planning import leg, plan
@@ -40,7 +40,7 @@ def test_text_becomes_no_markup() -> None:
 def test_what_is_left_out_for_one_reason_is_one_row() -> None:
     """42 of the 380 variants of a repository of 52 kernels were 42 rows that nobody reads."""
     left = [
-        Unplanned(
+        UnplannedVariant(
             f"k{number}",
             f"torch21{torch}-metal-aarch64-darwin",
             "metal",
@@ -60,8 +60,8 @@ def test_what_is_left_out_for_one_reason_is_one_row() -> None:
 def test_no_name_leaves_its_cell() -> None:
     made = msgspec.structs.replace(
         plan([leg("torch-cpu")]),
-        left_out=(Unplanned(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
-        skipped=(Skipped(HOSTILE, "torch-cpu", HOSTILE),),
+        left_out=(UnplannedVariant(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
+        skipped=(SkippedVariant(HOSTILE, "torch-cpu", HOSTILE),),
         faulty=(FaultyKernel(HOSTILE, HOSTILE, HOSTILE, ()),),
     )
     said = markdown(plan_tables(made, estimate(made.legs)))
