@@ -237,9 +237,9 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    left = (
+    remaining = (
         ""
         if progress.seconds_left is None or progress.done == progress.total
         else f", {duration(progress.seconds_left)} left"
     )
-    return f"{progress.done}/{progress.total}{left}"
+    return f"{progress.done}/{progress.total}{remaining}"

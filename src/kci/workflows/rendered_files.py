@@ -72,8 +72,8 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
-    known = _pin_file().own.released or RELEASE_DATA.is_file()
-    return f"{default.repository}@{default.version}" if same and not known else ""
+    released = _pin_file().own.released or RELEASE_DATA.is_file()
+    return f"{default.repository}@{default.version}" if same and not released else ""
 
 
 def release_pin() -> Pin:
@@ -121,12 +121,12 @@ def choose_pins(
     chosen = {**shipped, **(fixed or {})}
     names = {pin.repository or action: action for action, pin in shipped.items()}
     for text in files.values():
-        for reference, found in find_pins(text):
+        for reference, newer in find_pins(text):
             action = names.get(reference, "")
-            if action not in shipped or action in (fixed or {}) or found.sha == shipped[action].sha:
+            if action not in shipped or action in (fixed or {}) or newer.sha == shipped[action].sha:
                 continue
-            if not chosen[action].sha or Version(found.version) > Version(chosen[action].version):
-                chosen[action] = msgspec.structs.replace(shipped[action], sha=found.sha, version=found.version)
+            if not chosen[action].sha or Version(newer.version) > Version(chosen[action].version):
+                chosen[action] = msgspec.structs.replace(shipped[action], sha=newer.sha, version=newer.version)
     return chosen
 
 
