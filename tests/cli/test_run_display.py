@@ -10,7 +10,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, variant
 from kci.build.process.machine import Progress
 from kci.cli import Options
-from kci.cli.run import RunDisplay, progress_text
+from kci.cli.run import RunDisplay
 from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState
 
@@ -41,16 +41,6 @@ def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixt
         "  one b",
         "  one c",
     ]
-
-
-def test_without_v_there_is_one_line_for_each_state(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options()) as display:
-        changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING))
-        changed(change(one, line="[1/2] c++ a.cpp"))
-        changed(change(one, state=OutcomeState.FAILED))
-    assert capsys.readouterr().err.splitlines() == [f"relu {CPU}: building", f"relu {CPU}: failed"]
 
 
 def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,20 +100,6 @@ def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.Mon
     assert "1 left for other machines" in terminal.getvalue()
     assert "✗" in terminal.getvalue()
     assert "no compiler" in terminal.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("progress", "line", "text"),
-    [
-        (None, "", ""),
-        (Progress(1, 4, None, ""), "", "1/4"),
-        (Progress(1, 4, 9, ""), "", "1/4, 9 s left"),
-        (Progress(4, 4, 0, ""), "", "4/4"),
-    ],
-)
-def test_progress_in_words(progress: Progress | None, line: str, text: str) -> None:
-    outcome = change(Outcome("relu", variant(CPU)), progress=progress, line=line)
-    assert progress_text(outcome) == text
 
 
 def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:
