@@ -15,7 +15,7 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci.cli import Options, run
-from kci.cli._output import Layout, lines_of
+from kci.cli._output import Layout, cut_apart, lines_of
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -128,6 +128,11 @@ def test_a_table_fits_and_loses_no_word_of_its_reasons(width: int) -> None:
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert [word for word in ROWS[0][2].split() if word not in words] == []
+
+
+def test_names_that_differ_in_the_middle_still_do_when_they_are_cut() -> None:
+    names = [f"torch{torch}-cxx11-rocm{rocm}-x86_64-linux" for torch in (212, 213) for rocm in (71, 72)]
+    assert len(set(cut_apart(names, 28))) == 4
 
 
 LATE = """
