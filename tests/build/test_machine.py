@@ -10,7 +10,6 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.build import build_variant
 from kci.build.native import builder
-from kci.build.native.recipe import recipe_commands
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.toolchains.compilers import (
     GCC_FLAGS,
@@ -321,28 +320,6 @@ def test_each_compiler_is_in_the_pool_of_its_backend(
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
     assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
-def test_a_dry_run_prints_every_command_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", 'echo "g++ 12"')
-    fake_toolkit(tmp_path / "cuda", "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    kernel = copy_kernel("twice", tmp_path)
-    asked = request(kernel, STABLE_CUDA, tmp_path)
-    lines = recipe_commands(builder.plan(asked, quiet))
-    text = "\n".join(lines)
-    assert "-m venv" in lines[0]
-    assert "torch==2.13.0+cpu" in lines[1]
-    assert "https://download.pytorch.org/whl/cpu" in lines[1]
-    assert "-gencode=arch=compute_90,code=compute_90" in text
-    assert lines[-1].startswith(str(folder / "g++") + " -shared -o _twice_cuda_1a2b3c4.abi3.so")
-    assert not asked.options.cache.exists()
-    assert not asked.output.exists()
 
 
 def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path) -> None:

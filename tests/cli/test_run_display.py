@@ -51,12 +51,18 @@ def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
+def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A terminal in place of stderr."""
+    made = io.StringIO()
+    monkeypatch.setattr(made, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
+    return made
+
+
+def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
     one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
     with RunDisplay([one, far], Options()) as display:
         changed = display.changed
@@ -73,11 +79,7 @@ WARNING = "warning: torch is for [CUDA 13.0]"
 
 def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table shows the last line of each variant, so that the next one would take its place."""
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    terminal = terminal_for(monkeypatch)
     one = Outcome("relu", variant(CPU))
     with RunDisplay([one], Options()) as display:
         for line in (STEP, WARNING, WARNING, WAITING, "installing torch"):
@@ -89,11 +91,7 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest
 
 
 def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    terminal = terminal_for(monkeypatch)
     one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
     with RunDisplay([one, far], Options()) as display:
         display.changed(change(one, state=OutcomeState.LEFT, error=MissingToolError("no compiler"), note="no compiler"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from act.harness import commit_all
 from buildkit import write_tree
 from cli.runner import kci
 from kci.matrix.variants import this_system
@@ -38,9 +38,7 @@ BUILD = """
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sources = dict.fromkeys(["a.cpp", "a.cu", "torch-ext/norm/__init__.py"], "")
     made = write_tree(tmp_path / "norm", {"build.toml": BUILD, **sources})
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q", "-b", "main"], ["add", "."], [*who, "commit", "-qm", "x"]):
-        subprocess.run(["git", "-C", made, *command], check=True)
+    commit_all(made)
     monkeypatch.chdir(made)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     return made
