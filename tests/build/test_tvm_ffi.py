@@ -14,7 +14,7 @@ from conftest import ROOT
 from kci.build import build_variant
 from kci.build.builders import plan_commands
 from kci.build.native import builder
-from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, work_links
+from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command
 from kci.build.native.units import Unit
 from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.cuda import Toolkit
@@ -76,12 +76,6 @@ def test_the_link(tmp_path: Path) -> None:
     # What stands in for newer functions has to come behind the static runtime that calls them.
     behind = link_command(replace(made, glibc_compat=True), Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
     assert behind.index("-lcudart_static") < behind.index("stub/libolder.a") < behind.index("stub/libpthread.so.0")
-
-
-def test_the_package_is_linked_under_its_own_name(tmp_path: Path) -> None:
-    made = chain(tmp_path)
-    assert work_links(made)["tvm_ffi"] == made.environment.torch
-    assert "torch" not in work_links(made)
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
