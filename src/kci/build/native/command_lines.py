@@ -21,7 +21,7 @@ from kci.build.toolchains.compilers import is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import FetchedTool
+from kci.build.toolchains.downloads import DeviceCompiler, FetchedTool
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
@@ -87,8 +87,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """The supported ones of `GCC_FLAGS`."""
     environment: Environment
     python_include: Path
-    cuda: Toolkit | None = None
-    rocm: Rocm | None = None
+    device: DeviceCompiler | None = None
     headers: tuple[Headers, ...] = ()
     cuda_headers: WheelFiles | None = None
     ar: str = "ar"
@@ -109,8 +108,16 @@ class Toolchain(msgspec.Struct, frozen=True):
 
     def fetched(self) -> list[FetchedTool]:
         """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
-        tools = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
+
+    @property
+    def cuda(self) -> Toolkit | None:
+        return self.device if isinstance(self.device, Toolkit) else None
+
+    @property
+    def rocm(self) -> Rocm | None:
+        return self.device if isinstance(self.device, Rocm) else None
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -207,9 +214,8 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    if target.variant.backend == "xpu":
+    if chain.sycl is not None:
         command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
-        assert chain.sycl is not None  # noqa: S101  - every XPU build makes code
         command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if stable else ["-ltorch", "-lc10"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import FetchedTool, install, pip_install
+from kci.build.toolchains.downloads import DeviceCompiler, FetchedTool, install, pip_install
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -19,10 +19,15 @@ from kci.matrix.variants import cpu_of, this_system
 # `release 13.0, V13.0.88`; the directory in `nvcc --dryrun`
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _RUNTIME = "nvidia-cuda-runtime"
+_PARTS = (
+    *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+    *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
+)
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
-class Toolkit(FetchedTool, frozen=True):
+class Toolkit(DeviceCompiler, frozen=True):
     """A CUDA toolkit."""
 
     version: str
@@ -56,6 +61,18 @@ class Toolkit(FetchedTool, frozen=True):
     @property
     def complete(self) -> bool:
         return self.wheels is None or self.nvcc.exists()
+
+    @property
+    def found(self) -> str:
+        if self.wheels is None:
+            return f"nvcc in {self.root}"
+        return f"from wheels, in {self.wheels}" + ("" if self.complete else ", which the first build downloads")
+
+    def versions(self) -> list[str]:
+        return [nvcc_name(self)]
+
+    def programs(self) -> Iterator[Path]:
+        return (path for part in _PARTS for path in self.root.glob(part) if path.is_file())
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
         if self.wheels is None:

@@ -8,9 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from kci.build.process.run import Log, program_output
+from kci.build.toolchains.downloads import DeviceCompiler
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -21,11 +20,15 @@ OPT = Path("/opt")
 
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 _HEADER = Path("include", "hip", "hip_runtime.h")
+_PARTS = (
+    *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
+    *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+)
 HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 """Variables of kci and hipcc with a ROCm directory."""
 
 
-class Rocm(msgspec.Struct, frozen=True):
+class Rocm(DeviceCompiler, frozen=True):
     """A ROCm installation."""
 
     version: str
@@ -37,6 +40,19 @@ class Rocm(msgspec.Struct, frozen=True):
     @property
     def hipcc(self) -> Path:
         return self.root / "bin" / "hipcc"
+
+    @property
+    def found(self) -> str:
+        return f"hipcc in {self.root}"
+
+    def versions(self) -> list[str]:
+        return [program_output(str(self.hipcc), "--version").partition("\n")[0], f"ROCm {self.release}"]
+
+    def programs(self) -> Iterator[Path]:
+        return (path for part in _PARTS for path in self.root.glob(part) if path.is_file())
+
+    def variables(self) -> dict[str, str]:
+        return {name: str(self.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
 
     @property
     def include(self) -> Path:
