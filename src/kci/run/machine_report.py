@@ -108,8 +108,8 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
             find = partial(examine_device_compiler, backend, compute.minor_text, system, cache)
             yield _examined_tool(f"{backend} {compute.minor_text}", find)
     for backend in sorted({row.backend for row in catalog.rows if row.system == system}):
-        if sdk := BACKENDS[backend].sdk:
-            message = f"{sdk} is here" if shutil.which(sdk) else f"there is no {sdk}"
+        if BACKENDS[backend].macos:
+            message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
             remedy = "kci does not compile for it itself: kci build --builder nix"
             yield ToolReport(backend, Health.MISSING, message, remedy)
 

@@ -21,6 +21,7 @@ from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
 from kci.build.process.run import Log, ProgramResult
 from kci.build.request import BuildResult, Request
 from kci.build.toolchains.compilers import (
+    DeviceCompiler,
     binutils_program,
     build_compiler,
     cpp_library,
@@ -34,7 +35,6 @@ from kci.build.toolchains.compilers import (
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import DeviceCompiler
 from kci.build.toolchains.environment import (
     Environment,
     kci_environment,
@@ -64,7 +64,9 @@ def plan(request: Request, log: Log) -> Recipe:
     device = find_device_compiler(variant.backend, compute, variant.system, request.options.cache, log)
     sycl = code_for(request.build, compute) if variant.backend == Backend.XPU else None
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
-    wants_libraries = variant.kind is Kind.FULL or mentions_libraries(files_of_units)
+    cuda_headers = None
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):
+        cuda_headers = find_library_headers(device, request.options.cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
         cxx=cxx,
@@ -73,9 +75,7 @@ def plan(request: Request, log: Log) -> Recipe:
         environment=environment,
         python_include=python_include(),
         device=device,
-        cuda_headers=find_library_headers(device, request.options.cache)
-        if isinstance(device, Toolkit) and wants_libraries
-        else None,
+        cuda_headers=cuda_headers,
         ar=binutils_program(cxx, "ar"),
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
@@ -259,4 +259,6 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_RUN_PATH", None)
-    return environment | (chain.device.variables() if chain.device is not None else {})
+    for tool in chain.fetched():
+        environment |= tool.variables()
+    return environment

@@ -17,11 +17,11 @@ from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
 from kci.build.native.units import CXX, Unit
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import is_compiler_cache
+from kci.build.toolchains.compilers import DeviceCompiler, is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import DeviceCompiler, FetchedTool
+from kci.build.toolchains.downloads import FetchedTool
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
@@ -61,7 +61,7 @@ def stable_abi_define(stable_abi: str) -> str:
     return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
 
 
-TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "torch", "tvm_ffi", "python", "cuda", "rocm"
+TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"
 """Links in the work directory; see `links`."""
 
 GENERATED = "generated/torch-ext"
@@ -281,7 +281,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *_launcher(chain),
         str(chain.rocm.hipcc),
-        f"--rocm-path={ROCM}",
+        f"--rocm-path={chain.rocm.link}",
         *standard(target),
         "-O3",
         "-DNDEBUG",
@@ -360,21 +360,17 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def _toolkit_includes(chain: Toolchain) -> list[str]:
     # never /usr/include: it must stay behind the C++ library's headers
-    if chain.rocm is not None and chain.rocm.root != Path("/usr"):
-        return ["-isystem", f"{ROCM}/include"]
-    if chain.cuda is None or chain.cuda.root == Path("/usr"):
+    if chain.device is None or chain.device.root == Path("/usr"):
         return []
-    return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
+    return [part for path in chain.device.include for part in ("-isystem", f"{chain.device.link}/{path}")]
 
 
 def links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}
-    if chain.cuda is not None:
-        targets[CUDA] = chain.cuda.root
-    if chain.rocm is not None:
-        targets[ROCM] = chain.rocm.root
+    if chain.device is not None:
+        targets[chain.device.link] = chain.device.root
     if chain.cuda_headers is not None:
         targets[LINK] = chain.cuda_headers.folder
     return {**targets, **{headers.name: headers.folder for headers in chain.headers}}

@@ -283,8 +283,8 @@ def _programs(chain: Toolchain) -> Iterator[Path]:
     for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *programs):
         if program_path := shutil.which(name):
             yield Path(os.path.realpath(program_path))
-    if chain.device is not None:
-        yield from chain.device.programs()
+    if (device := chain.device) is not None:
+        yield from (path for part in device.parts for path in device.root.glob(part) if path.is_file())
 
 
 def _digest(path: Path) -> str:

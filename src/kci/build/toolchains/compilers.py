@@ -16,12 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from kci.build.process.run import Log, program_output, run, silent
-from kci.build.toolchains.cuda import find_toolkit
+from kci.build.toolchains.cuda import Toolkit, find_toolkit
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import DeviceCompiler
 from kci.build.toolchains.environment import python_environment, read_torch_version
 from kci.build.toolchains.oneapi import find_icpx
-from kci.build.toolchains.rocm import find_rocm
+from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.config.values import Backend, Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
@@ -31,6 +30,9 @@ CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
 
 _CACHES = ("ccache", "sccache")
+
+DeviceCompiler = Toolkit | Rocm
+"""A compiler of device code."""
 
 RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 

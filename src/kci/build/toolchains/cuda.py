@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import DeviceCompiler, FetchedTool, install, pip_install
+from kci.build.toolchains.downloads import FetchedTool, install, pip_install
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -19,17 +20,21 @@ from kci.matrix.variants import cpu_of, this_system
 # `release 13.0, V13.0.88`; the directory in `nvcc --dryrun`
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _RUNTIME = "nvidia-cuda-runtime"
-_PARTS = (
-    *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
-    *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
-    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
-)
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
-class Toolkit(DeviceCompiler, frozen=True):
+class Toolkit(FetchedTool, frozen=True):
     """A CUDA toolkit."""
 
+    link: ClassVar = "cuda"
+    """Link to `root` in the work directory."""
+    include: ClassVar = ("include", "include/cccl")
+    parts: ClassVar = (
+        *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+        *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+        *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
+    )
+    """Files that decide about objects."""
     version: str
     nvcc: Path
     root: Path
@@ -70,9 +75,6 @@ class Toolkit(DeviceCompiler, frozen=True):
 
     def versions(self) -> list[str]:
         return [nvcc_name(self)]
-
-    def programs(self) -> Iterator[Path]:
-        return (path for part in _PARTS for path in self.root.glob(part) if path.is_file())
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
         if self.wheels is None:

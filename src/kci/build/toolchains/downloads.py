@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import unescape
 from pathlib import Path
 from typing import IO
@@ -34,7 +34,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
     @property
     def place(self) -> Path | None:
         """Path in the cache; None if the machine has it."""
-        raise NotImplementedError
+        return None
 
     @property
     def complete(self) -> bool:
@@ -53,6 +53,10 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """Download it to `place`. Raises MissingToolError."""
         raise NotImplementedError
 
+    def variables(self) -> dict[str, str]:
+        """What it needs in the environment of compilers."""
+        return {}
+
     def planned(self, python: Path) -> list[str]:
         """The shell lines of `ensure`."""
         if self.complete:
@@ -63,31 +67,6 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """Download it once, also with concurrent processes. Raises MissingToolError."""
         if self.place is not None:
             make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
-
-
-class DeviceCompiler(FetchedTool, frozen=True):
-    """The compiler of a backend's device code, by default one of this machine."""
-
-    @property
-    def place(self) -> Path | None:
-        return None
-
-    @property
-    def found(self) -> str:
-        """Where it is, for people."""
-        raise NotImplementedError
-
-    def versions(self) -> list[str]:
-        """Lines that identify it."""
-        raise NotImplementedError
-
-    def programs(self) -> Iterator[Path]:
-        """The files that decide about objects."""
-        raise NotImplementedError
-
-    def variables(self) -> dict[str, str]:
-        """What it needs in the environment."""
-        return {}
 
 
 def pip_install(python: Path) -> list[str]:

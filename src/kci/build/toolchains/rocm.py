@@ -7,9 +7,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from kci.build.process.run import Log, program_output
-from kci.build.toolchains.downloads import DeviceCompiler
+from kci.build.toolchains.downloads import FetchedTool
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -20,17 +21,21 @@ OPT = Path("/opt")
 
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 _HEADER = Path("include", "hip", "hip_runtime.h")
-_PARTS = (
-    *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
-    *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
-)
 HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 """Variables of kci and hipcc with a ROCm directory."""
 
 
-class Rocm(DeviceCompiler, frozen=True):
+class Rocm(FetchedTool, frozen=True):
     """A ROCm installation."""
 
+    link: ClassVar = "rocm"
+    """Link to `root` in the work directory."""
+    include: ClassVar = ("include",)
+    parts: ClassVar = (
+        *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
+        *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+    )
+    """Files that decide about objects."""
     version: str
     """Major and minor, `7.2`."""
     release: str
@@ -48,15 +53,8 @@ class Rocm(DeviceCompiler, frozen=True):
     def versions(self) -> list[str]:
         return [program_output(str(self.hipcc), "--version").partition("\n")[0], f"ROCm {self.release}"]
 
-    def programs(self) -> Iterator[Path]:
-        return (path for part in _PARTS for path in self.root.glob(part) if path.is_file())
-
     def variables(self) -> dict[str, str]:
         return {name: str(self.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
-
-    @property
-    def include(self) -> Path:
-        return self.root / "include"
 
     @property
     def library_dir(self) -> Path:

@@ -31,7 +31,7 @@ class ArchTables(msgspec.Struct, frozen=True):
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
     """Capabilities by the lowest toolkit version that they hold for, newest first."""
     names: dict[str, tuple[str, ...]]
-    """By each backend whose archs are names."""
+    """By key of build.toml, for backends whose archs are names."""
     since: str | None = None
     """The day on which a list of CUDA, or the way it is used, changed last, as far as kci knows."""
     exact: bool = False
