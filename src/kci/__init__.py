@@ -1,8 +1,4 @@
-"""kci: CI for GPU kernels, from build.toml to a verified tree of binaries.
-
-The names below are the library that the commands and actions are made of; docs/api.md shows them at work. They are
-imported when they are first used, so that `import kci` costs next to nothing.
-"""
+"""kci: CI for GPU kernels, from build.toml to a verified tree. Public names (docs/api.md) are imported on first use."""
 
 from __future__ import annotations
 
@@ -45,9 +41,8 @@ _HOMES = {
     "kci.plan.planning": ("PlanRequest", "PlannedRun", "plan_run"),
     "kci.plan.workspace": ("Choice", "Workspace", "open_workspace"),
 }
-"""The modules, and their public names."""
 _CALLED = {"merge_artifacts": "merge", "verify_path": "verify"}
-"""What a public name is called in its module, where it is another name."""
+"""Public names that differ from those in their module."""
 
 __all__ = [
     "BuildFailedError",

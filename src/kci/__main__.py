@@ -7,8 +7,8 @@ from contextlib import suppress
 
 
 def start() -> None:
-    """Run the command line, and leave the process with its exit code."""
-    gc.set_threshold(100_000)  # syntax trees are many objects without a circle
+    """Run the command line and exit with its code."""
+    gc.set_threshold(100_000)  # syntax trees are many objects without cycles
     _prepare_streams()
     from kci.cli import main
 
@@ -16,13 +16,9 @@ def start() -> None:
 
 
 def _prepare_streams() -> None:
-    """Standard streams that every answer can be written to.
-
-    One that the caller has closed leads nowhere: otherwise the next file that is opened would have its number, and get
-    what compilers say. Files and pipes are UTF-8 everywhere; a terminal that lacks a character shows a question mark.
-    """
+    # A closed stream is opened to nowhere, or the next file would get its number and the output of compilers
     with suppress(OSError):
-        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # takes the numbers that are free
+        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
         os.close(spare)
     for number, name in enumerate(("stdin", "stdout", "stderr")):

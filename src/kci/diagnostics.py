@@ -1,4 +1,4 @@
-"""One finding, wherever it was found: rule id, severity, message, place, and what to do about it."""
+"""Findings: rule id, severity, message, place and hint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tomli
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is. Only errors make a command fail."""
+    """Only errors make a command fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -22,7 +22,7 @@ class Severity(enum.StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of a text file. Lines and columns count from 1, columns in characters; the end is exclusive."""
+    """A range in a text file. Lines and columns count from 1, columns in characters; the end is exclusive."""
 
     line: int
     column: int
@@ -31,7 +31,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a rule id stands for; `kci explain` prints it and the pages of docs/rules/ are made from it."""
+    """A rule of `rules/`, for `kci explain` and the pages of docs/rules/."""
 
     id: str
     name: str
@@ -40,13 +40,12 @@ class Rule(msgspec.Struct, frozen=True):
     why: str
     fix: str
     bad: str = ""
-    """A part of a file in which the rule finds something; a test checks it."""
+    """A part of a file that breaks the rule, tested."""
     good: str = ""
-    """The same part, corrected."""
 
 
 class Related(msgspec.Struct, frozen=True):
-    """Another place that a finding is about."""
+    """A further place of a finding."""
 
     message: str
     path: str
@@ -57,7 +56,7 @@ class Related(msgspec.Struct, frozen=True):
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One finding. `path` is empty if it is about no file; line and column are 0 if it is about a whole file."""
+    """A finding; `path` is empty without a file, and line and column are 0 for a whole file."""
 
     rule: str
     severity: Severity
@@ -72,34 +71,26 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
 
     @property
     def place(self) -> str:
-        """`path:line:column`, as much of it as is known."""
+        """`path:line:column`, as far as it is known."""
         if not self.line:
             return self.path
         return f"{self.path}:{self.line}:{self.column}"
 
 
 def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
-    """A sort key for diagnostics: file, place, rule, message."""
+    """A sort key: file, place, rule, message."""
     return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
 
 
 def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Span | None = None) -> Diagnostic:
-    """Make a diagnostic of a known rule, with the severity of the rule.
-
-    Args:
-        rule: a rule id such as `KCI101`; KeyError if no file of `rules/` has it.
-        message: what is wrong, in one sentence without a final full stop.
-        hint: what to do about it.
-        path: the file, as the user would name it.
-        span: where in the file.
-    """
+    """A diagnostic with the severity of its rule; KeyError for an unknown rule. `path` is as the user would name it."""
     place = msgspec.structs.astuple(span) if span is not None else ()
     return Diagnostic(rule, rules()[rule].severity, message, hint, path, *place)
 
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Every rule that kci knows, by id, in the order of their ids."""
+    """All rules by id, sorted."""
     data: dict[str, Any] = {}
     for file in sorted((Path(__file__).parent / "rules").glob("*.toml")):
         data |= tomli.loads(file.read_text(encoding="utf-8"))
@@ -107,10 +98,7 @@ def rules() -> dict[str, Rule]:
 
 
 def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()) -> str:
-    """The text form: `path:line:column: severity[RULE]: message`, the line with a caret below it, then the hint.
-
-    `file_lines` gives the lines of a file, and none for a file that cannot be read.
-    """
+    """A diagnostic as text: place, severity, rule, message, the line of `file_lines` with a caret, and hint."""
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
     spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
@@ -128,7 +116,6 @@ _EXCERPT_WIDTH = 120
 
 
 def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
-    """The source line with a caret below it, dashes for a related place; a very long line is cut around it."""
     start = diagnostic.column - 1
     offset = max(0, start - 40) if len(source_line) > _EXCERPT_WIDTH else 0
     shown = printable(source_line[offset : offset + _EXCERPT_WIDTH])
@@ -143,7 +130,7 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
 
 
 def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
-    """The text with `instead` for every control character, so that hostile input cannot drive a terminal."""
+    """The text with `instead` for each control character, so that hostile input cannot drive a terminal."""
     return "".join(char if char.isprintable() else instead for char in text)
 
 
@@ -153,10 +140,7 @@ def printable_lines(text: str) -> str:
 
 
 def render_github(diagnostic: Diagnostic) -> str:
-    """A workflow command that GitHub shows as an annotation of the file.
-
-    Newlines, percent signs and, in properties, colons and commas are escaped as the runner expects.
-    """
+    """A workflow command for an annotation on GitHub, escaped as the runner expects."""
     kind = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}[diagnostic.severity]
     properties = {"title": diagnostic.rule}
     if diagnostic.path:
@@ -174,10 +158,10 @@ def render_github(diagnostic: Diagnostic) -> str:
 
 
 def escape_data(text: str) -> str:
-    """Text for a workflow command of GitHub: its line ends must not start another one."""
+    """Escape the message of a GitHub workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
-    """Text for a property of a workflow command, which a comma or colon would end."""
+    """Escape a property of a GitHub workflow command."""
     return escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,8 +1,4 @@
-"""The ways in which kci fails, each with its own exit code.
-
-A command raises one of these for everything that a user, a file or a machine can get wrong; `kci.cli` prints it and
-exits with `exit_code`. Anything else that escapes is a bug in kci.
-"""
+"""The failures of kci, each with its exit code; any other exception is a bug."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class KciError(Exception):
-    """What went wrong (`message`), what to do about it (`hint`), and the findings behind it (`diagnostics`)."""
+    """An error with a message, a hint on what to do, and the findings behind it."""
 
     exit_code: ClassVar[int] = 1
 
@@ -28,43 +24,42 @@ class KciError(Exception):
 
 
 class FindingsError(KciError):
-    """What was read or checked is wrong: an invalid build.toml, drift, an incomplete merge."""
+    """Wrong input: an invalid build.toml, drift, an incomplete merge."""
 
     exit_code = 1
 
 
 class ClientError(FindingsError):
-    """This machine fails, not what was judged: its disk is full, or a file or command refuses."""
+    """A failure of this machine: a full disk, a file or command that refuses."""
 
 
 def rule_error(rule: str, message: str, *, hint: str = "", path: str = "") -> FindingsError:
-    """A FindingsError with one finding, which has the same message and hint."""
+    """A FindingsError with one finding of the same message and hint."""
     return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint, path=path)])
 
 
 class UsageError(KciError):
-    """The command line asks for something that does not exist or makes no sense."""
+    """Invalid arguments."""
 
     exit_code = 2
 
 
 class MissingToolError(KciError):
-    """This machine lacks something: a compiler, torch, nvcc, docker. The message names it."""
+    """A missing program or package on this machine: a compiler, torch, nvcc, docker."""
 
     exit_code = 3
 
 
 class BuildFailedError(KciError):
-    """A compiler or a build step ran and failed; the message carries its own output."""
+    """A failed compiler or build step, with its output."""
 
     exit_code = 4
 
 
 class UnfinishedBuildError(BuildFailedError):
-    """A build ended itself because its time was over, or was asked to end; nothing failed, and what is done is kept."""
+    """A build that stopped at its time limit or a signal, with its objects kept."""
 
     def __init__(self, what: str, done: int, total: int, hint: str = "") -> None:
-        # what: the variant, or a part of it
         hint = hint or "the same command goes on where this one ended"
         super().__init__(f"{what} is not finished: {done} of {total} objects are done", hint=hint)
         self.what = what
@@ -72,7 +67,7 @@ class UnfinishedBuildError(BuildFailedError):
         self.total = total
 
 
-# What `UnfinishedBuildError` says, in the output of another kci.
+# `UnfinishedBuildError` in the output of another kci.
 UNFINISHED = re.compile(
     r"^error: (?P<what>\S+(?: \(part \S+\))?) is not finished: (?P<done>\d+) of (?P<total>\d+) objects are done$",
     re.MULTILINE,
@@ -80,17 +75,17 @@ UNFINISHED = re.compile(
 
 
 class UnsafeError(KciError):
-    """An archive, path or name reaches outside of where it may."""
+    """An archive, path or name that leads outside of its place."""
 
     exit_code = 5
 
 
 _LINE = 400
-_ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)  # as compilers and linkers say it
+_ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)
 
 
 def first_error(error: KciError) -> str:
-    """The line of an error that says most: a compiler's words if it has them."""
+    """The most specific line of an error: a compiler's if there is one."""
     if isinstance(error, BuildFailedError) and error.diagnostics:
         first = error.diagnostics[0]
         return one_line(": ".join(part for part in (first.place, "error", first.message) if part))
@@ -103,6 +98,6 @@ def first_error(error: KciError) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text as one printable line of bounded length."""
+    """A text as one printable line of at most 400 characters."""
     safe = "".join(char if char.isprintable() else " " for char in text)
     return safe if len(safe) <= _LINE else safe[: _LINE - 1] + "…"

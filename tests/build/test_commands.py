@@ -15,9 +15,9 @@ from kci.build.native.command_lines import (
     gencode,
     host_compiler,
     link_command,
-    links,
     stable_abi_define,
     stub_command,
+    work_links,
 )
 from kci.build.native.units import Unit
 from kci.build.toolchains.compilers import GCC_FLAGS
@@ -151,7 +151,7 @@ def test_a_component_sees_its_own_dependencies_first() -> None:
 
 def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
     made = target("torch213-cxx11-cpu-x86_64-linux")
-    unnamed = msgspec.structs.replace(unit("CXX"), named=False)
+    unnamed = msgspec.structs.replace(unit("CXX"), uses_name=False)
     assert "-DTORCH_EXTENSION_NAME=@" in compile_command(chain(), made, unnamed)
     assert not any(made.kernel_id in word for word in compile_command(chain(), made, unnamed))
 
@@ -217,7 +217,7 @@ def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> N
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[command.index("cuda-headers") - 1] == "-isystem"
         assert command.index("torch/include") < command.index("cuda-headers")
-    assert links(made)["cuda-headers"] == Path("/cache/libs")
+    assert work_links(made)["cuda-headers"] == Path("/cache/libs")
 
 
 @pytest.mark.parametrize(

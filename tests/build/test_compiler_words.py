@@ -75,18 +75,18 @@ def test_words_that_name_no_error() -> None:
 
 def test_the_output_of_the_first_command_alone() -> None:
     failed, other = failed_commands(NINJA.format(said=GCC))
-    assert (failed.made, other.made) == ("obj/001/plus.cpp.o", "obj/002/other.cpp.o")
+    assert (failed.output, other.output) == ("obj/001/plus.cpp.o", "obj/002/other.cpp.o")
     assert failed.command.startswith("/usr/bin/g++ -Ikernel/csrc ")
-    assert failed.said == tuple(GCC.splitlines())
+    assert failed.lines == tuple(GCC.splitlines())
     (older,) = failed_commands("FAILED: obj/a.o \ng++ -c a.cpp\na.cpp:1:1: error: no")
-    assert (older.made, older.command) == ("obj/a.o", "g++ -c a.cpp")
+    assert (older.output, older.command) == ("obj/a.o", "g++ -c a.cpp")
 
 
 def test_an_error_between_thousands_of_lines_is_shown() -> None:
     said = [*(f"note {number}" for number in range(5000)), "a.cu(1): error: this", *(f"more {n}" for n in range(5000))]
     spot = find_error(said)
     assert spot is not None
-    shown = error_excerpt(said, spot.at)
+    shown = error_excerpt(said, spot.line_index)
     assert "a.cu(1): error: this" in shown
     assert shown[0] == "... (4988 lines before it)"
     assert shown[-1] == "... (4983 lines behind it)"
@@ -112,14 +112,14 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Re
 
 def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
-    unit = next(step.what for step in recipe.steps if step.depfile)
+    unit = next(step.label for step in recipe.steps if step.depfile)
     said = ["[1/9 00:00] ar newer", f"[2/9 00:31] {unit}", "[3/9 00:20] ar other", "kernel/a.cpp:1:1: warning: it"]
     for known, first in ((False, "[1/9] ar newer"), (True, "[1/9 00:00] ar newer")):
         shown: list[str] = []
         if known:
             recipe.work.mkdir(parents=True)
             (recipe.work / NINJA_LOG).touch()
-        tell = builder._readable(shown.append, recipe, what.kernel_dir)
+        tell = builder._display_log(shown.append, recipe, what.kernel_dir)
         for line in said:
             tell(line)
         assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
@@ -128,7 +128,7 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
 def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
     told: list[str] = []
-    tell = builder._readable(told.append, recipe, what.kernel_dir)
+    tell = builder._display_log(told.append, recipe, what.kernel_dir)
     for line in NINJA.format(said=GCC).splitlines():
         tell(line)
     steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]

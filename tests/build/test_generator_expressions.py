@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet, request, write_tree
-from kci.build.native.units import FlagContext, collect, expand_flag
+from kci.build.native.units import FlagContext, collect_units, expand_flag
 from kci.errors import FindingsError
 
 FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
@@ -69,7 +69,7 @@ def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(tmp_path
     asked = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>$<$<PLATFORM_ID:Darwin>:-DMAC>"
     text = KERNEL.replace("FLAG", asked).replace('"cpu"', '"xpu"' if "xpu" in name else '"cpu"')
     root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect(request(root, name, tmp_path), quiet).units[0].flags[:2] == ("-O2", flag)
+    assert collect_units(request(root, name, tmp_path), quiet).units[0].flags[:2] == ("-O2", flag)
 
 
 def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
@@ -79,7 +79,7 @@ def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
     monkeypatch.setenv("NVCC_CCBIN", str(clang))
     text = KERNEL.replace("FLAG", "-D$<CXX_COMPILER_ID>").replace('"cpu"', '"cuda"')
     root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[0].flags[:2] == (
+    assert collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[0].flags[:2] == (
         "-O2",
         "-DClang",
     )
@@ -89,4 +89,4 @@ def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
 def test_a_flag_that_cannot_be_evaluated_is_a_finding(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "many", {"build.toml": KERNEL.replace("FLAG", "$<TARGET_FILE:x>"), "a.cpp": ""})
     with pytest.raises(FindingsError, match=r"does not know the generator expression \$<TARGET_FILE:x>"):
-        collect(request(root, CPU, tmp_path), quiet)
+        collect_units(request(root, CPU, tmp_path), quiet)

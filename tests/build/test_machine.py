@@ -10,7 +10,7 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.build import build_variant
 from kci.build.native import builder
-from kci.build.native.recipe import commands
+from kci.build.native.recipe import recipe_commands
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.toolchains.compilers import (
     GCC_FLAGS,
@@ -343,7 +343,7 @@ def test_each_compiler_is_in_the_pool_of_its_backend(
     kernel = copy_kernel("bare", tmp_path)
     recipe = builder.plan(request(kernel, STABLE_CUDA, tmp_path), quiet)
     assert recipe.pools == {"cpu": 6, "cuda": 3}
-    pools = {step.what.partition(" ")[0]: step.pool for step in recipe.steps}
+    pools = {step.label.partition(" ")[0]: step.pool for step in recipe.steps}
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
     assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
@@ -360,7 +360,7 @@ def test_a_dry_run_prints_every_command_and_changes_nothing(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, STABLE_CUDA, tmp_path)
-    lines = commands(builder.plan(asked, quiet))
+    lines = recipe_commands(builder.plan(asked, quiet))
     text = "\n".join(lines)
     assert "-m venv" in lines[0]
     assert "torch==2.13.0+cpu" in lines[1]

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from kci.build.native.recipe import share_of
+from kci.build.native.recipe import part_objects
 from kci.build.native.units import Unit
 from kci.build.request import BuildPart, read_part
 from kci.errors import UsageError
@@ -19,8 +19,8 @@ def unit(number: int, language: str = "CXX", archs: int = 0) -> Unit:
 
 def test_the_shares_follow_from_the_sources_alone() -> None:
     units = tuple(unit(number, "CUDA" if number % 3 else "CXX", number % 4) for number in range(41))
-    made = [share_of(units, BuildPart(number, 4)) for number in range(1, 5)]
-    assert [share_of(units[::-1], BuildPart(number, 4)) for number in range(1, 5)] == made
+    made = [part_objects(units, BuildPart(number, 4)) for number in range(1, 5)]
+    assert [part_objects(units[::-1], BuildPart(number, 4)) for number in range(1, 5)] == made
     assert sorted(name for share in made for name in share) == sorted(item.object for item in units)
     assert [len(share) for share in made] == [11, 10, 10, 10]
 

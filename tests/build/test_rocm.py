@@ -11,7 +11,7 @@ import pytest
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
 from kci.build import plan_commands
 from kci.build.native import builder
-from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, links, stub_command
+from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, stub_command, work_links
 from kci.build.native.hipify import Translation, translate, translate_units
 from kci.build.native.units import Unit
 from kci.build.request import Request
@@ -290,7 +290,7 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
-    assert links(chain)["rocm"] == chain.rocm.root
+    assert work_links(chain)["rocm"] == chain.rocm.root
 
 
 # --- what is translated ---
@@ -416,7 +416,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
 def test_the_archs_are_those_of_each_component(asked: Request) -> None:
     recipe = builder.plan(asked, quiet)
     archs = {
-        step.what: [word.removeprefix("--offload-arch=") for word in step.command if word.startswith("--offload-arch")]
+        step.label: [word.removeprefix("--offload-arch=") for word in step.command if word.startswith("--offload-arch")]
         for step in recipe.steps
     }
     assert archs["hipcc csrc/cuda/halve.cu"] == ["gfx1100", "gfx90a", "gfx942"]
@@ -426,7 +426,7 @@ def test_the_archs_are_those_of_each_component(asked: Request) -> None:
 
 
 def test_hip_flags_are_for_device_code_and_cxx_flags_for_the_rest(asked: Request) -> None:
-    commands = {step.what: step.command for step in builder.plan(asked, quiet).steps}
+    commands = {step.label: step.command for step in builder.plan(asked, quiet).steps}
     assert "-DHALVE_FACTOR=0.5f" in commands["hipcc csrc/cuda/halve.cu"]
     assert not any("-DONLY_FOR_CXX" in command for what, command in commands.items() if what.startswith("hipcc"))
     assert not any("-DHALVE_FACTOR=0.5f" in command for what, command in commands.items() if what.startswith("c++"))

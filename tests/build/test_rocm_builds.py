@@ -259,7 +259,7 @@ def test_the_example_that_shares_its_source_with_cuda_is_translated_whole(asked:
     code = re.sub(r"//.*", "", text)
     assert not re.search(r"\bcuda[A-Z]\w*", code)
     assert '#include "../torch-ext/torch_binding.h"' in code
-    compiled = [step.inputs for step in recipe.steps if step.what == "hipcc csrc/relu.cu"]
+    compiled = [step.inputs for step in recipe.steps if step.label == "hipcc csrc/relu.cu"]
     assert compiled == [("hip/csrc/relu.hip",)]
     assert not list(example.rglob("*.hip"))
 

@@ -14,7 +14,7 @@ from conftest import ROOT
 from kci.build import build_variant
 from kci.build.builders import plan_commands
 from kci.build.native import builder
-from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, links
+from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, work_links
 from kci.build.native.units import Unit
 from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.cuda import Toolkit
@@ -39,7 +39,7 @@ def chain(tmp_path: Path, **changes: object) -> Toolchain:
 def unit(language: str, *, named: bool = True) -> Unit:
     name = "a.cu" if language == "CUDA" else "a.cpp"
     include = (PurePosixPath("inc"),)
-    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", language, include, ("-DA",), ("8.0",), named=named)
+    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", language, include, ("-DA",), ("8.0",), uses_name=named)
 
 
 def test_a_cpp_source(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_the_link(tmp_path: Path) -> None:
 
 def test_the_package_is_linked_under_its_own_name(tmp_path: Path) -> None:
     made = chain(tmp_path)
-    assert links(made)["tvm_ffi"] == made.environment.torch
-    assert "torch" not in links(made)
+    assert work_links(made)["tvm_ffi"] == made.environment.torch
+    assert "torch" not in work_links(made)
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:

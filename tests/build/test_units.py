@@ -8,7 +8,7 @@ import pytest
 
 from buildkit import quiet, request, write_tree
 from kci.build.kernel_files import resolve_inside, source_file
-from kci.build.native.units import collect
+from kci.build.native.units import collect_units
 from kci.build.request import BuildOptions, Request
 from kci.config.reader import parse_kernel
 from kci.config.values import Depend
@@ -114,7 +114,7 @@ FILES = ("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh", "csrc/hos
 def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
     said: list[str] = []
-    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), said.append)
+    found = collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), said.append)
     rows = [
         (unit.shown, unit.language, [path.name for path in unit.include], unit.flags, unit.archs)
         for unit in found.units
@@ -134,21 +134,21 @@ def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
 
 def test_a_component_joins_at_its_minimum_toolkit(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
-    found = collect(request(root, "torch213-cxx11-cu132-x86_64-linux", tmp_path), quiet)
+    found = collect_units(request(root, "torch213-cxx11-cu132-x86_64-linux", tmp_path), quiet)
     assert "csrc/late.cu" in [unit.shown for unit in found.units]
 
 
 def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
-    old = collect(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
+    old = collect_units(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
     assert old.units[1].flags == ("-DCUDA", "-DTWO")
-    new = collect(request(root, "torch213-cxx11-cu128-x86_64-linux", tmp_path), quiet)
+    new = collect_units(request(root, "torch213-cxx11-cu128-x86_64-linux", tmp_path), quiet)
     assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
 
 
 def test_only_the_components_of_the_backend_are_compiled(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
-    found = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
+    found = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
     assert [unit.shown for unit in found.units] == ["bind.cpp", "csrc/host.cpp"]
     assert found.archs == ()
 
@@ -175,7 +175,7 @@ def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, s
     root = kernel(tmp_path, one_component(backend, src), *({src} - {"none.cpp"}))
     compute = "cu130" if backend == "cuda" else backend
     with pytest.raises(FindingsError, match=src) as caught:
-        collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
+        collect_units(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
     assert caught.value.diagnostics[0].rule == rule
 
 
@@ -184,7 +184,7 @@ def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, s
 def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", f'{key} = ["-DX\\nrule evil"]'), "a.cu")
     with pytest.raises(FindingsError) as caught:
-        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
+        collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
     assert caught.value.diagnostics[0].rule == "KCI506"
 
 
@@ -192,35 +192,35 @@ def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
 def test_an_include_directory_outside_of_the_kernel_is_refused(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["../.."]'), "a.cpp")
     with pytest.raises(UnsafeError, match=r"kernel\.one\.include"):
-        collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
+        collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
 
 
 @pytest.mark.rule("KCI508", triggers=True)
 def test_archs_that_the_toolkit_cannot_build_are_named(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["10.0a"]'), "a.cu")
     with pytest.raises(FindingsError, match=r"kernel\.one lists 10\.0a") as caught:
-        collect(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
+        collect_units(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
     assert caught.value.diagnostics[0].rule == "KCI508"
 
 
 def test_a_variant_with_every_component_left_out_is_refused(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-minver = "13.2"'), "a.cu")
     with pytest.raises(BuildFailedError, match="no component") as caught:
-        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
+        collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
     assert "cuda-minver" in caught.value.hint
 
 
 def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["./a.cpp"]\ninclude = ["two"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["one"]\n') + second, "a.cpp")
-    (unit,) = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
+    (unit,) = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
     assert [path.name for path in unit.include] == ["two"]
 
 
 def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", 'csrc/a.cpp", "csrc/b.cu'), "csrc/a.cpp")
     (root / "csrc/b.cu").symlink_to("a.cpp")
-    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units
+    found = collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units
     assert [(str(unit.source), unit.language) for unit in found] == [
         ("csrc/a.cpp", "CXX"),
         ("csrc/b.cu", "CUDA"),
@@ -230,7 +230,7 @@ def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) 
 def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
-    found = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
+    found = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
     assert [unit.object for unit in found] == ["obj/000/a.cpp.o", "obj/001/a.cpp.o", "obj/002/a.cpp.o"]
 
 
@@ -250,7 +250,7 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     parts = PARTS.replace('src = ["csrc/a.cu", "csrc/a.cu"]', 'src = ["csrc/c.cu"]')
     root = kernel(tmp_path, parts, *FILES, "csrc/c.cu")
     said: list[str] = []
-    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append)
+    found = collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append)
     archs = {unit.shown: unit.archs for unit in found.units}
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
     told = "component two has no code for" in " ".join(said)
@@ -273,7 +273,7 @@ def test_a_quick_build_for_a_gpu_that_the_kernel_has_no_code_for_is_refused(
     root = kernel(tmp_path, one_component(backend, "a.cu", archs), "a.cu")
     compute = {"cuda": "cu130", "rocm": "rocm72"}[backend]
     with pytest.raises(UsageError, match=says):
-        collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet)
+        collect_units(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet)
 
 
 def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:
@@ -289,5 +289,5 @@ def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_
         made = next(variant for variant in variants if variant.compute == "13.0")
         options = BuildOptions(tmp_path / "cache")
         request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options)
-        assert collect(request, lambda _: None).archs == made.archs
+        assert collect_units(request, lambda _: None).archs == made.archs
         assert ("10.3" in (made.archs or ())) is expected

@@ -1,4 +1,4 @@
-"""What `BuildOptions.words` says, the real command line reads: kci in a container builds the same."""
+"""What `BuildOptions.arguments` says, the real command line reads: kci in a container builds the same."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         monkeypatch.setenv("KCI_CACHE", str(options.cache))
         monkeypatch.setenv("KCI_RUN", options.run)
         monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
-        request, done = requested(monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.words())
+        request, done = requested(monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.arguments())
     assert done.code == 0, done.stderr
     assert request.options == options
 

@@ -19,7 +19,7 @@ from kci.utils.cache import KeptFolder, kept_folders, remove_kept
 
 
 def examined(cache: Path) -> dict[str, ToolReport]:
-    return {item.what: item for item in examine_machine(cache, load_catalog())}
+    return {item.name: item for item in examine_machine(cache, load_catalog())}
 
 
 @pytest.mark.usefixtures("november")
@@ -43,7 +43,7 @@ def test_what_tests_will_lack_is_told_before_a_build(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     index = examined(tmp_path / "cache")["torch's index"]
     assert index.health == "note"
-    assert index.found.endswith("cannot be reached")
+    assert index.detail.endswith("cannot be reached")
     assert "may have torch for CUDA only" in index.remedy
     assert "KCI_TORCH_INDEX" in index.remedy
 
@@ -55,7 +55,7 @@ def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, mon
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.chdir(tmp_path)
     machine = examined(tmp_path / "cache")
-    assert machine["torch's index"].found.endswith("nor http://127.0.0.1:9/simple can be reached")
+    assert machine["torch's index"].detail.endswith("nor http://127.0.0.1:9/simple can be reached")
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"].remedy
     assert machine["cache"].health == "missing"
     assert machine["cache"].remedy == "set KCI_CACHE to a directory that you can write"
@@ -71,7 +71,7 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pyte
         return examined(tmp_path / "cache")["cuda 13.0"]
 
     assert cuda().health == "missing"
-    assert "takes GCC up to 15" in cuda().found
+    assert "takes GCC up to 15" in cuda().detail
     assert "g++-15" in cuda().remedy
     program(folder, "g++-15", "echo 15.1.0")
     assert cuda().health == "ok"

@@ -114,7 +114,7 @@ def test_doctor_does_not_pass_over_a_faulty_build_toml(kernel: Path, tmp_path: P
 
 
 def test_without_a_network_the_reason_is_that(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    given = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": "/dev/null"}
     for name, value in {**given, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}.items():
         monkeypatch.setenv(name, value)
     name = f"torch213-cxx11-cpu-{this_system()}"

@@ -26,8 +26,8 @@ from cli.runner import Result, kci
 from kci.actions.common import run_action
 from kci.errors import FindingsError, UnsafeError
 from kci.plan.plan import KernelPlan, Plan
+from kci.run.gate import TreeIndex, TreePlace
 from kci.run.records import KernelRecord, TestRecord, VariantFailure
-from kci.run.tree_index import TreeIndex, TreePlace
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA

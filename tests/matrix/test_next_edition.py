@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from conftest import load_script, torch_kernel
+from conftest import load_script
 from kci.config.document import parse_document
 from kci.config.values import Backend, Version
 from kci.matrix.catalog.loading import editions, interpret_edition, load_catalog
 from kci.matrix.catalog.rows import Catalog, Row
-from kci.matrix.selection import select
 from kci.matrix.variants import Kind, variant_name
 
 next_edition = load_script("next_edition")
@@ -99,13 +97,6 @@ def test_a_new_release_moves_the_range(tmp_path: Path, current: Catalog) -> None
     assert (made.name, made.as_of, made.source) == ("2026-11-21", "2026-11-21", 'a "table"')
 
 
-def test_what_a_wheel_does_not_say_is_left_to_a_person(tmp_path: Path, current: Catalog) -> None:
-    made = propose(current, listing(tmp_path, NEW))
-    assert any("XPU with torch 2.15" in text for text in made.unknown)
-    assert not [row for row in made.rows if row.backend == "xpu" and row.torch.minor_text == "2.15"]
-    assert "# XPU with torch 2.15" in made.text
-
-
 def test_a_tvm_ffi_outlives_the_row_that_had_it_or_its_end_is_told(tmp_path: Path) -> None:
     """Its variants are named after the toolkit and not after torch: whoever loads them has not changed anything."""
     made = propose(load_catalog("2026-08-20"), listing(tmp_path, RELEASES))
@@ -143,11 +134,6 @@ def test_a_listing_without_wheels_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "index.html").write_text(text)
     with pytest.raises(click.ClickException, match="lists no wheel of torch"):
         next_edition.read_indexes([str(tmp_path / "index.html")])
-
-
-def test_only_nightlies_are_no_ground_for_an_edition(tmp_path: Path, current: Catalog) -> None:
-    with pytest.raises(click.ClickException, match="no release of torch"):
-        propose(current, listing(tmp_path, NIGHTLY))
 
 
 # --- an index with one build of a release ----------------------------------------------------------------------------
@@ -190,27 +176,6 @@ def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, curren
     assert "13.0" in {row.compute.text for row in made.rows if row.torch.text == "2.14" and row.compute}
 
 
-def test_an_index_with_one_build_does_not_end_what_it_cannot_list(tmp_path: Path, current: Catalog) -> None:
-    """Nor a tvm-ffi: that of torch 2.13 with CUDA 13.2 goes on with torch 2.15."""
-    made = from_pypi(tmp_path, current)
-    assert kept(made, "2.14") == {
-        (str(row.backend), row.compute and row.compute.text, row.system)
-        for row in current.rows
-        if row.torch.text == "2.14"
-    }
-    having = {(row.torch.text, row.compute and row.compute.text, row.system) for row in made.rows if row.tvm_ffi}
-    assert having == {("2.15", "13.2", "x86_64-linux"), ("2.15", "13.2", "aarch64-linux")}
-    (told,) = (line for line in made.unknown if "does not tell" in line)
-    open_ = "cuda 12.6, cuda 13.0, rocm 7.2, rocm 7.14, xpu 2026.1.0, cuda 13.4"
-    assert told.startswith(f"torch 2.15 with {open_}: an index with one build for a system does not tell.")
-
-
-def test_without_its_metadata_a_wheel_is_for_no_cuda_that_is_known(tmp_path: Path, current: Catalog) -> None:
-    made = from_pypi(tmp_path, current, metadata=False)
-    assert not [item for item in kept(made, "2.15") if item[0] == "cuda"]
-    assert any("cuda 13.2" in line for line in made.unknown)
-
-
 def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -224,18 +189,6 @@ def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pyt
     found = next_edition.own_build("https://pypi.example.invalid/simple/torch/", "2.15.0", "aarch64-linux")
     assert found == (Backend.CUDA, Version.parse("13.2"))
     assert asked == [("torch", "2.15.0", "aarch64", "https://pypi.example.invalid/simple")]
-
-
-@pytest.mark.parametrize("place", ["http://example.invalid/torch/", "no-such-file.html"])
-def test_a_page_that_cannot_be_read_is_an_error(place: str) -> None:
-    with pytest.raises(click.ClickException, match=re.escape(place)):
-        next_edition.read_page(place)
-
-
-def test_a_nightly_with_the_toolkit_of_a_release_does_not_take_its_stable_abi(tmp_path: Path, current: Catalog) -> None:
-    made = proposed(tmp_path, current, [*NEW, *wheels("2.16.0.dev20261120", "cu130", "cu134")])
-    names = {variant.name for variant in select(torch_kernel(["cuda"], torch='stable-abi = "2.11"'), made).variants}
-    assert {"torch-stable-abi211-cu130-x86_64-linux", "torch-stable-abi211-cu134-x86_64-linux"} <= names
 
 
 # --- the reference's table -------------------------------------------------------------------------------------------
@@ -263,11 +216,6 @@ def imported(table: object, known: list[Row] = KNOWN) -> str:
 
 def read(text: str) -> Catalog:
     return interpret_edition(parse_document(text.encode(), "mine.toml"))
-
-
-def test_the_fixture_is_the_table_of_august(catalog: Catalog) -> None:
-    assert json.loads(FILE.read_text()) == publish(catalog)
-    assert sum(len(names) for of in publish(catalog).values() for names in of.values()) == 26
 
 
 @pytest.mark.parametrize("name", editions())

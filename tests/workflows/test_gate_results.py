@@ -17,9 +17,8 @@ import pytest
 from conftest import read_yaml
 from github_library import results_of_runs
 from kci.plan.plan import Plan
-from kci.run.gate import job_problem, missing_results, read_results
+from kci.run.gate import RunUploads, job_problem, missing_results, read_results
 from kci.run.records import KernelRecord
-from kci.run.tree_index import RunUploads
 from kci.tree.manifest import Manifest
 from planning import leg
 from workflows.cases import GOLDEN

@@ -1,1 +1,1 @@
-"""What kci's actions do on a runner: read inputs, call the rooms below, set outputs and summaries."""
+"""The steps of kci's actions on a runner: read inputs, call the rooms below, set outputs and summaries."""

@@ -1,4 +1,4 @@
-"""kci/build: the variants of one leg, built and packed."""
+"""kci/build: builds and packs the variants of one leg."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import watch_leg
 
 SETUP_MINUTES = 4
-"""What the steps around a build need of a job's time."""
+"""Minutes of a job for the steps around a build."""
 
 MOST_BYTES = 4 * 10**9
-"""Objects of a leg, packed; larger ones would cost more to carry than to compile."""
+"""Bytes of a leg's packed objects; larger ones cost more to upload than to compile."""
 
 
 class LegBuild:
-    """The inputs, and what is made of them."""
+    """The inputs of the action, and the paths and options that follow from them."""
 
     def __init__(self) -> None:
         self.names = required_input("variant").split()
         self.directory = text_input("kernel", ".")
         self.output = Path(text_input("output", str(runner_temp() / "kci-build")))
         self.name = text_input("leg", self.names[0] if len(self.names) == 1 else "")
-        flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
+        flag_input("upload")  # the upload step compares text, so it must be exactly true or false
         self.part = text_input("part")
         self.threads, self.disk, self.run = count_input("threads"), count_input("disk"), ci_run()
         self.options = kci.BuildOptions(
@@ -82,26 +82,25 @@ class LegBuild:
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
         self.begun = time.time()
-        # All of them are looked up before the first is built: a misspelled name is known at once.
+        # A misspelled name fails before the first build.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
         if not self.name:
             named = f"the input `variant` names {len(self.names)} variants, separated by blanks"
             fail(f"{named}, and their artifact needs a name: the input `leg` is missing", 2)
 
     def left(self) -> float | None:
-        """The minutes after which a build ends itself, so that the job uploads its objects before GitHub ends it."""
+        """The minutes until the build stops itself, so that the job can upload its objects; None without a limit."""
         if self.timeout is None:
             return None
         return max(0.0, stop_after(self.timeout - SETUP_MINUTES) - self.minutes)
 
     @property
     def minutes(self) -> float:
-        """How long it has run."""
         return (time.time() - self.begun) / 60
 
     def replay(self, variant: str) -> str:
         here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
-        options = [f"--variant={variant}", *here.words()]
+        options = [f"--variant={variant}", *here.arguments()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
@@ -117,7 +116,6 @@ class LegBuild:
         )
 
     def build(self, variant: kci.Variant) -> kci.BuiltLeg | None:
-        """Build a variant; None for a part of one, which makes objects only."""
         with group(f"Build {variant.name}{f' (part {self.part})' if self.part else ''}"):
             if self.options.part:
                 build_part(self.workspace, self.request(variant), show)
@@ -125,28 +123,27 @@ class LegBuild:
             return kci.build_leg(self.workspace, self.request(variant), show)
 
     def pack_of(self, variant: str) -> Path | None:
-        """Where the objects of a variant go, if they are to be kept."""
+        """The file for the objects of a variant, if they are kept."""
         part = read_part(self.part) if self.part else None
-        name = pack_name(self.kernel.build.name, variant, part).removesuffix(".zst")  # the upload compresses it
+        name = pack_name(self.kernel.build.name, variant, part).removesuffix(".zst")
         return self.kept / name if self.objects else None
 
     @property
     def upload_name(self) -> str:
-        """What it uploads is called, without what tells attempts apart."""
         return upload_name(self.kernel.build.name, self.name)
 
 
 def packs(folder: Path) -> tuple[Path, ...]:
-    """The objects of earlier runs, of earlier attempts, and of the parts of a link."""
+    """The packed objects of earlier runs, attempts and parts."""
     return tuple(sorted(folder.rglob("objects.*.tar")))
 
 
 def main() -> None:
-    """Build every variant of the leg, one after the other; one that fails does not stop the others."""
+    """Build each variant of the leg; a failed one does not stop the others."""
     signal.signal(signal.SIGTERM, terminated)
     leg = LegBuild()
     if leg.threads:
-        os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
+        os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
     if leg.disk and leg.options.container != "none":
         make_room(leg.disk, show)
     if flag_input("results", "false"):
@@ -156,13 +153,13 @@ def main() -> None:
 
 
 def terminated(_number: int, _frame: object) -> None:
-    """End as one whose time is over does."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the packing
+    """Raise KeyboardInterrupt on SIGTERM, so that objects are packed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def build(leg: LegBuild) -> None:
-    """Make the variants, or the objects of a part."""
+    """Build the variants, or the objects of a part, and set the outputs."""
     built: list[kci.BuiltLeg] = []
     failed: list[tuple[str, kci.KciError]] = []
     for variant in leg.variants:
@@ -176,8 +173,7 @@ def build(leg: LegBuild) -> None:
     ends_itself = bool(failed) and len(unfinished) == len(failed)
     objects = keep_objects(leg)
     progress = objects and progress_of(leg)[1]
-    # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
-    # attempts of a run are one set: merging takes the newest.
+    # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt has one.
     if not leg.part:
         set_output("artifact-name", f"{leg.upload_name}-{leg.run.attempt or 1}")
     set_output("folder", str(leg.packed))
@@ -211,20 +207,20 @@ STUCK = (
 
 
 def progress_of(leg: LegBuild) -> tuple[int, int, int]:
-    """How many objects were found, how many were compiled, and how many are missing, by the packs that were made."""
+    """Objects found, compiled and missing, from the packs."""
     heads = [read_head(path) for path in packs(leg.kept)]
     found, made = (sum(getattr(head.use, name) for head in heads if head.use) for name in ("found", "made"))
     return found, made, sum(head.wanted - head.objects for head in heads)
 
 
 def minutes_left(leg: LegBuild) -> float | None:
-    """What the objects that are missing take, by those that were compiled here; None if none are, or none were."""
+    """The minutes that the missing objects need at the present rate; None without a rate or missing ones."""
     _, made, missing = progress_of(leg)
     return leg.minutes * missing / made if made and missing else None
 
 
 def keep_objects(leg: LegBuild) -> list[AnswerTable]:
-    """Hand the objects over to the upload, say in a record which there are, and how many were not compiled."""
+    """Set the outputs that upload the objects and return a table about them."""
     packed = packs(leg.kept)
     if not packed:
         return []
@@ -243,28 +239,27 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
         return []
     set_output("objects-name", name)
     set_output("objects-folder", str(leg.kept))
-    if not leg.part:  # those of a part are with the leg that links, too
+    if not leg.part:
         kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made)
         write_record(leg.packed / OBJECTS_FILE, kept)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 
 
 def watch(leg: LegBuild) -> None:
-    """Build and load every variant for a scheduled run: what became of it is a result, and never fails the job."""
+    """Build and load each variant for a scheduled run; failures are results, and do not fail the job."""
     run = watched_run(leg.workspace.catalog.name, leg.run.attempt or 1, leg.run.id or "")
     results: list[LegResult] = []
     for variant in leg.variants:
         with group(f"Build and load {variant.name}"):
             results += watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), show)
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
-    # What a machine with the hardware is to load has to get there.
     if leg.packed.is_dir() and any(needs_hardware(name, leg.workspace.runners) for name in leg.names):
         set_output("artifact-name", f"{leg.upload_name}-{run.attempt}{'-retry' if run.look > 1 else ''}")
         set_output("folder", str(leg.packed))
 
 
 def report_failure(leg: LegBuild, variant: str, error: kci.KciError) -> None:
-    """Say why a variant was not built, and how to do the same at home: here, in the summary, and to the gate."""
+    """Report a failed variant with its replay command: in the log, the summary, and a record for the gate."""
     replay = leg.replay(variant)
     print_error(error, annotate=False)
     print(f"To do the same on your machine:\n  {replay}", flush=True)
@@ -273,7 +268,7 @@ def report_failure(leg: LegBuild, variant: str, error: kci.KciError) -> None:
 
 
 def failure_of(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailure:
-    """The record of a variant that was not built."""
+    """The record of a failed variant."""
     unfinished, told = isinstance(error, UnfinishedBuildError), first_error(error)
     if unfinished and (left := minutes_left(leg)) is not None:
         told += f", and about {count(round(left), 'minute')} are left; {GO_ON}"
@@ -284,7 +279,7 @@ def failure_of(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailu
 
 _GIGA = 10**9
 _STORES = ("/var/lib/docker", "/var/lib/containers", "/")
-"""Where images go, the first that there is; podman and docker share the disk with the system where that is one."""
+"""Where images are stored: the first that exists."""
 
 
 class HostedDisk(Dated, frozen=True):
@@ -294,18 +289,7 @@ class HostedDisk(Dated, frozen=True):
 
 
 def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> bool:
-    """See that so many gigabytes are free for a container image.
-
-    Only a runner that GitHub hosts, which is used for one job, has something removed; another machine is not touched.
-
-    Args:
-        need: gigabytes.
-        log: takes a line about what was removed, or about what is missing.
-        environ: where the runner says what it is.
-
-    Returns:
-        whether they are free now.
-    """
+    """Free gigabytes for a container image by removing tools; only on a GitHub-hosted runner. True if they are free."""
     store = next(place for place in _STORES if Path(place).exists())
     if _free(store) >= need:
         return True

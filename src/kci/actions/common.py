@@ -1,8 +1,4 @@
-"""What the actions share: strict inputs, outputs, summaries.
-
-Inputs come from pull requests in the end. They arrive in one variable, as JSON, are checked here, and go to kci as
-values, never as part of a script.
-"""
+"""Inputs (JSON in one variable, checked, never script text), outputs and summaries of the actions."""
 
 from __future__ import annotations
 
@@ -26,14 +22,13 @@ from kci.errors import KciError
 from kci.utils.bounded_json import decode_json
 
 INPUTS = "KCI_INPUTS"
-"""The variable that has the inputs of an action."""
 
 SUMMARY_LIMIT = 1024 * 1024
-"""Bytes of a step's summary; GitHub drops a longer one as a whole."""
+"""Bytes of a step's summary; GitHub drops a longer one."""
 
 
 def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic] = ()) -> NoReturn:
-    """End the action with an annotation, at the place of the first finding if there is one."""
+    """End the action with an annotation, at the place of the first finding."""
     place = {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column} if findings else {}
     at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
     print(f"::error {at}::{escape_data(message)}" if at else f"::error::{escape_data(message)}", flush=True)
@@ -43,17 +38,17 @@ def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic]
 
 
 def warn(message: str) -> None:
-    """Annotate the run with a warning; the action goes on."""
+    """Annotate the run with a warning."""
     print(f"::warning::{escape_data(printable(message))}", flush=True)
 
 
 def show(line: str) -> None:
-    """Show a line of progress."""
+    """Print a progress line."""
     print(line, flush=True)
 
 
 def text_input(name: str, default: str = "") -> str:
-    """An input of one line, without the blanks around it; the default when it is empty."""
+    """A stripped one-line input, or the default if it is empty."""
     value = _given(name).strip() or default
     if not value.isprintable():
         fail(f"the input `{name}` holds unprintable characters or several lines", 2)
@@ -61,7 +56,7 @@ def text_input(name: str, default: str = "") -> str:
 
 
 def required_input(name: str) -> str:
-    """An input that must be there."""
+    """A one-line input that must not be empty."""
     value = text_input(name)
     if not value:
         fail(f"the input `{name}` is missing", 2)
@@ -69,25 +64,25 @@ def required_input(name: str) -> str:
 
 
 def flag_input(name: str, default: str = "") -> bool:
-    """An input that is "true" or "false", exactly: every other word would be read as one of them by somebody."""
+    """An input that is exactly "true" or "false"."""
     return flag(f"the input `{name}`", _inputs().get(name, default))
 
 
 def flag(what: str, value: str) -> bool:
-    """The truth value of "true" or "false"; anything else, blanks around them too, ends the action."""
+    """Parse "true" or "false"; anything else ends the action."""
     if value not in ("true", "false"):
         fail(f"{what} must be true or false, not {value!r}", 2)
     return value == "true"
 
 
 def json_input(name: str) -> str:
-    """An input that is JSON, of as many lines as it likes, or one line of something else."""
+    """An input with JSON of any number of lines, or one line of text."""
     value = _given(name).strip()
     return value if value.startswith("{") else text_input(name)
 
 
 def number_input(name: str) -> int:
-    """An input that is a small number, 0 if it is empty."""
+    """A number from 0 to 999; 0 if it is empty."""
     value = text_input(name, "0")
     if not (value.isascii() and value.isdecimal() and len(value) <= 3):
         fail(f"the input `{name}` must be a number from 0 to 999, not {value[:40]!r}", 2)
@@ -95,7 +90,7 @@ def number_input(name: str) -> int:
 
 
 def count_input(name: str) -> int | None:
-    """An input that is a number from 1 on; None if it is empty."""
+    """A number from 1 to 9999; None if it is empty."""
     value = text_input(name)
     if value and not re.fullmatch(r"[1-9][0-9]{0,3}", value):
         fail(f"the input `{name}` must be a number from 1 to 9999, not {value[:40]!r}", 2)
@@ -121,7 +116,6 @@ def _given(name: str) -> str:
 
 
 def _inputs() -> dict[str, str]:
-    """What `toJSON(inputs)` says in the action's file."""
     try:
         return decode_json(os.environ.get(INPUTS, "{}").encode(), dict[str, str])
     except msgspec.MsgspecError as error:
@@ -129,24 +123,19 @@ def _inputs() -> dict[str, str]:
 
 
 def runner_temp() -> Path:
-    """The folder that the runner empties after the job."""
+    """The runner's temporary folder of the job."""
     return Path(os.environ["RUNNER_TEMP"])
 
 
 def set_output(name: str, value: str) -> None:
-    """Set an output of the step. The delimiter is random, so that no value can end it and set another output."""
+    """Set an output of the step, with a random delimiter that no value can contain."""
     delimiter = f"kci-{secrets.token_hex(16)}"
     with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
         stream.write(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
 
 
 def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
-    """Append lines to the step's summary, and stop before a row that would make it too long.
-
-    Args:
-        head: lines that are always written, the heading of a table for example.
-        rows: lines of which the last ones may be left out.
-    """
+    """Append lines to the step's summary; rows that exceed its limit are dropped, `head` is not."""
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not place:
         return
@@ -156,7 +145,7 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
     size = written + sum(len(line.encode()) + 1 for line in lines)
     for index, row in enumerate(rows):
         size += len(row.encode()) + 1
-        if size > SUMMARY_LIMIT - 200:  # room for the line that says so
+        if size > SUMMARY_LIMIT - 200:
             lines += ["", f"{len(rows) - index} more rows are left out: GitHub takes 1 MiB."]
             break
         lines.append(row)
@@ -165,7 +154,7 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
 
 
 def add_table(title: str, headers: tuple[str, ...], rows: Iterable[Iterable[object]]) -> None:
-    """Append a table to the step's summary; a cell can neither end its column nor start HTML."""
+    """Append a table to the step's summary; cells are escaped."""
     add_tables([AnswerTable(title, headers, tuple(tuple(map(str, row)) for row in rows))])
 
 
@@ -176,11 +165,7 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
 
 
 def unpacked(place: Path) -> Path:
-    """A published tree as a directory: itself, or what the newest tar file in a folder of artifacts holds.
-
-    An artifact keeps no permissions, so a run hands its tree over as a tar, one for each attempt. If there is only one,
-    actions/download-artifact puts it into the folder itself, and otherwise each into a folder that is named after it.
-    """
+    """The newest `kci-tree.tar` (one per attempt) in a folder of artifacts, unpacked; the folder itself without one."""
     tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
     tars += place.glob("kci-tree.tar")
     if not tars:
@@ -195,28 +180,28 @@ def unpacked(place: Path) -> Path:
 
 
 def compact_json(value: object) -> str:
-    """JSON without blanks: the outputs of a job are short."""
+    """JSON without blanks: job outputs are limited."""
     return msgspec.json.encode(value).decode()
 
 
 def run_action(main: Callable[[], None]) -> NoReturn:
-    """Run an action; what kci refuses ends it with a message, an annotation and kci's own exit code."""
+    """Run an action; a KciError ends it with an annotation and kci's exit code."""
     try:
         main()
     except KciError as error:
         told = any(item.severity is Severity.ERROR for item in error.diagnostics)
         print_error(error, annotate=told)
         add_summary(*failure_summary(error))
-        if told:  # each finding has its annotation, and a fault has one
+        if told:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
-    except OSError as error:  # a name that no file can have, or a full disk
+    except OSError as error:
         fail(f"{error.strerror}: {printable(str(error.filename or ''))[:200]}", 1)
     sys.exit(0)
 
 
 def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
-    """Why the action failed, for the step's summary: GitHub shows ten annotations, and may leave out the one."""
+    """The findings as a table for the summary: GitHub shows ten annotations."""
     found = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
     rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in found]
     table = AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), tuple(rows))
@@ -225,7 +210,7 @@ def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def group(title: str) -> Iterator[None]:
-    """Fold what is printed inside."""
+    """Fold the output inside."""
     print(f"::group::{printable(title)}", flush=True)
     try:
         yield

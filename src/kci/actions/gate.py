@@ -1,4 +1,4 @@
-"""kci/build/gate: did the run do what it planned? Reads the plan and the records that its jobs uploaded."""
+"""kci/build/gate: compares the plan of a run with the records that its jobs uploaded."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from kci.actions.common import (
 from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
 from kci.run.gate import (
+    NO_PLAN,
     PLAN_JOB,
     GateRow,
+    RunUploads,
     job_problem,
     missing_results,
     publishable_kernels,
     read_results,
+    read_uploads,
     success_summary,
 )
 from kci.run.records import ci_run
-from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 
 SHOWN = 10
-"""Annotations; GitHub keeps ten of a step."""
+"""GitHub keeps ten annotations of a step."""
 
 
 def main() -> None:
-    """Compare, and list what is wrong."""
+    """Set the outputs and fail on missing results."""
     results, folder = read_results(required_input("results")), runner_temp() / "kci-records"
     run = read_uploads(folder) if folder.is_dir() else RunUploads()
     plan = run.plan
@@ -70,7 +72,7 @@ def main() -> None:
 
 
 def report(title: str, rows: list[GateRow]) -> None:
-    """Show every row in log and summary, and the first ones as annotations."""
+    """Print each row to log and summary, and the first `SHOWN` as annotations."""
     if not rows:
         return
     with group(title):

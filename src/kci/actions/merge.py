@@ -1,4 +1,4 @@
-"""kci/build/merge: artifacts into one tree, held against the plan."""
+"""kci/build/merge: merges artifacts into one tree and checks it against the plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kci.utils.suggest import count
 
 
 class Merge:
-    """The inputs, and what is known about the kernel that they are about, if they are about one."""
+    """The inputs of the action."""
 
     def __init__(self) -> None:
         self.into = Path(text_input("into", "build"))
@@ -44,18 +44,14 @@ class Merge:
         self.planned: kci.Plan | None = None
 
     def run(self) -> list[kci.Manifest]:
-        """Merge what is there.
-
-        Raises:
-            KciError: planned variants are missing, or the artifacts cannot be merged.
-        """
+        """Merge the artifacts; KciError for missing variants or a conflict."""
         self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
             lay_out(Path(published), self.into)
         make_room(self.into, planned)
         for artifact in self.artifacts:
             if (self.plan or self.kernel) and not artifact.exists():
-                artifact.mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
+                artifact.mkdir(parents=True)  # nothing was built, so nothing was downloaded
         warnings: list[kci.Diagnostic] = []
         merged = kci.merge_artifacts(
             self.artifacts,
@@ -87,7 +83,7 @@ def main() -> None:
         with group("Merge"):
             merged = merge.run()
     except kci.KciError as error:
-        print_error(error, annotate=False)  # the gate says it once, with the reason that the leg gave
+        print_error(error, annotate=False)  # the gate repeats it with the leg's reason
         merge.record(None, merge_error(error))
         set_output("complete", "false")
         code = error.exit_code
@@ -115,7 +111,7 @@ def main() -> None:
 
 
 def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
-    """Verify what was merged; the exit code."""
+    """Verify the merged trees; returns the exit code."""
     suppressed: list[SuppressedFinding] = []
     trees = {path.parent: manifest for path, manifest in manifests.items()}
     found = verify_merged(merge.into, trees, merge.planned, suppressed.append)
@@ -126,12 +122,12 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
 
 
 def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
-    """Where a manifest stands: at the top of the one tree, or of its kernel's."""
+    """The path of a manifest: at the top of the one tree, or of its kernel's."""
     return merge.into / FILE_NAME if len(merged) == 1 else merge.into / manifest.kernel / FILE_NAME
 
 
 def plan_file(plan: str) -> Path | None:
-    """The plan as a file: the input is a file's name, or JSON, which a command line may be too short for."""
+    """The plan as a file: the input is JSON, which can exceed a command line, or a path."""
     if not plan:
         return None
     if not plan.startswith("{"):
@@ -144,7 +140,7 @@ def plan_file(plan: str) -> Path | None:
 
 
 def lay_out(published: Path, into: Path) -> None:
-    """Begin with the published tree, unless there is one already."""
+    """Start from the published tree, unless there is a tree already."""
     if not published.exists():
         message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
         raise kci.FindingsError(message, hint="dispatch the workflow for this kernel: it then builds everything")
@@ -153,7 +149,7 @@ def lay_out(published: Path, into: Path) -> None:
 
 
 def make_room(into: Path, planned: kci.Plan | None) -> None:
-    """Put each earlier tree where the new one goes, and remove one of another version, which cannot be carried over."""
+    """Move each earlier tree to its new place; one of another version is removed."""
     versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned is not None else {}
     for path, manifest in find_manifests(into).items():
         kernel = manifest.kernel
@@ -175,7 +171,7 @@ def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
 
 
 def pack(into: Path, tar: Path) -> None:
-    """The tree as a tar that depends on its content only: sorted, without times and owners."""
+    """Pack a tree reproducibly: sorted, without times and owners."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(into.rglob("*")):
             info = archive.gettarinfo(path, path.relative_to(into).as_posix())
@@ -190,7 +186,7 @@ def pack(into: Path, tar: Path) -> None:
 
 
 def report(manifests: Sequence[kci.Manifest]) -> None:
-    """Show in log and summary what the trees have and lack."""
+    """Report present and missing variants in log and summary."""
     present = sum(len(manifest.present) for manifest in manifests)
     lacking = sum(len(manifest.missing) for manifest in manifests)
     print(f"{count(present, 'variant')} present, {lacking} missing")

@@ -1,4 +1,4 @@
-"""kci/build/plan: which variants to build, as a matrix and as the plan that merging is held against."""
+"""kci/build/plan: plans a run, as a job matrix and as the plan for merging."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from kci.plan.github_limits import (
     work_of,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
+from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
-from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
 
 def main() -> None:
-    """Plan once, and set the outputs."""
+    """Plan once and set the outputs."""
     callers, chosen = number_input("callers"), words_input("kernel")
     jobs = part_jobs(text_input("parts", "false"))
     if jobs and not callers:
@@ -66,8 +66,8 @@ def main() -> None:
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=known | index.published(),
-        trees=index.carried(),
+        published=known | index.published_fingerprints(),
+        trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
         sources=True,
@@ -80,7 +80,7 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]  # those are raised
+        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
         found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
         print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
@@ -92,7 +92,6 @@ def main() -> None:
         planned = planned.of(only_own(planned.plan))
     plan = planned.plan
     runs = {kernel: place.run for kernel, place in index.trees.items()}
-    # With callers each kernel's part of the plan is among its work.
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "callers": work_of(plan, callers, runs, jobs) if callers else "",
@@ -103,7 +102,7 @@ def main() -> None:
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
-    # One matrix for all has legs only; a caller's has also the kernels that are only tested.
+    # A common matrix has legs only; a caller's has kernels that are only tested, too.
     tested = callers and any(test.run for test in plan.tests)
     set_output("has-work", "true" if plan.legs or tested else "false")
     hand_over(planned)
@@ -111,7 +110,7 @@ def main() -> None:
 
 
 def tier_of(settings: Settings, given: str) -> str:
-    """The tier of that name; for `auto` the one that kci.toml says for the event of the run."""
+    """The tier of that name; for `auto` that of kci.toml for the run's event."""
     if given != "auto":
         return given
     checked = settings.pull_request.tier
@@ -120,7 +119,7 @@ def tier_of(settings: Settings, given: str) -> str:
 
 
 def part_jobs(text: str) -> int:
-    """How many jobs of the workflow compile parts: `true` is one."""
+    """The number of jobs that compile parts: `true` is one."""
     return {"true": 1, "false": 0}[text] if text in ("true", "false") else number_input("parts")
 
 
@@ -133,16 +132,16 @@ def affected_base() -> str | None:
 
 
 def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
-    """What is wrong with the kernels that are not planned; the gate is red because of them."""
+    """The errors of the kernels that are not planned; the gate reports them."""
     return [item for kernel in plan.faulty for item in kernel.diagnostics]
 
 
 def trees_so_far() -> TreeIndex:
-    """Where the trees of earlier runs are. Uploaded at once: the next run needs it, whatever comes of this one."""
+    """Read and forward the index of earlier trees; it is uploaded at once: the next run needs it in any case."""
     folder, run = text_input("earlier"), text_input("earlier-run")
     try:
         index = next_index(Path(folder) if folder else None, run, today())
-    except kci.FindingsError as error:  # written by another version of kci, or not by kci: what it says is not needed
+    except kci.FindingsError as error:
         warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)
@@ -154,7 +153,7 @@ def trees_so_far() -> TreeIndex:
 
 
 def hand_over(planned: kci.PlannedRun) -> None:
-    """The whole plan as a file, for the gate."""
+    """Write the whole plan for the gate."""
     whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
     write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
 
@@ -165,7 +164,7 @@ def is_fork() -> bool:
 
 
 def report(planned: kci.PlannedRun) -> None:
-    """Show in log and summary what is built and what is not, as `kci plan` does."""
+    """Report legs and skipped variants in log and summary, as `kci plan` does."""
     plan = planned.plan
     print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     print(left_out_sentence(plan) or "nothing is left out", flush=True)

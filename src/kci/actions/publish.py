@@ -1,4 +1,4 @@
-"""kci/build/publish: a verified, complete tree to the Hub."""
+"""kci/build/publish: publishes a verified, complete tree to the Hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kci.tree.top_level import sign_tree
 
 
 def main() -> None:
-    """Sign if that is asked for, publish, and say what was done."""
+    """Sign if requested, publish, and set the outputs."""
     tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
     dry_run = flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def tell(done: PublishedTree) -> None:
-    """Say what was done, or would be."""
+    """Report the branches in log and summary."""
     builds = done.publication.builds
     for part in done.branches:
         print(f"{done.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())

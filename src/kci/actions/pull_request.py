@@ -1,4 +1,4 @@
-"""kci/build/actions/pull-request: what kci says in pull requests."""
+"""kci/build/actions/pull-request: writes the comment in pull requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kci.watch.pull_request import PullRequestComments, comment_of, github_api, 
 
 
 def main() -> None:
-    """Say what a run came to in each pull request whose newest commit it is of."""
+    """Comment in each pull request with the run's commit as its head."""
     repository = os.environ["GITHUB_REPOSITORY"]
     pulls = PullRequestComments(github_api(repository), BOT)
     run = pulls.run(run_number(required_input("run")))

@@ -1,8 +1,4 @@
-"""kci/build/actions/schedule: what a scheduled run does once its legs have ended.
-
-The steps are `record`, which appends their results to the history, `retry`, which finds the legs that failed in a new
-way, and `report`, which makes issues and the page.
-"""
+"""kci/build/actions/schedule: the steps of a scheduled run after its legs: `record`, `retry` and `report`."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.github_limits import work_of
-from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
+from kci.run.gate import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import (
@@ -47,11 +43,10 @@ from kci.watch.scheduled_leg import MOST, second_look, unknown_leg, write_result
 
 BRANCH = "kci-history"
 BOT = "github-actions[bot]"
-"""Who opens issues and writes comments with the token of a job."""
 
 
 def main() -> None:
-    """Take the step that the input names."""
+    """Run the step that the input names."""
     steps = {"record": record, "retry": retry, "report": report}
     step = required_input("step")
     if step not in steps:
@@ -60,7 +55,7 @@ def main() -> None:
 
 
 def record() -> None:
-    """Append the results that the legs uploaded to the history, and say what cannot be read."""
+    """Append the legs' results to the history."""
     results, problems = _results()
     runs = gather(results)
     print_diagnostics(problems)
@@ -69,7 +64,7 @@ def record() -> None:
 
 
 def retry() -> None:
-    """Compare the results with the history, and plan the second look at what failed in a new way."""
+    """Compare the results with the history and plan a second look at new failures."""
     records = runner_temp() / "kci-records"
     plan = (read_uploads(records) if records.is_dir() else RunUploads()).plan
     if plan == NO_PLAN:
@@ -94,11 +89,11 @@ def retry() -> None:
     if max(len(again.legs), len(again.tests)) == MOST:
         print(f"no more than {MOST} jobs look again; the others are suspects until the next run")
     set_output("has-work", "true" if jobs else "false")
-    set_output("callers", work_of(again, 1, unmerged=True)[1:-1])  # of a list of one
+    set_output("callers", work_of(again, 1, unmerged=True)[1:-1])
 
 
 def report() -> None:
-    """Make issues and the page as the history asks for."""
+    """Update the issues and write the report."""
     repository = os.environ["GITHUB_REPOSITORY"]
     settings = find_settings(Path())
     policy = settings.settings.schedule.issues
@@ -131,7 +126,7 @@ def _results() -> tuple[list[LegResult], list[Diagnostic]]:
 
 
 def history_branch() -> HistoryBranch:
-    """The branch with the history in this repository, written with GH_TOKEN, which no command line shows."""
+    """The history branch of this repository; GH_TOKEN is passed in the environment, not on a command line."""
     server = os.environ["GITHUB_SERVER_URL"]
     remote = f"{server}/{os.environ['GITHUB_REPOSITORY']}"
     login = base64.b64encode(f"x-access-token:{os.environ['GH_TOKEN']}".encode()).decode()
@@ -144,13 +139,13 @@ def history_branch() -> HistoryBranch:
 
 
 def watched_run(catalog: str, attempt: int, run_id: str) -> LegResult:
-    """The scheduled run that this job is a part of, and which look at a leg it is."""
+    """A result that identifies this job's scheduled run and look."""
     number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
         fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
     log = f"{server}/{os.environ.get('GITHUB_REPOSITORY', '')}/actions/runs/{run_id}" if server else ""
     look = 2 if flag_input("retry", "false") else 1
-    # A runner that GitHub hosts exists for one job; the name of another one says whether two looks had two machines.
+    # A second look counts only on another machine: a GitHub-hosted runner has no name to compare.
     machine = "" if os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted" else os.environ.get("RUNNER_NAME", "")
     machine = re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200]
     commit = os.environ.get("GITHUB_SHA", "")
@@ -160,7 +155,7 @@ def watched_run(catalog: str, attempt: int, run_id: str) -> LegResult:
 
 
 def upload_results(results: Sequence[LegResult], name: str) -> None:
-    """Write the results of a leg of a scheduled run for the upload, and say what they are."""
+    """Write the results of a leg for the upload, and report them."""
     folder = runner_temp() / "kci-results"
     write_results(folder, results)
     rows = []
@@ -171,6 +166,6 @@ def upload_results(results: Sequence[LegResult], name: str) -> None:
             warn(f"{item.variant} with torch {item.torch}: {first}")
             print(f"To do the same on your machine:\n  {item.replay}", flush=True)
     add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
-    retry = "-retry" if any(item.look > 1 for item in results) else ""  # names of artifacts are taken once
+    retry = "-retry" if any(item.look > 1 for item in results) else ""
     set_output("results-name", f"watch-{name}{retry}")
     set_output("results-folder", str(folder))

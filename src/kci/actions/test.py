@@ -1,4 +1,4 @@
-"""kci/build/test: a merged tree on a machine with the hardware, in the real loader and with the kernel's own tests."""
+"""kci/build/test: loads a merged tree on its hardware and runs the kernel's tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from kci.watch.scheduled_leg import unpack_legs, watch_hardware
 
 
 def main() -> None:
-    """Test, and upload what came of it, whatever that is."""
+    """Test, and upload a record in any case."""
     kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
     leg = text_input("leg", "test")
     flag_input("upload", default="false")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
-    """Test what the legs of a scheduled run have built: what became of it is a result, and never fails the job."""
+    """Test the variants of a scheduled run; failures are results, and do not fail the job."""
     workspace, this = kci.open_workspace([str(kernel)]), ci_run()
     read, attempt = workspace.only_kernel(), this.attempt or 1
     run = watched_run(workspace.catalog.name, attempt, this.id or "")
@@ -98,7 +98,7 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
 
 
 def fetched(place: Path) -> Path:
-    """What the step before has fetched; without any artifact there is no such folder."""
+    """The folder of the downloaded tree; FindingsError if its artifact is gone."""
     if not place.exists():
         message = "the tree to test is gone: its artifact was deleted, or kept for less than 60 days"
         raise kci.FindingsError(message, hint="the next push builds the kernel once more")

@@ -12,7 +12,7 @@ import msgspec
 
 from kci.build.kernel_files import VisibleFiles, kernel_error, noarch_ops, package_files, write_package
 from kci.build.native import builder as native
-from kci.build.native.recipe import commands
+from kci.build.native.recipe import recipe_commands
 from kci.build.process.run import Log, run, shell_line, silent
 from kci.build.request import BuildResult, Request
 from kci.config.values import python_name
@@ -126,7 +126,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
                 if request.part is None
                 else "keeps the objects"
             )
-            return [*commands(native.plan(request, log)), f"# kci {last}"]
+            return [*recipe_commands(native.plan(request, log)), f"# kci {last}"]
         case _:
             return [
                 f"cd {shell_line([str(request.kernel_dir)])}",

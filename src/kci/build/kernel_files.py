@@ -30,26 +30,26 @@ KERNEL = "kernel"
 _UNQUOTABLE = '|"$`\\'
 
 
-def resolve_inside(kernel_dir: Path, entry: str, what: str) -> Path:
-    """Resolve a path of build.toml, which need not exist; `what` names its key. Raises UnsafeError or FindingsError."""
+def resolve_inside(kernel_dir: Path, entry: str, key: str) -> Path:
+    """Resolve a path of build.toml, which need not exist; `key` names it there. Raises UnsafeError, FindingsError."""
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
-        raise _escape(f"{what} names the absolute path {entry!r}")
+        raise _escape(f"{key} names the absolute path {entry!r}")
     if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
-        raise kernel_error("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
+        raise kernel_error("KCI506", f"{key} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):
-        raise _escape(f"{what} names {entry!r}, which leads out of the kernel's directory")
+        raise _escape(f"{key} names {entry!r}, which leads out of the kernel's directory")
     return real
 
 
-def source_file(kernel_dir: Path, entry: str, what: str) -> Path:
+def source_file(kernel_dir: Path, entry: str, key: str) -> Path:
     """Like `resolve_inside`, for an existing regular file."""
-    real = resolve_inside(kernel_dir, entry, what)
+    real = resolve_inside(kernel_dir, entry, key)
     if not real.is_file():
         reason = "is not a regular file" if real.exists() else "does not exist"
-        raise kernel_error("KCI501", f"{what} names {entry!r}, which {reason}")
+        raise kernel_error("KCI501", f"{key} names {entry!r}, which {reason}")
     return real
 
 

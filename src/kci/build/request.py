@@ -36,7 +36,7 @@ def read_part(text: str) -> BuildPart:
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
-    """Options of `kci build` with the same names; see `words`."""
+    """Options of `kci build` with the same names; see `arguments`."""
 
     cache: Path = field(default_factory=default_cache)
     """Cache directory."""
@@ -69,7 +69,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     run: str = ""
     """CI run; empty outside CI."""
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Options for another `kci build` with the same effect; those of environment and kci.toml are left out."""
         arguments: list[str] = []
         for item in msgspec.structs.fields(self):

@@ -1,7 +1,4 @@
-"""The command line. One file a command, imported only when it is called: `kci matrix` is typed all day.
-
-stdout carries the answer and nothing else; diagnostics, progress and errors go to stderr.
-"""
+"""The command line. stdout carries the answer; a command's module is imported when it runs, for a fast start."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ COMMANDS = {
     "doctor": "list what this machine can build, and what it lacks",
     "clean": "show or empty kci's cache",
 }
-"""Every command, in the order of the help page, with its one line there."""
 
 
 class _ReaderGoneError(Exception):
@@ -62,7 +58,7 @@ class _ReaderGoneError(Exception):
 
 
 class FileName(click.Path):
-    """A file or directory. An empty name, as from a variable that is not set, does not mean the working directory."""
+    """A path; an empty name, as from an unset variable, does not mean the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = os.fsdecode(value)
@@ -74,11 +70,10 @@ class FileName(click.Path):
 
 
 PATH = FileName(path_type=Path)
-"""A place that need not exist."""
 
 
 def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--format`; the first form is the default."""
+    """A `--format` option; the first form is the default."""
     return click.option(
         "--format",
         "output",
@@ -90,12 +85,10 @@ def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class _WithExamples(click.Command):
-    """A command whose docstring ends with examples, which stand below the options in its help."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.help, _, self.examples = inspect.cleandoc(self.help or "").partition("\n\nExamples:\n")
-        # Of each command, not only of the first: click keeps a command's help option as its first caller made it.
+        # click creates a help option once, so each command names its own.
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -121,24 +114,21 @@ class Command(_WithExamples):
         params = ctx.params
         ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
         ctx.color = colored(ctx.obj)
-        ctx.find_root().color = ctx.color  # errors are shown when this context is gone
+        ctx.find_root().color = ctx.color
         return super().invoke(ctx)
 
 
 class CommandGroup(_WithExamples, click.Group):
-    """A command with commands of its own; those take the common options."""
+    """A group of commands, each with the common options."""
 
     command_class = Command
 
 
 class _Commands(_WithExamples, click.Group):
-    """Imports a command only when it is called."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
-        """Commands with their lines of the help page, so that no command is imported."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
@@ -187,7 +177,6 @@ def kci() -> None:
 
 
 def _remedied(error: click.ClickException) -> tuple[click.ClickException, str]:
-    """A mistake that click reports, and what to do about it: many begin with the option of `kci build`."""
     match error:
         case click.MissingParameter(param=click.Option(opts=["--variant"])):
             return error, "`kci matrix` lists the names; `kci run` builds all that this machine can build"
@@ -199,8 +188,8 @@ def _remedied(error: click.ClickException) -> tuple[click.ClickException, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line, and exit with its code."""
-    with suppress(ValueError):  # only the main thread hears signals
+    """Run the command line and exit with its code."""
+    with suppress(ValueError):  # signals reach the main thread only
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
@@ -222,13 +211,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except UnicodeEncodeError as error:  # of a file or directory
+    except UnicodeEncodeError as error:
         from kci.diagnostics import printable
 
         click.echo(f"error: {printable(error.object)[:200]}: a name that is not UTF-8", err=True)
         click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
         code = 1
-    except OSError as error:  # a full disk, a directory that cannot be written
+    except OSError as error:
         from kci.utils.atomic import failed_path, full_disk_hint
 
         gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
@@ -237,12 +226,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if hint := full_disk_hint(error) if where else "":
             click.echo(f"  hint: {hint}", err=True)
         code = 1
-    gc.freeze()  # the interpreter's last collection would look at every module again: a sixth of a small command
+    gc.freeze()  # the interpreter's last collection would take a sixth of a small command
     sys.exit(code)
 
 
 def _stop(frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; a moment later where a finalizer runs, of which Python ignores what it raises."""
+    # Python ignores what a finalizer raises, so the signal is repeated until it is over
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     if frame is None:
@@ -254,17 +243,15 @@ def _stop(frame: FrameType | None) -> None:
 
 
 def _terminated(_number: int, frame: FrameType | None) -> None:
-    """End as an interrupted command does: remove what is unfinished, keep what was there before."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the cleanup
     _stop(frame)
 
 
 at_interrupt: list[Callable[[], None]] = []
-"""Called as soon as Ctrl-C is pressed: the screen stops moving at once."""
+"""Called at Ctrl-C, so that the screen stops at once."""
 
 
 def _interrupted(_number: int, frame: FrameType | None) -> None:
-    """Say at once that kci heard Ctrl-C: to end compilers and remove what is unfinished may take some seconds."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stop in at_interrupt:
         stop()

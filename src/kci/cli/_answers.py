@@ -1,4 +1,4 @@
-"""What several commands answer: tables, on a terminal and, with the same words, in Markdown; and findings."""
+"""Tables and findings that several commands show, in text and in Markdown."""
 
 from __future__ import annotations
 
@@ -39,25 +39,21 @@ if TYPE_CHECKING:
 
 class AnswerTable(msgspec.Struct, frozen=True):
     title: str
-    """What it lists, as a heading."""
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     layout: Layout = Layout()
     below: str = ""
-    """A sentence about the whole."""
 
     def text(self) -> str:
         shown = table(self.headers, self.rows, self.layout)
         return f"{shown}\n{paragraph(self.below)}" if self.below else shown
 
     def markdown_head(self) -> list[str]:
-        """The lines before the rows."""
         sentence = [markdown_text(self.below), ""] if self.below else []
         headers = [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))] if self.rows else []
         return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
 
     def markdown_rows(self) -> list[str]:
-        """The rows; no cell can end a row or become markup."""
         return [markdown_row([markdown_text(cell) for cell in row]) for row in self.rows]
 
 
@@ -93,7 +89,7 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
 
 
 def backends_table(plan: Plan) -> AnswerTable:
-    """The variants of each backend that are built, skipped and left out, and what building them takes."""
+    """Built, skipped and left-out variants by backend, with time and costs."""
     built = Counter(leg.backend for leg in plan.legs for _ in leg.variants)
     skipped = Counter(parse_variant_name(item.variant).backend for item in plan.skipped)
     left = Counter(item.backend for item in plan.left_out)
@@ -110,7 +106,7 @@ def backends_table(plan: Plan) -> AnswerTable:
 
 
 def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
-    """The variants and kernels that no job builds, and why."""
+    """The variants and kernels without a job, and why."""
     skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
     faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
     tables = [
@@ -122,7 +118,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
 
 
 def left_out_table(plan: Plan) -> AnswerTable:
-    """The variants of the tier that no job builds, a row for each reason."""
+    """The variants of the tier without a job, by reason."""
     by_reason: dict[tuple[str, str], list[Unplanned]] = {}
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
@@ -141,7 +137,7 @@ def left_out_table(plan: Plan) -> AnswerTable:
 
 
 def left_out_sentence(plan: Plan) -> str:
-    """How much of its tier a plan leaves out, and what a release does about it; empty if nothing."""
+    """The share of its tier that a plan leaves out, and the effect on a release; empty if there is none."""
     if not plan.left_out:
         return ""
     every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
@@ -215,19 +211,10 @@ def show_findings(
     looked_at: Sequence[str] = (),
     places: Sequence[VerifiedPlace] = (),
 ) -> int:
-    """Print diagnostics and give the exit code: 1 if one of them is an error.
+    """Print diagnostics and return the exit code: 1 for an error.
 
-    The answer is on stdout: the findings in the chosen form, or in text form one line of summary, with the findings on
-    stderr. The other forms have the summary on stderr. In text form, -v also shows notes of severity info, and each of
-    many findings that say the same; all of them are always counted.
-
-    Args:
-        found: what was found.
-        output: one of `FORMATS`.
-        what: what was looked at, in a word or two, for the summary.
-        suppressed: is counted, and shown with its reasons with -v and in JSON.
-        looked_at: a line before the summary for each path on the command line.
-        places: the same for JSON.
+    `output` is one of `FORMATS`: `text` has a summary of `what` on stdout and findings on stderr, others the reverse.
+    Text shows info and repeated findings only with -v. `looked_at` and `places` describe the arguments.
     """
     verbose = options().verbose
     summary = "\n".join([*map(printable, looked_at), counted(found, what, suppressed)])
@@ -249,7 +236,7 @@ def show_findings(
 
 
 def print_trees(trees: Iterable[TreeResult]) -> int:
-    """Print a line for each tree that was merged, and what was found in it; 1 if that is an error."""
+    """Print each merged tree and its findings; 1 for an error."""
     code = 0
     for tree in trees:
         missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
@@ -262,21 +249,21 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
 
 
 def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
-    """A line with what was looked at, and the number of findings of each severity."""
+    """A summary line: `what`, and the number of findings by severity."""
     counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
     said = ", ".join(count(number, str(severity)) for severity, number in counts.items())
     return f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 
 def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
-    """Print what was suppressed and why, to stderr."""
+    """Print suppressed findings and their reasons to stderr."""
     for item in suppressed:
         one = item.diagnostic
         click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
 
 
 def findings_markdown(found: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
-    """The summary, a table of findings, and a table of what was suppressed."""
+    """The summary, and tables of findings and suppressed ones."""
     rows = [
         (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
         for item in found

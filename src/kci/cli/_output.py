@@ -1,4 +1,4 @@
-"""How answers and findings are shown: the same way by every command."""
+"""Output of all commands: options, findings, tables, Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kci.errors import KciError
 
 
 class Options(NamedTuple):
-    """The options that every command takes."""
+    """The common options."""
 
     quiet: bool = False
     verbose: bool = False
@@ -27,13 +27,13 @@ class Options(NamedTuple):
 
 
 def options() -> Options:
-    """The options of the running command; the defaults outside of a command, and in other threads."""
+    """The options of the running command; defaults outside of one, and in other threads."""
     context = click.get_current_context(silent=True)
     return context.obj if context is not None and isinstance(context.obj, Options) else Options()
 
 
 def colored(given: Options) -> bool | None:
-    """Whether to color; None to color on a terminal. See https://no-color.org for the variable."""
+    """True for colors, None for colors on a terminal only; follows https://no-color.org."""
     if given.color == "never":
         return False
     if given.color == "always":
@@ -42,7 +42,7 @@ def colored(given: Options) -> bool | None:
 
 
 def dumb() -> bool:
-    """True if the terminal only prints, and knows no escape sequences."""
+    """True if the terminal has no escape sequences."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -51,12 +51,12 @@ _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
-    """Show why a command failed. `annotate` is False for a caller on GitHub that makes an annotation itself."""
+    """Print a KciError with its findings; `annotate` False omits annotations on GitHub."""
     place, rule, annotation = "", "", "" if error.diagnostics else f"::error::{escape_data(error.message)}"
     one = (
         error.diagnostics[0] if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message else None
     )
-    if one and "\n" in error.message:  # what a compiler said, with the source, and the command to repeat
+    if one and "\n" in error.message:
         place, rule, annotation = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]", render_github(one)
     else:
         print_diagnostics(error.diagnostics, annotate=annotate)
@@ -70,14 +70,14 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
 
 
 def progress_log() -> Callable[[str], None]:
-    """Takes lines of progress, and shows them on stderr unless `-q` is set."""
+    """A function that prints progress lines on stderr, unless `-q` is set."""
     if options().quiet:
         return lambda _line: None
     return lambda line: click.echo(line, err=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:
-    """Show diagnostics on stderr, with a caret where the file can be read, and as annotations on GitHub."""
+    """Print diagnostics with their source lines on stderr, and as annotations on GitHub."""
     lines = cache(_file_lines)
     for diagnostic in diagnostics:
         if options().quiet and diagnostic.severity is not Severity.ERROR:
@@ -91,7 +91,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
 
 
 MANY = 3
-"""Findings with one cause that are shown one by one."""
+"""The findings with one cause that are shown one by one."""
 
 
 def one_per_cause(
@@ -99,10 +99,7 @@ def one_per_cause(
     cause: Callable[[Diagnostic], object] = lambda item: (item.rule, item.message),
     lists: str = "-v lists them all",
 ) -> list[Diagnostic]:
-    """Make one finding of many warnings or notes with one cause, in the place of the first.
-
-    `cause` gives what such findings have in common, `lists` is the hint that names the command that lists all.
-    """
+    """Merge more than `MANY` warnings or notes of an equal `cause` into the first; `lists` is appended to its hint."""
     by_cause: dict[object, list[Diagnostic]] = {}
     for item in found:
         by_cause.setdefault(cause(item), []).append(item)
@@ -128,14 +125,13 @@ def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
 
 
 def _hint_for_all(same: Sequence[Diagnostic]) -> str:
-    """One command for a directory that has them all, where each hint has the command for one directory."""
     folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
     hints = {item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)}
     if len(hints) != 1:
         return same[0].hint
     try:
         common = os.path.commonpath(folders) or "."
-    except ValueError:  # some are absolute
+    except ValueError:
         return same[0].hint
     return hints.pop().replace("\0", common)
 
@@ -157,42 +153,37 @@ def print_json(**answer: Any) -> None:
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a table that is too wide may shrink; columns are named by their headers."""
+    """The shrinking of a table that is too wide; columns are named by their headers."""
 
     drop: tuple[str, ...] = ()
-    """Columns to leave out, the least important first."""
+    """Columns to drop, the least important first."""
     cut: tuple[str, ...] = ()
-    """Columns of names, which are cut in the middle."""
+    """Columns of names to shorten in the middle."""
     wrap: str = ""
-    """The column of sentences, which goes over several lines."""
+    """The column of sentences to wrap."""
 
 
 _GAP = "  "
 _LEAST_NAME = 16
-"""What a cut name keeps at least."""
 _LEAST_TEXT = 24
-"""How narrow a column of sentences gets before other columns go."""
+"""The width of the wrapped column at which others are dropped."""
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
-    """A table with aligned columns: as wide as its content in files and pipes, as wide as the terminal on one."""
+    """A table as text, fitted to the terminal; its natural width in files and pipes."""
     lines = lines_of(headers, rows, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
 def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
-    """The lines of a table, the headers first. Headers differ.
-
-    `width` is that of the terminal, or None for as wide as the content is. A table that cannot shrink enough stays too
-    wide.
-    """
+    """The lines of a table, header first; `width` None is no limit. A table that cannot shrink enough is wider."""
     columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:
         _fit(columns, widths, width, layout)
     cells = [[[cell] for cell in column] for column in columns.values()]
     if layout.wrap in columns:
-        import textwrap  # most tables start faster without
+        import textwrap
 
         across = max(widths[layout.wrap], 8)
         cells[list(columns).index(layout.wrap)] = [
@@ -206,7 +197,6 @@ def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int |
 
 
 def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layout: Layout) -> None:
-    """Leave out columns and narrow others until the table fits: sentences first, then the widest name."""
 
     def excess() -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
@@ -229,7 +219,7 @@ def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layo
 
 
 def middle(text: str, width: int, share: float = 0.5) -> str:
-    """A text of at most this width, without its middle if it is longer; `share` of the rest is its beginning."""
+    """A text shortened to this width by dropping its middle; `share` of the rest is the beginning."""
     if len(text) <= width:
         return text
     if width < 3:
@@ -239,32 +229,32 @@ def middle(text: str, width: int, share: float = 0.5) -> str:
 
 
 def cut_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Each text cut to a width, in the way that keeps most of them different."""
+    """The texts shortened to a width, cut where most of them stay different."""
     tried = [[middle(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
     return max(tried, key=lambda cut: len(set(cut)))
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """The width of the terminal that a stream (stdout) leads to; None for files and pipes."""
+    """The width of the terminal behind a stream (default: stdout); None for files and pipes."""
     stream = stream or sys.stdout
     if not stream.isatty():
         return None
-    import shutil  # with all its archive formats, for a terminal only
+    import shutil
 
     return shutil.get_terminal_size().columns
 
 
 def labelled(variant: str, system: str) -> str:
-    """A variant's name with its system, which the name of a noarch variant lacks."""
+    """A variant's name with its system, which noarch names lack."""
     return variant if variant.endswith(system) else f"{variant} ({system})"
 
 
 def paragraph(text: str) -> str:
-    """A long line, wrapped on a terminal."""
+    """A text, wrapped on a terminal."""
     width = terminal_width()
     if width is None:
         return text
-    import textwrap  # what is no paragraph starts faster without
+    import textwrap
 
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
@@ -275,10 +265,10 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is: it becomes no HTML, link, picture or code, and drives no terminal."""
+    """A text with Markdown and HTML characters escaped."""
     return "".join(_MARKUP.get(char, char) for char in printable(text))
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a table in Markdown; a cell can have markup, and cannot end its column or the row."""
+    """A row of a Markdown table; cells may have markup."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -1,4 +1,4 @@
-"""The options that choose kernels and variants, the same for every command; and opening the workspace for them."""
+"""Options that select kernels and variants, and opening their workspace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no var
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
+    """Add `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
         TIER,
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
@@ -67,7 +67,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_choice(selection: dict[str, Any]) -> Choice:
-    """What `selection_options` have set."""
+    """The choice that `selection_options` stand for."""
     texts = selection["where"]
     where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
     chosen = ("tier", "systems", "backends", "only")
@@ -75,7 +75,7 @@ def take_choice(selection: dict[str, Any]) -> Choice:
 
 
 def opened(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
-    """See `open_workspace`. Shows what reading the kernels found, many findings of one rule as one."""
+    """Open a workspace and print its diagnostics; see `open_workspace`."""
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
     print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))
     return workspace

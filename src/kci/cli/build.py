@@ -1,4 +1,4 @@
-"""`kci build`: one variant, as a leg of a run builds it."""
+"""`kci build`: builds variants, as a leg of a run does."""
 
 from __future__ import annotations
 
@@ -164,11 +164,10 @@ def command(
 
 
 def _failure(request: LegRequest, error: KciError) -> VariantFailure:
-    """Why a variant was not built, and the command that shows the same elsewhere."""
     options, name = request.options, request.variant.name
     words = msgspec.structs.replace(
         options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
-    ).words()
+    ).arguments()
     replay = shlex.join(["kci", "build", f"--variant={name}", *words, "--", request.kernel.directory])
     unfinished = isinstance(error, UnfinishedBuildError)
     return VariantFailure(

@@ -1,4 +1,4 @@
-"""`kci check`: is the build.toml right."""
+"""`kci check`: checks build.toml, sources and kci.toml."""
 
 from __future__ import annotations
 

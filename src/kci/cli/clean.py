@@ -1,4 +1,4 @@
-"""`kci clean`: what kci keeps in its cache, and removing it."""
+"""`kci clean`: shows or empties kci's cache."""
 
 from __future__ import annotations
 

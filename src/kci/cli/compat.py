@@ -1,4 +1,4 @@
-"""`kci compat`: expected against published variants, the history of scheduled runs, decisions about issues."""
+"""`kci compat`: coverage, history, issues and report of scheduled runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     holding = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
-    # What the kernel has beside the selection is no surplus: it is not asked about.
+    # Variants of the kernel outside of the selection are no surplus.
     kernel_wide = replace(workspace, scopes={})
     wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
     beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}

@@ -1,4 +1,4 @@
-"""`kci doctor`: what this machine can build, what is missing, and which settings a repository needs."""
+"""`kci doctor`: the abilities of this machine, and the settings of a repository."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def command(kernels: tuple[str, ...]) -> None:
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     click.echo(click.style("This machine", bold=True))
-    rows = [(item.what, item.health.value, item.found) for item in found]
+    rows = [(item.name, item.health.value, item.detail) for item in found]
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in found:
         if item.remedy:
-            click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
+            click.echo(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
@@ -69,7 +69,6 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
 
 
 def _variants(workspace: Workspace) -> str:
-    """How many variants this machine can build, and why it cannot build the others."""
     outcomes = outcomes_of(workspace, Choice())
     left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
     here = len(outcomes) - left.total()

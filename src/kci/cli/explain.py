@@ -1,4 +1,4 @@
-"""`kci explain`: what a rule means, why it is there, how to fix it."""
+"""`kci explain`: explains a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kci gate`: did a CI run do what it planned?"""
+"""`kci gate`: compares the results of a CI run with its plan."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, table
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
-from kci.run.gate import GateRow, missing_results, publishable_kernels, success_summary
+from kci.run.gate import (
+    NO_PLAN,
+    GateRow,
+    RunUploads,
+    index_after,
+    missing_results,
+    publishable_kernels,
+    read_index,
+    read_uploads,
+    success_summary,
+    today,
+)
 from kci.run.records import ci_run, write_record
-from kci.run.tree_index import NO_PLAN, RunUploads, index_after, read_index, read_uploads, today
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
@@ -77,7 +87,6 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:
-    """A test case for each thing that did not happen, and one for each kernel without any."""
     wrong = {row.kernel for row in rows}
     fine = sorted({leg.kernel for leg in run.plan.legs} - wrong)
     suite = ElementTree.Element("testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows)))

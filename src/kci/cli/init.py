@@ -108,7 +108,6 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
 
 
 def _ask(given: dict[str, Any]) -> None:
-    """Ask for what no option sets."""
     if not given["framework"]:
         for framework, meaning in new_kernel.FRAMEWORKS.items():
             click.echo(f"  {framework:<13} {meaning}")
@@ -127,7 +126,6 @@ def _ask(given: dict[str, Any]) -> None:
 
 
 def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
-    """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
@@ -154,7 +152,6 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
-    """What to do before every backend has variants, and whether no backend has one. Writes a kci.toml if needed."""
     built = built_backends(target)
     lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
@@ -173,7 +170,6 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
-    """The commands that come next."""
     lines = [f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
         lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]

@@ -107,12 +107,11 @@ def _shown(kernel: KernelMatrix, *, explain: bool, markdown: bool) -> str:
 
 
 WIDTH = 120
-"""The most; a narrower terminal has less."""
 _INDENT = " " * 10
 
 
 def explanation_text(kernel: KernelMatrix) -> str:
-    """Every candidate of a kernel for a terminal: kept, or dropped with rule, reason and place."""
+    """Each candidate of a kernel, kept or dropped, with rule, reason and place, as text."""
     from kci.cli.matrix import by_backend
 
     return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
@@ -141,7 +140,7 @@ def _block(reasons: BackendReasons) -> str:
 
 
 def _wrapped(text: str, indent: str, across: int) -> list[str]:
-    import textwrap  # most answers start faster without
+    import textwrap
 
     return textwrap.wrap(
         text, across, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
@@ -164,17 +163,16 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
 
 
 class DroppedGroup(msgspec.Struct, frozen=True):
-    """Candidates of one backend that were dropped for one reason."""
+    """Candidates of one backend that one rule dropped for one reason."""
 
     rule: str
     reason: str
     candidates: tuple[Dropped, ...]
     whole: bool
-    """True if these are all candidates of the backend."""
 
     @property
     def what(self) -> str:
-        """The candidates in a few words: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`."""
+        """The candidates in short: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`."""
         if self.whole:
             count = len(self.candidates)
             return "every row" if count > 1 else "the only row" if self.candidates[0].system else "no row"
@@ -186,12 +184,12 @@ class DroppedGroup(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The places that decided: `build.toml:9`, or `catalog/2026-08-20.toml:27, 57`."""
+        """The places of the decisions: `build.toml:9`, or `catalog/2026-08-20.toml:27, 57`."""
         return places((item.path, item.line) for item in self.candidates)
 
 
 class BackendReasons(msgspec.Struct, frozen=True):
-    """All that was decided about one backend."""
+    """The decisions about one backend."""
 
     backend: str
     kept: tuple[Kept, ...]
@@ -205,7 +203,7 @@ class BackendReasons(msgspec.Struct, frozen=True):
 
 
 def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
-    """The decisions about a kernel (which has to be computed with `explain`), sorted: backends with variants first."""
+    """The decisions about a kernel's matrix, computed with `explain`; backends with variants come first."""
     kept: dict[str, list[Kept]] = {}
     for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
         kept.setdefault(str(variant.backend), []).append(reason)
@@ -228,7 +226,7 @@ def _groups(dropped: Sequence[Dropped], nothing_kept: bool) -> tuple[DroppedGrou
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:
-    """Files with their lines, each file once; what the command line decided has no place."""
+    """Files with their line numbers, each file once; an empty path (the command line) is skipped."""
     lines: dict[str, set[int]] = {}
     for path, line in of:
         if path:

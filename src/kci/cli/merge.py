@@ -1,4 +1,4 @@
-"""`kci merge`: artifacts into one tree."""
+"""`kci merge`: merges artifacts into trees."""
 
 from __future__ import annotations
 
@@ -85,7 +85,6 @@ def command(
 
 
 def _recorded(record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Plan | None) -> int:
-    """Verify the tree of one kernel and write its record; the exit code."""
     suppressed: list[SuppressedFinding] = []
     found = verify_merged(into, {into: manifest}, planned, suppressed.append)
     print_suppressed(suppressed)

@@ -61,10 +61,10 @@ def command(
     known: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
-        from kci.run.tree_index import read_index, today  # it loads half of kci
+        from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, partial(click.echo, err=True)).still(today())
-        known, carried = index.published(), index.carried()
+        index = read_index(trees, partial(click.echo, err=True)).unexpired(today())
+        known, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,

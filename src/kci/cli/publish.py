@@ -1,4 +1,4 @@
-"""`kci publish`: a verified, complete tree to the Hub."""
+"""`kci publish`: publishes a verified, complete tree to the Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kci render`: write the workflow files, or check those that are committed."""
+"""`kci render`: writes or checks workflow files."""
 
 from __future__ import annotations
 

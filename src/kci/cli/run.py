@@ -1,4 +1,4 @@
-"""`kci run`: the whole job on this machine."""
+"""`kci run`: plan, build, merge and verify on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
-from kci.build.toolchains.downloads import duration, is_step
+from kci.build.toolchains.downloads import duration, explains_wait
 from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, middle, table
@@ -66,7 +66,6 @@ _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="tim
 
 
 def _report(result: local.RunResult) -> int:
-    """Print the closing table and what went wrong, and give the exit code of the worst failure."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
@@ -99,7 +98,6 @@ def _report(result: local.RunResult) -> int:
 
 
 def _say_errors(result: local.RunResult, state: local.OutcomeState, color: str) -> list[KciError]:
-    """Say why variants failed or were left: once what the machine or its cache does to several."""
     ended = [(outcome, outcome.error) for outcome in result.outcomes if outcome.state is state and outcome.error]
     errors = {error.message: error for _, error in ended}
     for message, error in errors.items():
@@ -115,7 +113,7 @@ def _say_errors(result: local.RunResult, state: local.OutcomeState, color: str) 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
 _STAYS = ("note: ", "warning: ", "waiting for another kci")
-"""What a step of a first build is and took, and what a person has to know: the next line would take its place."""
+"""Lines that stay on the screen; others make way for the next one."""
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
@@ -142,7 +140,6 @@ class LiveTable:
         self.stop()
 
     def stop(self) -> None:
-        """Stop moving: at the end, or as soon as Ctrl-C is pressed."""
         if self.live is not None:
             live, self.live = self.live, None
             at_interrupt.remove(self.stop)
@@ -150,18 +147,14 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         if not self.options.quiet:
-            click.echo(line, err=True)  # rich puts it above its table
+            click.echo(line, err=True)
 
     def shown(self) -> Any:
         raise NotImplementedError
 
 
 class RunDisplay(LiveTable):
-    """Shows every change of an outcome.
-
-    Off a terminal it holds a variant's lines back until the variant has ended, so that the lines of variants that are
-    built at once do not mix.
-    """
+    """The progress of all outcomes; without a terminal, the lines of a variant wait for its end and so do not mix."""
 
     def __init__(self, outcomes: list[Outcome], given: Options) -> None:
         super().__init__(given, 8)
@@ -173,7 +166,7 @@ class RunDisplay(LiveTable):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for key in list(self._held):  # what was stopped
+        for key in list(self._held):
             self._let_go(key)
 
     def changed(self, outcome: Outcome) -> None:
@@ -196,7 +189,7 @@ class RunDisplay(LiveTable):
         elif outcome.progress and key not in self._compiling:
             self._compiling.add(key)
             click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
-        elif is_step(outcome.line):
+        elif explains_wait(outcome.line):
             click.echo(f"  {outcome.line}", err=True)
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
@@ -206,13 +199,13 @@ class RunDisplay(LiveTable):
             click.echo(f"  {line}", err=True)
 
     def shown(self) -> Any:
-        import shutil  # with all its archive formats, for a terminal only
+        import shutil
 
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        width = shutil.get_terminal_size().columns  # of the terminal that it is for: rich stands in for the stream
+        width = shutil.get_terminal_size().columns  # rich replaces stderr, so it asks for the terminal
         several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))
@@ -240,9 +233,13 @@ class RunDisplay(LiveTable):
 
 
 def progress_text(outcome: Outcome) -> str:
-    """The progress of the compilers, and the time that is left."""
+    """`12/40, 3 min left`; empty before the compilers start."""
     progress = outcome.progress
     if progress is None:
         return ""
-    left = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
+    left = (
+        ""
+        if progress.seconds_left is None or progress.done == progress.total
+        else f", {duration(progress.seconds_left)} left"
+    )
     return f"{progress.done}/{progress.total}{left}"

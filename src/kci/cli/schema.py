@@ -1,4 +1,4 @@
-"""`kci schema`: JSON Schemas of the files that kci reads."""
+"""`kci schema`: the JSON Schemas of build.toml and kci.toml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.discovery:settings_schema",
 }
-"""What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
 
 
 @click.command("schema", cls=Command)

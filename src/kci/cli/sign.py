@@ -1,4 +1,4 @@
-"""`kci sign`: an attestation over a whole tree."""
+"""`kci sign`: signs trees with Sigstore."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(trees: tuple[Path, ...]) -> None:
 
 
 def ci_context() -> SigningContext:
-    """What a signature names: the run on GitHub, or on GitLab."""
+    """The signing context of the run on GitHub or GitLab."""
     known = os.environ.get
     return SigningContext(
         known("GITHUB_REPOSITORY") or known("CI_PROJECT_PATH", ""),
@@ -46,11 +46,8 @@ def ci_context() -> SigningContext:
 
 
 def policy(path: Path, repository: str = "") -> tuple[Path | None, SigningContext]:
-    """Which Sigstore is trusted, and what a signature must name: the options, else `[signing]` of the kci.toml above.
-
-    UsageError: nobody may sign.
-    """
-    # A kci.toml inside of a tree is part of what is judged.
+    """The Sigstore trust and the required signer: options, else `[signing]` of the kci.toml above, else UsageError."""
+    # A kci.toml inside of a tree is untrusted.
     found = find_settings(path.resolve().parent)
     signing = found.settings.signing
     if not (repository or signing.repository):

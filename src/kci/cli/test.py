@@ -1,4 +1,4 @@
-"""`kci test`: a built variant in the real loader, and the kernel's own tests on it."""
+"""`kci test`: loads built variants and runs the kernel's tests."""
 
 from __future__ import annotations
 
@@ -129,13 +129,12 @@ def command(
     if record is not None:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
-    if left and names and not wrong:  # asked for by name
+    if left and names and not wrong:
         raise nothing_tested_error(left)
     return 1 if wrong else 0
 
 
 def _kernel_or_tree(place: Path) -> Path:
-    """The place itself, or the kernel below the root of a repository."""
     if (place / BUILD_TOML).is_file() or (place / FILE_NAME).is_file() or any(place.glob(f"*/{FILE_NAME}")):
         return place
     below = find_kernels([str(place)])
@@ -145,7 +144,6 @@ def _kernel_or_tree(place: Path) -> Path:
 
 
 def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The variants of a job that the tree has, and what tells its record from those of other jobs and trees."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
@@ -154,7 +152,7 @@ def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _minor(torch: str) -> str:
-    """`2.13` of `2.13` and of the very release that kci installs for it."""
+    # `2.13` of `2.13`, or of the release that kci installs for it
     try:
         version = Version.parse(torch)
     except ValueError as error:
@@ -177,14 +175,14 @@ def _show(reports: Sequence[TestReport]) -> None:
 
 
 def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
-    """Refuse variants that this machine cannot load; verify them first, unless a leg tests what was verified before."""
+    # A leg tests what was verified before; else the variants are verified first
     refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_tested_error(names, verified=set(names) if judge else ())
 
 
 def _workspace(sources: Path | None) -> Workspace | None:
-    """The kernel of a tree; None if it is not named or cannot be read, which its tests do not need."""
+    # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
         workspace = opened([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():

@@ -1,4 +1,4 @@
-"""`kci update`: build.toml to edition 5, keeping comments, order and layout."""
+"""`kci update`: rewrites build.toml to edition 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kci verify`: a tree, a variant directory, or a kernel with its sources and binaries against the requirements."""
+"""`kci verify`: verifies trees, variant directories and kernels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, trust, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    asked = {(item.rule, item.path) for item in extra}  # an attestation that cannot be read is found twice
+    asked = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
     rest = (item for one in verified for item in one.diagnostics)
     found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
     return show_findings(

@@ -145,12 +145,12 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
             continue
         if line.lstrip(" \t").startswith("#"):
             continue
-        found = re.match(_DOTTED, line)
-        total += found[0].count(".") if found else 0
-        found = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
-        if found or total > MAX_DOTTED:
-            column = found.start() + 1 if found else 1
-            message = f"a key of more than {MAX_KEY_PARTS} parts" if found else f"more than {MAX_DOTTED} dotted keys"
+        dotted = re.match(_DOTTED, line)
+        total += dotted[0].count(".") if dotted else 0
+        long = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
+        if long or total > MAX_DOTTED:
+            column = long.start() + 1 if long else 1
+            message = f"a key of more than {MAX_KEY_PARTS} parts" if long else f"more than {MAX_DOTTED} dotted keys"
             span = Span(number, column, number, column + 1)
             raise refuse(finding("KCI004", message, path=shown_as, span=span))
 
@@ -181,11 +181,11 @@ class Places:
         raw = text.encode("utf-8")
         self.lines = raw.split(b"\n")
         self.columns: dict[int, array[int] | None] = {}  # byte to column, per line; None for ASCII
-        self.found: dict[KeyPath, tuple[Span, Span]] = {}
+        self.positions: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
         self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements have no position yet
         for node in syntax_tree(raw).root_node.named_children:
-            if len(self.found) >= MAX_PLACES:
+            if len(self.positions) >= MAX_PLACES:
                 return
             if node.type == "pair":
                 self._pair(node, ())
@@ -196,12 +196,12 @@ class Places:
         for length in range(1, len(path)):
             if path[:length] in self.arrays:
                 self._expand(path[:length])
-        return self.found.get(path)
+        return self.positions.get(path)
 
     def _expand(self, path: KeyPath) -> None:
         elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
         for index, element in enumerate(elements):
-            if len(self.found) >= MAX_PLACES:
+            if len(self.positions) >= MAX_PLACES:
                 return
             self._note((*path, index), element, element)
             self._value(element, (*path, index))
@@ -222,7 +222,7 @@ class Places:
                 path = (*path, self.tables[path])
                 self._note(path, key_node, header)
         for child in node.named_children:
-            if len(self.found) >= MAX_PLACES:
+            if len(self.positions) >= MAX_PLACES:
                 return
             if child.type == "pair":
                 self._pair(child, path)
@@ -264,8 +264,8 @@ class Places:
         return raw
 
     def _note(self, path: KeyPath, key: Node, value: Node) -> None:
-        if len(self.found) < MAX_PLACES and path not in self.found:
-            self.found[path] = self._span(key), self._span(value)
+        if len(self.positions) < MAX_PLACES and path not in self.positions:
+            self.positions[path] = self._span(key), self._span(value)
 
     def _span(self, node: Node) -> Span:
         start, end = node.start_point, node.end_point

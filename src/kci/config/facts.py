@@ -16,9 +16,9 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     aliases: tuple[str, ...] = ()
-    """What people write in its place."""
+    """Names that people write in its place."""
     old_names: tuple[str, ...] = ()
-    """What loaders accept in its place in the names of noarch variants."""
+    """Names that loaders accept in its place for noarch variants."""
     compute_prefix: str = ""
     """Prefix of the version in variant names; empty if names have no version."""
 

@@ -286,7 +286,7 @@ def to_data(value: Any) -> Any:
     if isinstance(value, StableAbi):
         return value.every.text if value.every is not None else to_data(value.by_backend)
     if isinstance(value, Upstream):
-        return to_data(value.spelt())
+        return to_data(value.to_toml())
     if isinstance(value, dict):
         return {str(key): to_data(part) for key, part in value.items()}
     if isinstance(value, tuple):

@@ -245,9 +245,9 @@ class _Walk:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
-    def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str]) -> Diagnostic:
+    def unknown_key(self, key: str, path: KeyPath, known: list[str], siblings: Container[str]) -> Diagnostic:
         where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
-        hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
+        hint = suggestion(key, [name for name in known if name not in siblings]) or one_of(known)
         if key in _BACKEND_KEYS and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)

@@ -59,7 +59,7 @@ def _spread_stable_abi(edits: Edits, build: Build) -> None:
     if build.torch is None or build.torch.stable_abi is None:
         return
     _, value = edits.spans(("torch", "stable-abi"))
-    version = edits.text_of(value)
+    version = edits.text_at(value)
     entries = ", ".join(f"{backend} = {version}" for backend in dict.fromkeys(build.general.backends))
     edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
 
@@ -69,7 +69,7 @@ def _respell_noarch(edits: Edits) -> None:
     for name in ("cuda-capabilities", "rocm-archs"):
         if name in table:
             span, _ = edits.spans(("torch-noarch", name))
-            key = edits.text_of(span)
+            key = edits.text_at(span)
             snake = key.replace("-", "_") if name in key else name.replace("-", "_")
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
 
@@ -119,7 +119,7 @@ class Edits:
         """Start and end in characters."""
         return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
 
-    def text_of(self, span: Span) -> str:
+    def text_at(self, span: Span) -> str:
         start, end = self.offsets(span)
         return self.document.text[start:end]
 
@@ -143,9 +143,9 @@ class Edits:
         new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
         aligned = _align(equals, len(new_key) - len(old_key))
         at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-        self.edits.append((at, at, f"{self.newline(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
+        self.edits.append((at, at, f"{self.line_ending(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
 
-    def newline(self, number: int) -> str:
+    def line_ending(self, number: int) -> str:
         """The line end of a line; a last line without one takes that of the line before."""
         if number == len(self.lines):
             number -= 1

@@ -59,7 +59,7 @@ class Upstream(tuple[GitUrl, ...]):
             raise ValueError("expected a git URL, or a list of git URLs")
         return cls(map(GitUrl.parse, urls))
 
-    def spelt(self) -> str | tuple[str, ...]:
+    def to_toml(self) -> str | tuple[str, ...]:
         """A single URL as a string, because older readers know no list."""
         urls = tuple(str(url) for url in self)
         return urls[0] if len(urls) == 1 else urls

@@ -1,1 +1,1 @@
-"""Which variants a kernel has: names, archs, selection and tiers; `catalog` is the world as dated data."""
+"""The variants of a kernel: names, archs, selection and tiers; `catalog` has the toolchains as dated data."""

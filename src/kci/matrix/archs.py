@@ -1,4 +1,4 @@
-"""Which GPU architectures a component is built for at a toolkit version (docs/format.md#cuda-capabilities)."""
+"""The GPU architectures of a component at a toolkit version (docs/format.md#cuda-capabilities)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def too_old(component: Component, compute: Version | None) -> bool:
 
 
 def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[str, ...]]]:
-    """Every list of archs that a build.toml has, with its place. Empty ones count as none."""
+    """The non-empty arch lists of a build.toml, with their places."""
     for label, part in kernel.build.kernel.items():
         if part.archs:
             yield BACKENDS[part.backend], ("kernel", label, BACKENDS[part.backend].archs), part.archs
@@ -36,11 +36,7 @@ def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[st
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
-    """The archs that one component is compiled for, in natural order; empty for a backend without any.
-
-    An empty list counts as none, as in the reference. The result is empty for a component that its `cuda-minver` leaves
-    out at this toolkit, and for one whose list has nothing that the toolkit can build (which the build then refuses).
-    """
+    """The archs of a component, in natural order; an empty list in build.toml means the default."""
     tables = tables or arch_tables()
     if too_old(component, compute):
         return ()
@@ -54,10 +50,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
 def variant_archs(
     build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
 ) -> tuple[str, ...] | None:
-    """The archs that a variant's metadata lists, in the order in which it lists them; None where it lists none.
-
-    For compiled variants: the union over the components, sorted as text. For noarch: the kernel's own list, verbatim.
-    """
+    """The archs in a variant's metadata: the sorted union of its components, a noarch list verbatim, or None."""
     if kind is Kind.NOARCH:
         return build.torch_noarch.archs(backend) if build.torch_noarch is not None else None
     if compute is None or not BACKENDS[backend].archs:
@@ -70,10 +63,10 @@ def variant_archs(
 def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
     """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
 
-    An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the plain
-    entries. Of these, exactly: the ones that are among the bases which are left. Loosely, as before 26 August 2026:
-    each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX. The `+PTX` marks of the default list do not count.
+    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries.
+    Of plain entries, `exact` keeps the remaining bases. Otherwise, as before 26 August 2026, each remaining base picks
+    the largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not
+    count.
     """
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     entries = {entry.removesuffix(PTX) for entry in wanted}
@@ -92,7 +85,7 @@ def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *,
 
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key under which numbers inside a text compare as numbers: 9.0 before 10.0."""
+    """A sort key with numbers compared as numbers: 9.0 before 10.0."""
     parts = re.split(r"([0-9]+)", text)
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts if part)
 

@@ -1,9 +1,4 @@
-"""Lints that need the catalog: what a build.toml means at the toolkits and torch versions that it is built with.
-
-One function per rule, each a generator of findings; `MATRIX_LINTS` is the registry. A capability of a component is
-judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
-(`kci.matrix.catalog.rows`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
-"""
+"""Lints that need the catalog, one generator per rule, in `MATRIX_LINTS`; at each toolkit of the release variants."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from kci.utils.suggest import one_of
 
 
 class Subject:
-    """A kernel with its release variants, and facts that several lints need, computed once."""
+    """A kernel with its release variants, and cached facts for lints."""
 
     def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
         self.kernel = kernel
@@ -34,11 +29,10 @@ class Subject:
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """What a release has."""
         return select(self.kernel, self.catalog).variants
 
     def computes(self, backend: str) -> list[Version]:
-        """The compute versions that compiled variants of a backend are built with, oldest first."""
+        """The compute versions of compiled variants of a backend, oldest first."""
         return self._computes.get(backend, [])
 
     @cached_property
@@ -50,26 +44,24 @@ class Subject:
         return {backend: sorted(versions) for backend, versions in found.items()}
 
     def usable(self, backend: Backend) -> list[Row]:
-        """The rows that a release could use for a declared backend, if the kernel had no bounds."""
+        """The rows for a backend that a release could use, without bounds."""
         rows = [row for row in self.catalog.rows if row.backend == backend and row.bundled]
         return [row for row in rows if self.kernel.build.tvm_ffi is None or row.tvm_ffi is not None]
 
     @cached_property
     def entries(self) -> list[_Entry]:
-        """Every known capability of every component's list, each once per list."""
         return list(_entries(self))
 
     def toolkits_of(self, component: Component) -> list[Version]:
-        """The compute versions of the matrix at which a component is compiled."""
+        """The compute versions at which a component is compiled."""
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
 Found = tuple[KeyPath, str, str]
-"""The place of a finding, its message and its hint."""
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
-    """What every lint of `MATRIX_LINTS` finds in a kernel, or those of them that find errors."""
+    """The findings of `MATRIX_LINTS` for a kernel; `errors_only` skips rules of other severities."""
     subject, document = Subject(kernel, catalog), kernel.document
     return [
         (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
@@ -79,20 +71,14 @@ def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) 
     ]
 
 
-# --- capabilities -----------------------------------------------------------------------------------------------------
-
-
 class _Entry(NamedTuple):
-    """One capability of a component's list, and at which toolkits of the matrix what happens to it."""
-
     place: KeyPath
     text: str
     siblings: tuple[str, ...]
-    """The whole list."""
     too_new: list[Version]
-    """The toolkit no longer has it, and it is left out."""
+    """Toolkits that have dropped it, so that it is left out."""
     refused: list[Version]
-    """The toolkit cannot generate it, and the list still asks for it."""
+    """Toolkits that cannot build it, though the list keeps it."""
 
 
 def capability_unknown(subject: Subject) -> Iterator[Found]:
@@ -107,7 +93,7 @@ def capability_unknown(subject: Subject) -> Iterator[Found]:
 
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
-"""A capability as compilers and people spell it: sm_90a, compute_80, 80, 9.0A+ptx."""
+"""Spellings such as sm_90a, compute_80, 80, 9.0A+ptx."""
 
 
 def _near_capability(text: str) -> str:
@@ -119,7 +105,7 @@ def _near_capability(text: str) -> str:
 
 
 def capability_gone(subject: Subject) -> Iterator[Found]:
-    """KCI151: a newer toolkit of the matrix does not have a capability any more, and excludes it."""
+    """KCI151: a newer toolkit of the matrix has dropped a capability."""
     for entry in subject.entries:
         if entry.too_new:
             new = toolkits().new_name(entry.text, entry.too_new[0])
@@ -133,7 +119,7 @@ def capability_gone(subject: Subject) -> Iterator[Found]:
 
 
 def capability_refused(subject: Subject) -> Iterator[Found]:
-    """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
+    """KCI154: the intersection keeps a capability that the toolkit cannot build."""
     for entry in subject.entries:
         if entry.refused:
             message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
@@ -190,9 +176,6 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             yield entry
 
 
-# --- the matrix as a whole --------------------------------------------------------------------------------------------
-
-
 def nothing_left(subject: Subject) -> Iterator[Found]:
     """KCI158: `cuda-minver` leaves every component out of a variant, or one component out of all."""
     for backend, facts in BACKENDS.items():
@@ -213,7 +196,7 @@ def nothing_left(subject: Subject) -> Iterator[Found]:
 
 
 def stable_abi_newer(subject: Subject) -> Iterator[Found]:
-    """KCI160: a stable ABI newer than the torch that a variant is built with: its configuration fails."""
+    """KCI160: a stable ABI newer than the torch of a variant, whose configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
         abi = Version.parse(variant.stable_abi or "") if variant.stable_abi else None
@@ -232,11 +215,11 @@ def stable_abi_newer(subject: Subject) -> Iterator[Found]:
             place = (*place, backend)
         yield place, message, f"use at most {versions[0].minor_text}"
         if table is not None and table.every is not None:
-            return  # one value, one finding
+            return
 
 
 def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
-    """KCI161: bounds leave no row of the catalog for a backend that has some."""
+    """KCI161: bounds exclude all rows of a backend."""
     build = subject.kernel.build
     told: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
@@ -254,7 +237,7 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
 
 
 def backend_without_rows(subject: Subject) -> Iterator[Found]:
-    """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
+    """KCI162: a declared backend without a row for a release; KCI130 covers [torch]."""
     build = subject.kernel.build
     for index, backend in enumerate(build.general.backends if build.torch is None else ()):
         if subject.usable(backend):
@@ -298,6 +281,4 @@ MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "KCI161": bounds_drop_everything,
     "KCI162": backend_without_rows,
 }
-"""Each rule, and what finds it."""
 _OF_KEYS = ("KCI155",)
-"""The rules that are about a key, not about its value."""

@@ -1,11 +1,7 @@
-"""From a kernel and a catalog to its variants: which candidates are kept, which are dropped, and why.
+"""The variants of a kernel: which rows of the catalog are kept or dropped, and why (docs/format.md#selection).
 
-The algorithm is the reference's (docs/format.md#selection). Per system: filter by backend, framework, version bounds;
-collapse the rows of a backend with the stable ABI to the newest torch per compute version; name; leave out rows that
-are not bundled; let the first of several rows with one name win. The pr tier then keeps one row per backend.
-
-A candidate is a kernel at a row. What an overlay takes out of the table is dropped before, and what a filter or a tier
-of kci.toml leaves out, after.
+Per system: filter by backend, framework and bounds; keep the newest torch per compute version of a stable ABI; name;
+drop rows that are not bundled, and all but the first of a name. The pr tier then keeps one row per backend.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """Why a filter leaves a variant out; the place is empty where the command line asks for it."""
+    """The reason why a filter drops a variant; without a place for the command line."""
 
     rule: str
     reason: str
@@ -40,7 +36,7 @@ class Filtered(msgspec.Struct, frozen=True):
 
 
 Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[Filtered | None]]
-"""A filter: for each variant of a kernel None to keep it, or why it is left out."""
+"""A filter: None to keep a variant, or the reason to drop it."""
 
 
 def compute_matrix(
@@ -52,15 +48,10 @@ def compute_matrix(
     overlays: Sequence[tuple[str | None, Overlay]] = (),
     explain: bool = False,
 ) -> Matrix:
-    """The matrix of several kernels, in their order.
+    """The matrices of several kernels, in their order.
 
-    Args:
-        kernels: the kernels.
-        catalog: the rows to choose from.
-        tier: how much to build.
-        narrow: filters, each of what the one before left.
-        overlays: what is different about the catalog for one kernel (by its name) or for every kernel (None).
-        explain: also say why each candidate was kept or dropped, with places.
+    `narrow` are successive filters. `overlays` have the name of their kernel, or None for all. `explain` records
+    decisions.
     """
     selected = []
     for kernel in kernels:
@@ -82,7 +73,7 @@ def select(
     narrow: Sequence[Narrow] = (),
     explain: bool = False,
 ) -> KernelMatrix:
-    """The matrix of one kernel; see `compute_matrix`. Variants are sorted by system and name."""
+    """The matrix of one kernel, sorted by system and name; see `compute_matrix`."""
     choice = _Choice(kernel, catalog.archs, explain)
     rows = list(catalog.rows)
     choice.removed(catalog.removed)
@@ -120,31 +111,24 @@ Pairs = list[tuple[Row, Variant]]
 
 
 class _Choice:
-    # Goes over the candidates of one kernel, step by step, and remembers what was dropped.
     def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
         self.kernel = kernel
         self.build = kernel.build
         self.archs = archs
-        self.explain = explain  # else nothing is remembered
-        # By the row's identity, since a faulty catalog may have equal rows. A tier looks at some rows twice: what is
-        # decided last holds, and a row that is kept in the end was not dropped.
+        self.explain = explain
+        # By identity, since a faulty catalog may have equal rows. The last decision counts.
         self.dropped: dict[int, Dropped] = {}
 
-    # --- the tiers ---
-
     def released(self, candidates: list[Row]) -> Pairs:
-        """Bundled rows, the first of each name per system."""
+        """The bundled rows, the first of each name per system."""
         return self.first_of_name(self.bundled(self.named(candidates)))
 
     def beside(self, chosen: Pairs, outside: list[Row]) -> Pairs:
-        """What was chosen, and of the other rows, bundled or not, the first of each further name per system."""
+        """The chosen rows, and of the others the first of each further name per system."""
         return self.first_of_name([*chosen, *self.named(outside)])
 
     def compat(self, supported: list[Row], outside: list[Row]) -> Pairs:
-        """Rows outside of the supported range, and every stable ABI, which is built as for a release.
-
-        What was built is loaded with its own torch, or with every torch that its stable ABI promises.
-        """
+        """Rows outside of the supported range, and each stable ABI as in a release."""
         for row in supported:
             self.drop(row, why_excluded(self.build, row) or _SUPPORTED)
         released = self.released([row for row in supported if self.build.stable_abi(row.backend) is not None])
@@ -156,7 +140,7 @@ class _Choice:
         return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in self.beside(chosen, outside)]
 
     def pr(self, candidates: list[Row]) -> Pairs:
-        """One row per backend and system: bundled before not, newest torch, then oldest compute version."""
+        """One row per backend and system: bundled, newest torch, oldest compute version."""
         chosen: Pairs = []
         groups: dict[tuple[str, str], Pairs] = {}
         for pair in self.named(candidates):
@@ -170,15 +154,13 @@ class _Choice:
             chosen.append(best)
         return self.bundled(chosen)
 
-    # --- the steps ---
-
     def rows_outside_range(self, catalog: Catalog) -> list[Row]:
         rows, removed = outside_range(catalog)
         self.removed(removed)
         return rows
 
     def named(self, candidates: list[Row]) -> Pairs:
-        """Filter, collapse and name; order as in the reference: stable ABI first, by group, then the rest."""
+        """Filter, collapse and name, in the reference's order: stable ABI by group, then the rest."""
         passed: list[Row] = []
         for row in candidates:
             if decision := why_excluded(self.build, row):
@@ -190,10 +172,7 @@ class _Choice:
         return [(item, make_variant(self.build, item, self.archs)) for item in stable + full]
 
     def collapse(self, candidates: list[Row]) -> list[Row]:
-        """Keep the newest torch for each system, backend and compute version; one that users get, where there is one.
-
-        A nightly in the catalog is newer than every release, and must not take the release's place.
-        """
+        """Keep the newest torch per system, backend and compute version; a bundled one before a nightly."""
         newest: dict[tuple[str, str], Row] = {}
         for item in candidates:
             compute = item.compute.text if item.compute else ""
@@ -201,7 +180,7 @@ class _Choice:
             if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
-        chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
+        chosen = {id(item) for item in kept}
         for item in candidates:
             if id(item) not in chosen:
                 self.drop(item, _one_for_all(item))
@@ -226,7 +205,6 @@ class _Choice:
         return list(first.values())
 
     def backends_without_rows(self, candidates: list[Row]) -> None:
-        """Note the declared backends for which the catalog has no toolchain at all (cann, neuron)."""
         present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
@@ -234,15 +212,12 @@ class _Choice:
                 reason = f"the catalog has no row for {backend}"
                 self.dropped[~index] = Dropped("", backend, None, None, "KCI212", reason, path, line)
 
-    # --- what is said about them ---
-
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
             place = self.kernel.place(decision.cause) if decision.cause else row.line()
             self.note(row, Filtered(decision.rule, decision.reason, *place))
 
     def removed(self, rows: Iterable[Removed]) -> None:
-        """Note the rows that an overlay takes out of the table, where the kernel declares their backend."""
         for removed in rows if self.explain else ():
             excluded = why_excluded(self.build, removed.row)
             if excluded is not None and excluded.rule == "KCI201":
@@ -281,7 +256,7 @@ class _Choice:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Why a candidate is dropped: the rule, the reason, and the key of build.toml that decided (none: the catalog)."""
+    """The reason why a candidate is dropped; `cause` is the key of build.toml, empty for the catalog."""
 
     rule: str
     reason: str
@@ -289,10 +264,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def why_excluded(build: Build, row: Row) -> Decision | None:
-    """Why a row is not for a kernel, or None if it is. Bounds are inclusive and compare as versions.
+    """The reason why a row does not suit a kernel, or None. Bounds are inclusive and compare as versions.
 
-    The reference compares the raw spelling, so that `maxver = "13"` drops CUDA 13.0 there; that is taken for a bug
-    (docs/format.md#version-bounds), and `kci check` warns about such a spelling.
+    The reference compares their spelling, so that `maxver = "13"` drops CUDA 13.0; kci takes that for a bug
+    (docs/format.md#version-bounds).
     """
     if row.backend not in build.general.backends:
         return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
@@ -317,7 +292,7 @@ def why_excluded(build: Build, row: Row) -> Decision | None:
     return None
 
 
-_NEWEST = Version.parse("99.9")  # the reference's upper bound where none is written
+_NEWEST = Version.parse("99.9")  # the reference's default upper bound
 
 
 _SUPPORTED = Decision("KCI218", "the row is in the supported range: the release tier builds it")
@@ -329,7 +304,7 @@ def _one_for_all(row: Row) -> Decision:
 
 
 def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
-    """With which torch versions a built variant can be tested: what kci has itself is torch for the CPU."""
+    # The torch of kci for tests is for the CPU
     if variant.backend != HOST or variant.torch is None:
         return ()
     if variant.stable_abi is None:
@@ -345,11 +320,7 @@ def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple
 
 
 def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
-    """The variant of a `[torch-noarch]` kernel for a declared backend, whether the catalog has rows for it or not.
-
-    No row says with what `torch-cann` or `torch-neuron` is built, and nothing is compiled for them: who asks for one by
-    its name can have it.
-    """
+    """The variant of a `[torch-noarch]` kernel by name, even for a backend without rows (cann, neuron); else None."""
     if build.torch_noarch is None:
         return None
     for backend in build.general.backends:
@@ -360,7 +331,7 @@ def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
 
 
 def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
-    """The variant of a kernel at a row that is for it, with the arch lists of the catalog in force."""
+    """The variant of a kernel at a suitable row, with the catalog's arch lists."""
     stable = build.stable_abi(row.backend)
     framework = row.torch
     if build.tvm_ffi is not None and row.tvm_ffi is not None:

@@ -1,8 +1,7 @@
-"""Filters: what the command line, or a custom tier of kci.toml, keeps of a kernel's variants.
+"""Filters of variants: of the command line, and custom tiers of kci.toml.
 
-A custom tier is a built-in one, narrowed, and perhaps reduced to pairwise coverage: each pair of torch, compute version
-and system at least once. A failure that two of the three cause together is found by a selection in which every pair
-occurs that occurs in the full set; the full set only adds failures that need all three at once.
+A custom tier narrows a built-in one, optionally to pairwise coverage: each pair of torch, compute version and system
+occurs once. That finds failures which two of the three cause.
 """
 
 from __future__ import annotations
@@ -26,14 +25,7 @@ from kci.utils.suggest import one_of, suggestion
 
 
 def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
-    """The tier that kci.toml defines under a name: its base tier, and the filters that make it out of that.
-
-    Not thinned, a pairwise tier is the set that it covers.
-
-    Raises:
-        UsageError: there is no such tier.
-        FindingsError: its expression cannot be read (KCI128).
-    """
+    """The base tier and filters of a custom tier; UsageError if unknown, FindingsError (KCI128) for its expression."""
     tier = found.settings.tiers.get(name)
     if tier is None or found.document is None:
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
@@ -63,11 +55,11 @@ def _pairwise(left_out: Filtered) -> Narrow:
 
 
 FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stable-abi": ()}
-"""What an expression about variants can name."""
+"""The fields of expressions about variants."""
 
 
 def subject(variant: Variant) -> Subject:
-    """What expressions see of a variant."""
+    """A variant as a subject of expressions."""
     found = {
         "name": variant.name,
         "kind": str(variant.kind),
@@ -91,10 +83,7 @@ def by_choice(
     asked: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and patterns of names. Several of one widen, different ones narrow; empty means all.
-
-    A variant that is left out is reported as `rule`, with a reason that names the setting (`asked`), and the place.
-    """
+    """A filter by system, backend and name patterns; `rule`, `asked` (the setting) and `place` are for explanations."""
 
     def reason(variant: Variant) -> str | None:
         if systems and variant.system not in systems:
@@ -115,7 +104,7 @@ def by_choice(
 def by_expression(
     where: Where, *, rule: str = "KCI211", asked: str = "--where", place: tuple[str, int] = ("", 0)
 ) -> Narrow:
-    """A filter by an expression; `newest` and `oldest` are meant among the variants of one kernel."""
+    """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         subjects = [subject(variant) for variant in variants]
@@ -127,7 +116,7 @@ def by_expression(
 
 
 def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
-    """A filter by the backends that an argument such as `kernels/relu[cuda,rocm]` names, by kernel directory."""
+    """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel directory."""
 
     def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         backends = scopes.get(kernel.directory)
@@ -140,25 +129,24 @@ def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
 
 
 Pair = tuple[str, str]
-"""Two aspects of a variant as text, such as `torch 2.13` and `cuda 13.0`."""
+"""Two aspects of a variant, such as `torch 2.13` and `cuda 13.0`."""
 
 _STEPS = 5000
-"""Of the search for the smallest selection: about 0.1 seconds. The editions that kci ships need a few."""
+"""Steps of the search for the smallest selection, about 0.1 seconds."""
 
 
 def pairs(variant: Variant) -> list[Pair]:
-    """The pairs of (torch, compute, system) that a variant has."""
+    """The pairs of torch, compute version and system in a variant."""
     compute = f"{variant.backend} {variant.compute}" if variant.compute else str(variant.backend)
     aspects = [f"torch {variant.torch}"] if variant.torch else []
     return list(combinations([*aspects, compute, variant.system], 2))
 
 
 def choose(variants: Sequence[Variant]) -> list[Variant]:
-    """The smallest subset of the variants in which every pair of them occurs, in their order.
+    """A small subset of the variants with all of their pairs, in their order.
 
-    Each step takes the variant with the most pairs that are still missing; of several, the one with the newest torch,
-    then the first in order. Those go whose pairs the others have too, the oldest torch first. Where a search of
-    `_STEPS` steps finds a smaller subset, it is that one.
+    It is greedy by missing pairs, then newest torch, and drops redundant variants, oldest torch first; `_STEPS` steps
+    of branch and bound may improve it.
     """
     ranked = sorted(variants, key=_newest_first)
     missing = {pair for variant in ranked for pair in pairs(variant)}
@@ -176,7 +164,7 @@ def choose(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _fewest(ranked: Sequence[Variant], chosen: Sequence[Variant]) -> Sequence[Variant]:
-    """The smallest selection that some steps of branch and bound find, `chosen` if none is smaller."""
+    # Branch and bound; `chosen` if nothing smaller is found
     have = [frozenset(pairs(variant)) for variant in ranked]
     having: dict[Pair, list[int]] = {}
     for index, own in enumerate(have):

@@ -1,16 +1,12 @@
-"""Variants and their names: what a build output is called, and what it is built against.
-
-The grammar is the reference builder's:
+"""Variants and their names, in the reference builder's grammar.
 
     full      torch<VV>[-cxx11]-<compute>-<cpu>-<os>       cxx11 exactly on Linux
     stable    torch-stable-abi<VV>-<compute>-<cpu>-<os>
     tvm-ffi   tvm-ffi<VV>-<compute>-<cpu>-<os>
     noarch    torch-<backend>
 
-where VV is major and minor run together (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). Readers split VV as the
-loader does: one digit of major for torch, everything but the last digit for a compute version. That is wrong for a
-compute version whose minor has two digits: ROCm 7.14 is written `rocm714`, which reads back as 71.4. A reader that
-knows which versions exist can say so (`known`), and then gets 7.14.
+VV is major and minor without a dot (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). The loader reads one digit of major for
+torch and one digit of minor for compute versions, so `rocm714` is 71.4 unless known versions say 7.14.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from kci.config.values import SYSTEMS
 
 
 class Kind(enum.StrEnum):
-    """How a variant depends on torch."""
+    """The dependency of a variant on torch."""
 
     FULL = "full"
     STABLE_ABI = "stable-abi"
@@ -43,12 +39,12 @@ class VariantName(msgspec.Struct, frozen=True):
     backend: str
     system: str | None = None
     framework_version: str | None = None
-    """torch (full), stable ABI or tvm-ffi version, by kind."""
+    """Of torch, the stable ABI or tvm-ffi, by kind."""
     compute_version: str | None = None
 
 
 def digits(version: Sequence[int]) -> str:
-    """Major and minor run together, a missing minor counted as 0: (2, 9) is `29`, (13,) is `130`."""
+    """Major and minor without a dot: (2, 9) is `29`, (13,) is `130`."""
     major, minor = (*version, 0, 0)[:2]
     return f"{major}{minor}"
 
@@ -60,11 +56,7 @@ def variant_name(
     framework_version: tuple[int, ...],
     compute: tuple[int, ...] | None,
 ) -> str:
-    """Name a variant. The framework is torch, the stable ABI or tvm-ffi, by kind; a noarch name has no system.
-
-    Raises:
-        ValueError: a backend with versions, without one.
-    """
+    """The name of a variant; the framework is torch, stable ABI or tvm-ffi. ValueError without a compute version."""
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
     part = backend
@@ -86,7 +78,6 @@ def variant_name(
 _PARTS = (f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name for name, facts in BACKENDS.items())
 _COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
 _SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
-# Patterns are text here and compiled where they are first used: most commands take no name apart.
 _ARCH_NAME = (
     rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
     rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
@@ -96,12 +87,7 @@ _NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Take a variant name apart; ValueError if it is not a variant name.
-
-    The legacy forms that a loader still accepts (`-cxx98`, a Linux name without a tag, `torch-universal`, `torch-npu`)
-    are accepted too. `known` are backends with compute versions that exist: where exactly one of them is written with
-    the name's digits, the name means that one, even if a loader reads another. See the module's text.
-    """
+    """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
     found = re.fullmatch(_ARCH_NAME, name)
@@ -123,7 +109,7 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
 
 
 def is_variant_name(name: str) -> bool:
-    """True if a loader would take a directory of this name for a variant."""
+    """True if a loader accepts a directory of this name as a variant."""
     try:
         parse_variant_name(name)
     except ValueError:
@@ -132,12 +118,11 @@ def is_variant_name(name: str) -> bool:
 
 
 def _split_short(vv: str) -> str:
-    """`213` is 2.13: a framework's major version has one digit."""
     return f"{vv[0]}.{int(vv[1:])}"
 
 
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
-    """The one known version that is written like `compute`; `compute` itself where no version is, or several are."""
+    # The one known version with these digits; `compute` itself if there are none or several
     versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
     short = tuple(int(part) for part in compute.split("."))
     candidates = {version for version in versions if digits(version) == digits(short)}
@@ -147,7 +132,7 @@ def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[i
 
 
 def this_system() -> str:
-    """The system of this machine, as variants name it."""
+    """This machine's system, as in variant names."""
     import platform
 
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
@@ -156,7 +141,7 @@ def this_system() -> str:
 
 
 def cpu_of(system: str) -> str:
-    """The first part of a system's name, `x86_64`; so of a triplet of GCC's."""
+    """The CPU of a system or GCC triplet, `x86_64`."""
     return system.partition("-")[0]
 
 
@@ -164,28 +149,17 @@ _UNSAFE = r"[^A-Za-z0-9._+-]"
 
 
 def artifact_stem(kernel: str, name: str) -> str:
-    """What an artifact is called, without an ending: `kci-<kernel>-<name>`, different for different legs.
-
-    The name is that of the variant, or of a group of variants that share a leg.
-
-    GitHub refuses quotes, colons, angle brackets, bars, stars, question marks, line ends and slashes in it, and file
-    systems that ignore case would mix up names that differ in nothing else. Names of kernels and variants have no such
-    characters and are taken as they are; each other character becomes `%` and the hexadecimal digits of its bytes,
-    which no name can hold otherwise, so that no two names become one.
-    """
+    """An artifact's name, `kci-<kernel>-<name>`, with characters that names do not have escaped for GitHub."""
     return f"kci-{_escaped(kernel)}-{_escaped(name)}"
 
 
 def upload_name(kernel: str, leg: str) -> str:
-    """Under which name a leg uploads what it made: `kci-<kernel>.<leg>`.
-
-    No kernel's name has a dot, so that `kci-relu.*` are the legs of relu and not those of relu-fast.
-    """
+    """The name of a leg's artifact, `kci-<kernel>.<leg>`; the dot separates relu from relu-fast."""
     return f"kci-{_escaped(kernel)}.{_escaped(leg)}"
 
 
 def objects_name(kernel: str, leg: str) -> str:
-    """Under which name a leg uploads the objects that it used or made: `objects.<kernel>.<leg>`."""
+    """The name of a leg's artifact with objects, `objects.<kernel>.<leg>`."""
     return f"objects.{_escaped(kernel)}.{_escaped(leg)}"
 
 
@@ -199,7 +173,7 @@ def _escaped(text: str) -> str:
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """One named build output, and what it is built against."""
+    """A named build output and its toolchain."""
 
     name: str
     kind: Kind
@@ -213,13 +187,13 @@ class Variant(msgspec.Struct, frozen=True):
     """In the order of metadata.json; None for backends without archs."""
     bundled: bool
     archs_since: str | None = None
-    """The day of the arch list that `archs` was made with, for a compiled CUDA variant; None for the oldest list."""
+    """The day of the arch list for `archs`, of a compiled CUDA variant; None for the oldest."""
     loads: tuple[str, ...] = ()
-    """In the compat tier, the torch versions with which the built variant is loaded and tested; for the CPU only."""
+    """In the compat tier, the torch versions to load and test with; CPU only."""
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A candidate that is not built, and the rule and place that decided it."""
+    """A candidate that is not built, with the deciding rule and place."""
 
     system: str
     backend: str
@@ -232,7 +206,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Why a variant is in the matrix, for `--explain`."""
+    """The reason why a variant is kept, for `--explain`."""
 
     variant: str
     system: str
@@ -242,7 +216,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class KernelMatrix(msgspec.Struct, frozen=True):
-    """All candidates of one kernel in one tier: the variants kept, and those dropped."""
+    """The kept and dropped candidates of one kernel in one tier."""
 
     name: str
     path: str
@@ -252,7 +226,7 @@ class KernelMatrix(msgspec.Struct, frozen=True):
     kept: tuple[Kept, ...] = ()
 
     def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
-        """The variants by name, each once; of a noarch variant the row of a system where there is one."""
+        """The variants by name, each once; of a noarch variant that of `system`, if there is one."""
         by_name: dict[str, Variant] = {}
         for variant in sorted(self.variants, key=lambda item: (item.system != system, item.system)):
             by_name.setdefault(variant.name, variant)
@@ -269,10 +243,7 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
-    """The documented JSON form (schema 1), for `msgspec.json.encode`.
-
-    Explained, it has every candidate that was kept or dropped, with rule, reason and place.
-    """
+    """The documented JSON form (schema 1) for `msgspec.json.encode`; `explain` adds all decisions."""
     kernels = []
     for kernel in matrix.kernels:
         entry: dict[str, Any] = {
@@ -289,6 +260,5 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    """What the form has of a variant; the archs say all that their list's day could."""
     left_out = {"archs_since"} if variant.loads else {"archs_since", "loads"}
     return {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in left_out}

@@ -1,1 +1,1 @@
-"""What one invocation is about, and the jobs of a run: legs, parts, runners, fingerprints, what is affected."""
+"""The workspace of one invocation, and the jobs of a run: legs, parts, runners, fingerprints, affected variants."""

@@ -1,4 +1,4 @@
-"""`--affected`: what a change touches of a matrix, by fingerprints at both ends. Nothing is checked out."""
+"""`--affected`: the variants and tests that a change touches, by fingerprints at both ends, without a checkout."""
 
 from __future__ import annotations
 
@@ -28,27 +28,19 @@ from kci.utils.suggest import suggestion
 _DIFFERENCE = re.compile(
     rb"(.*)(?:\n[0-9a-f]{40,64}){2}\n(?:\^([0-9a-f]{40,64})\n)?(?:\^[0-9a-f]{40,64}\n)*", re.DOTALL
 )
-"""A repository's top directory, the two commits, and where their histories parted: at several places, or at none."""
+"""The output of git rev-parse: the top directory, two commits, and their merge base."""
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What differs between a base and the working tree."""
+    """The difference between a base and the working tree."""
 
     root: Path
-    """The repository's top directory."""
     base: str
-    """The commit that is compared with: where the history of the base and of HEAD parted."""
     files: tuple[str, ...]
-    """Paths relative to the root, sorted. A file that was renamed is there with both names."""
 
 
 def changes_since(directory: Path, base: str) -> Changes:
-    """The files that changed since the history of HEAD left a base, uncommitted and new files among them.
-
-    Raises:
-        MissingToolError: there is no git.
-        FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
-    """
+    """The files that changed since the merge base, new ones included; FindingsError (KCI312) without a base."""
     if base.startswith("-"):
         raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
     found = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
@@ -63,7 +55,6 @@ def changes_since(directory: Path, base: str) -> Changes:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(found[1])), found[2].decode()
-    # Without rename detection a renamed file is one that went and one that came, so both of its names count.
     changed = _git(
         root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
         "--ignore-submodules=none", parted, "--",
@@ -76,15 +67,7 @@ def changes_since(directory: Path, base: str) -> Changes:
 
 
 def merged_into(directory: Path, head: str) -> str:
-    """The newest commit of the branch that a pull request would be merged into: the first parent of HEAD.
-
-    GitHub checks out a merge commit of its own for a pull request, made when the run starts. `head` is the pull
-    request's own newest commit: its first parent would be another commit of the pull request.
-
-    Raises:
-        MissingToolError: there is no git.
-        FindingsError: HEAD is no such merge commit, or its parents are not here (KCI312).
-    """
+    """The target branch's newest commit: the first parent of a merge commit at HEAD, else FindingsError (KCI312)."""
     found = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
     if not found or found[0] == head:
         message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
@@ -94,7 +77,7 @@ def merged_into(directory: Path, head: str) -> str:
 
 
 def clean_commit(directory: Path) -> str | None:
-    """The commit of HEAD if the directory's tracked files are as it has them; None if not, or outside of git."""
+    """The commit of HEAD if the tracked files are unchanged; None otherwise and outside of git."""
     if shutil.which("git") is None:
         return None
     commit = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") or b""
@@ -113,29 +96,24 @@ _SUBMODULE = "160000"
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """What one changed file touches, and why."""
+    """The effect of one changed file on one kernel."""
 
     path: str
-    """Relative to the repository's root, with `/`; a renamed file has both of its names."""
     kernel: str
-    """Empty for a file that belongs to no kernel and touches none."""
+    """Empty for a file that touches no kernel."""
     touches: tuple[str, ...]
-    """Names of variants, sorted."""
     reason: str
     tests: tuple[str, ...] = ()
-    """The kinds of machine on which the kernel is tested again because of it, sorted."""
+    """Sorted test machines that test the kernel again because of it."""
 
 
 def only_affected(
     workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool = True
 ) -> tuple[Matrix, list[Touch]]:
-    """Leave of a matrix what a change since a base touches, and say so for each changed file.
+    """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
 
-    A kernel of which only the tests changed keeps the variants that they test. `container` is true if legs build in
-    images.
-
-    Raises:
-        KciError: as `changes_since`, or a kernel lies in another repository.
+    A kernel with changed tests keeps the variants that they test. `container` is true if legs build in images. Raises
+    as `changes_since`, and KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
     changes = changes_since(Path(next(iter(kernels), "")), base)
@@ -164,7 +142,7 @@ def only_affected(
 
 
 class _End(msgspec.Struct, frozen=True, dict=True):
-    """A kernel at one end of a change."""
+    """A kernel before or after a change."""
 
     kernel: Kernel
     tree: SourceTree
@@ -179,7 +157,6 @@ class _End(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
-        # by name: its fingerprint; what build.toml, the catalog and kci.toml say of it, which files it has among that
         found = {}
         for variant in self.selected.each_once():
             image = image_of(variant, self.workspace.runners, container=self.container)
@@ -194,7 +171,7 @@ class _End(msgspec.Struct, frozen=True, dict=True):
 
 
 class _View(msgspec.Struct, frozen=True, dict=True):
-    """One kernel at both ends of a change; `then` is None if it was not there, or could not be planned."""
+    """A kernel before and after a change; `then` is None if it was absent or could not be planned."""
 
     name: str
     directory: str
@@ -219,7 +196,6 @@ class _View(msgspec.Struct, frozen=True, dict=True):
 
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
-    """True if a changed file is the kernel's, or it or its tests read it; else it is as it was, if the settings are."""
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
         for place in (directory, *inputs.declared)
@@ -315,7 +291,6 @@ def _again(tests: tuple[str, ...]) -> str:
 
 
 def _relative(path: Path, root: Path) -> str | None:
-    """A path relative to the repository's root, empty for the root itself; None if it is outside."""
     real = path.resolve()
     if not real.is_relative_to(root.resolve()):
         return None

@@ -1,7 +1,4 @@
-"""All that can be said about the files that people write, and what can be planned in spite of it.
-
-A broken kernel stops only itself.
-"""
+"""Checks of build.toml, kci.toml and sources, and the kernels that can be planned in spite of findings."""
 
 from __future__ import annotations
 
@@ -46,20 +43,17 @@ from kci.plan.workspace import Choice, Workspace, tier_errors
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was looked at, and what was found."""
+    """The files that were checked, and the findings."""
 
     files: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
-    """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
+    """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
-    The catalog is by default what kci.toml names, else the default edition.
-
-    Raises:
-        UsageError: a directory or the catalog named here does not exist.
-        FindingsError: the catalog is not valid.
+    The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
+    invalid catalog.
     """
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments):
@@ -81,15 +75,7 @@ def lint_kernel(
     *,
     errors_only: bool = False,
 ) -> list[Diagnostic]:
-    """Every finding about a kernel that was read, those of reading included, without the suppressed ones.
-
-    Args:
-        kernel: the kernel.
-        catalog: the rows to judge it by.
-        directory: where it lies; None for a text alone, whose sources are not there.
-        more: what was found in its file besides.
-        errors_only: leave out warnings that take time to find.
-    """
+    """All findings about a kernel in file order, with `more`; without a `directory` its sources are not checked."""
     found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory, errors_only=errors_only)
@@ -99,7 +85,7 @@ def lint_kernel(
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
-    """What `check` calls an error about one kernel: it cannot be built as its files say."""
+    """The errors of one kernel that are not suppressed: it cannot be built."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
     kept = drop_suppressed(found, workspace.settings)
@@ -107,7 +93,6 @@ def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
 
 
 def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> Checked:
-    """The kernels of one repository."""
     files: list[str] = []
     found: list[Diagnostic] = []
     settings = RepositorySettings()
@@ -160,21 +145,15 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
 
 
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
-"""Files that every kernel depends on."""
 
 
 def without_faulty(
     workspace: Workspace, choice: Choice, trees: SourceTrees | None
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
-    """The kernels in which `kci check` finds no error, and the others: a leg of those would fail on its machine.
+    """Split kernels into sound and faulty ones; FindingsError if none is sound.
 
-    Sources are read from `trees`; without them only build.toml and kci.toml are looked at.
-
-    A declared backend without a component (KCI130) is no fault of a kernel that has others, unless nothing else is
-    chosen; see `without_components`.
-
-    Raises:
-        FindingsError: no kernel can be planned.
+    Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other
+    selected backends; see `without_components`.
     """
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
@@ -197,19 +176,16 @@ def without_faulty(
 
 
 def _placed(faulty: Sequence[FaultyKernel]) -> str:
-    """The first fault, with its file."""
     first = faulty[0].diagnostics[0]
     return f"{first.path}: {first.message}" if first.path else first.message
 
 
 def _bare(kernel: Kernel) -> set[str]:
-    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants."""
     build = kernel.build
     return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
-    """True if what is chosen of a kernel, or one of the backends that the choice names, lacks a component."""
     bare = _bare(kernel)
     if not bare:
         return False
@@ -219,7 +195,7 @@ def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice
 
 
 def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[Unplanned]]:
-    """A matrix without the variants that no component makes (KCI130), and these."""
+    """Split off the variants that no component makes (KCI130)."""
     bare = {kernel.build.name: (kernel, found) for kernel in workspace.kernels if (found := _bare(kernel))}
     left: list[Unplanned] = []
     kernels = []
@@ -238,11 +214,7 @@ def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, li
 
 
 def require_readable(workspace: Workspace) -> None:
-    """Refuse kernels whose build.toml has an error: workflows need names, paths and plans.
-
-    Raises:
-        FindingsError: `kci check` finds an error in a build.toml.
-    """
+    """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans."""
     wrong = list(workspace.unread)
     for kernel in workspace.kernels:
         errors = kernel_errors(workspace, kernel)
@@ -254,10 +226,7 @@ def require_readable(workspace: Workspace) -> None:
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of the kernels that a change since a base touches.
-
-    `kernels` has their names by directory; a name is empty where build.toml cannot be read.
-    """
+    """The directories of the kernels (names by directory) that a change since `base` touches."""
     if not kernels:
         return frozenset()
     changes = changes_since(Path(next(iter(kernels))), base)

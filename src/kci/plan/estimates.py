@@ -1,7 +1,4 @@
-"""What a run will take, before it runs, and whether that exceeds a limit.
-
-A variant takes its recorded minutes, else a range by backend and number of objects.
-"""
+"""Estimates of a run's minutes, cost and wall-clock time, and their limits."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ from kci.utils.suggest import count
 
 SCHEMA = 1
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
-"""No job runs longer than GitHub lets a self-hosted runner work."""
 
 
 class Duration(msgspec.Struct, frozen=True, order=True):
-    """What building one variant took."""
+    """The measured build time of a variant."""
 
     kernel: str
     variant: str
@@ -49,7 +45,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
-    """What each variant took, by kernel and name: the median in whole minutes, rounded up."""
+    """The median build minutes of each variant, rounded up, by kernel and name."""
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
         found.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
@@ -57,7 +53,7 @@ def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
-    """Read a file of recorded durations; FindingsError (KCI611) if it cannot be read, or holds something else."""
+    """Read a file of `Duration`s; FindingsError (KCI611) for any other file."""
     try:
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
@@ -70,7 +66,7 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
 
 
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
-    """The bytes of a file with the earlier durations and, in place of those of the same variant, the latest."""
+    """The bytes of a durations file in which the latest replace earlier ones."""
     entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
     text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
     return msgspec.json.format(text, indent=2) + b"\n"
@@ -87,19 +83,18 @@ class _Estimates(Dated, frozen=True, rename="kebab", forbid_unknown_fields=True,
 
 
 estimates = shipped("plan/data/estimates.toml", _Estimates)
-"""The table of ranges."""
 
 
 class Size(NamedTuple):
-    """What is compiled for one variant."""
+    """The number of compiled objects of a variant."""
 
     objects: int
     cutlass: int = 0
-    """How many of them are of CUDA components that depend on CUTLASS."""
+    """Those of CUDA components that use CUTLASS."""
 
 
 class Minutes(NamedTuple):
-    """What a leg takes: about so many minutes, at least and at most."""
+    """The estimated minutes of a leg."""
 
     about: int
     least: int
@@ -107,7 +102,7 @@ class Minutes(NamedTuple):
 
 
 def size_of(build: Build, variant: Variant) -> Size:
-    """How many objects a variant has. A source that several components list is compiled once."""
+    """The objects of a variant; a source in several components counts once."""
     framework = build.torch or build.tvm_ffi
     if variant.kind is Kind.NOARCH:
         return Size(0)
@@ -124,7 +119,7 @@ def _compiled(sources: Iterable[str]) -> Iterable[str]:
 
 
 def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Size]:
-    """How many objects every variant of a matrix has, by kernel and variant name."""
+    """The objects of each variant of a matrix, by kernel and variant name."""
     by_path = {kernel.directory: kernel for kernel in kernels}
     found: dict[tuple[str, str], Size] = {}
     for selected in matrix.kernels:
@@ -138,10 +133,7 @@ def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Si
 
 
 def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None) -> Minutes:
-    """What a variant takes on a machine: no more of its compilers run at once than there is memory for.
-
-    The middle of the range is the one that is as many times the least as the most is of it.
-    """
+    """The minutes of a variant on a machine, with as many compilers as memory allows; the middle is geometric."""
     data = estimates()
     each = data.object.get(backend)
     if size is None or each is None:
@@ -164,7 +156,7 @@ def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Run
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The share that one kernel's variants of one backend and system have in an estimate."""
+    """The share of one kernel, backend and system in an estimate."""
 
     kernel: str
     backend: str
@@ -175,36 +167,31 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What a plan is expected to take."""
+    """The estimate of a plan."""
 
     legs: int
     minutes: int
-    """Of all machines together."""
     at_least: int
     at_most: int
-    """The same, if every leg takes as long as it may by what is known of it; see `Leg`."""
+    """The range of `minutes`; see `Leg`."""
     measured: int
-    """Legs whose minutes come from earlier runs."""
     costs: dict[str, float]
-    """By currency, of the legs that have a price."""
+    """By currency, of legs with a price."""
     costs_at_most: dict[str, float]
-    """The same for `at_most`; this is what `--max-cost` bounds."""
+    """For `at_most`; `--max-cost` limits it."""
     prices_as_of: str
     unpriced: int
-    """Legs on runners without a known price."""
     waves: int
-    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    """The number of times that the fullest pool is filled; pools of unknown size start all legs at once."""
     wall_minutes: int
-    """From the first leg's start to the last one's end, if every pool is free."""
+    """From the first start to the last end, with free pools."""
     wall_at_least: int
     wall_at_most: int
-    """The same for `at_least` and `at_most`."""
     parts: tuple[Part, ...]
-    """The largest first."""
 
 
 def estimate(legs: Sequence[Leg]) -> Estimate:
-    """Estimate a run. GitHub bills every job by whole minutes, and a leg's estimate is in whole minutes."""
+    """Estimate a run, in whole minutes, as GitHub bills each job."""
     grouped: dict[tuple[str, str, str], list[Leg]] = {}
     for leg in legs:
         grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
@@ -242,22 +229,19 @@ def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
 
 
 def money(costs: dict[str, float]) -> str:
-    """Costs for a person to read: `12.40 USD`."""
+    """Costs as text: `12.40 USD`."""
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 
 def cost_sentence(made: Estimate) -> str:
-    """What a run costs: `up to 1.66 USD at the prices of 2026-01-01`."""
+    """The cost of a run: `up to 1.66 USD at the prices of 2026-01-01`."""
     few = "up to " if made.at_least != made.at_most else ""
     free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
     return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
 
 
 def starts(legs: Sequence[Leg]) -> list[int]:
-    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
-
-    Link legs come after all others, each when the parts that it takes have ended.
-    """
+    """The start minute of each leg if each pool takes its longest legs first and links after their parts."""
     found = [0] * len(legs)
     ends: dict[tuple[str, str], int] = {}
     machines = {pool: [0] * min(pool.size or many, many) for pool, many in Counter(leg.pool for leg in legs).items()}
@@ -279,14 +263,14 @@ def starts(legs: Sequence[Leg]) -> list[int]:
 
 
 def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
-    """Waves and wall-clock minutes of a run in which legs begin as `starts` says."""
+    """The waves and wall-clock minutes of a run that starts legs as `starts`."""
     pools = Counter(leg.pool for leg in legs)
     waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
     return waves, max((start + leg.minutes for start, leg in zip(starts(legs), legs, strict=True)), default=0)
 
 
 class Alternative(NamedTuple):
-    """Another way to plan the same kernels, for the advice of what to cut."""
+    """Another plan for the same kernels, for the advice on a budget."""
 
     option: str
     legs: Sequence[Leg]
@@ -300,13 +284,7 @@ def check_budget(
     max_cost: float | None = None,
     others: Iterable[Alternative] = (),
 ) -> list[Diagnostic]:
-    """Hold a plan against what it may take; warns of legs without a price where a cost was asked for (KCI310).
-
-    Where there are several currencies, `max_cost` holds for each. `others` are only looked at to advise.
-
-    Raises:
-        FindingsError: the plan takes more (KCI309), with the largest contributors and with what would fit.
-    """
+    """Check an estimate against a budget, else FindingsError (KCI309); KCI310 for legs without a price."""
     over = []
     if max_jobs is not None and made.legs > max_jobs:
         over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
@@ -334,11 +312,7 @@ def check_budget(
 
 
 def check_time(legs: Iterable[Leg], runners: Runners) -> list[Diagnostic]:
-    """Kernels whose legs may take longer than their jobs, and the parts that would fit: KCI335.
-
-    A record has to fit into the job. An estimate can be wrong, so its middle has to fit into half of it, unless
-    kci.toml says how many parts there are.
-    """
+    """KCI335 for kernels with legs that exceed their timeout (estimates: half of it), with a fitting `parts`."""
     late: dict[str, list[Leg]] = {}
     for leg in legs:
         chosen = leg.measured or runners.limit(leg.kernel, leg.backend).parts is not None
@@ -367,11 +341,9 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
 
 
 _BESIDE = 10
-"""Minutes of a part leg that setting up takes, at most, and what rounding adds."""
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:
-    """The three largest ways to plan that stay within the budget."""
     fits = []
     for option, legs in others:
         costs = _costs(legs, at_most=True)
@@ -382,4 +354,4 @@ def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: floa
 
 
 def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
-    return max_cost is not None and any(not cost <= max_cost for cost in costs.values())  # so that NaN allows nothing
+    return max_cost is not None and any(not cost <= max_cost for cost in costs.values())  # false for NaN

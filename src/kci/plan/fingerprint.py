@@ -1,9 +1,7 @@
-"""What a variant is made from, as one hash, and so: which variants need not be built, because they are published.
+"""Fingerprints: a hash of everything that a variant is made from, so that unchanged published variants are not rebuilt.
 
-Two variants of the same fingerprint are the same binaries up to what every build has of its own: the unique id (which
-names the module after the state of the repository) and the commit in the metadata. So a published variant need not be
-built again while its fingerprint stays. In doubt the fingerprint moves: a build too many costs minutes, one too few
-ships old code.
+The unique id and the commit in the metadata do not count. In doubt the fingerprint changes: a needless build costs
+minutes, a missing one ships old code.
 """
 
 from __future__ import annotations
@@ -31,10 +29,9 @@ from kci.utils.walk import is_bytecode
 from kci.version import __version__
 
 SCHEMA = 4
-"""Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
+"""Part of each fingerprint: an increment makes all of them new."""
 
 PACKAGE = Path(__file__).parent.parent
-"""Where kci itself lies."""
 
 _BUILDING = (
     "build",
@@ -44,34 +41,24 @@ _BUILDING = (
     "tree/identity.py",
     "tree/metadata.py",
 )
-"""The parts of kci that decide what is in a variant directory."""
 
 _NOT_IN_BYTES = ("archs_since", "bundled", "loads")
-"""What is known of a variant and decides nothing about its bytes."""
 
 _SELECTION_ONLY = ("cuda_minver",)
-"""Keys of a component that say whether it is compiled, and nothing about how."""
 
 
 class Fingerprints:
     """The fingerprints of one kernel's variants."""
 
     def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
-        """Nothing is read yet. `tree` and `extra` are those of `KernelInputs`."""
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], str] = {}
 
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
-        """The fingerprint of one variant, 64 hexadecimal digits: over the files that decide it, and what is said of it.
+        """The fingerprint of a variant, 64 hexadecimal digits; FindingsError for an unreadable file.
 
-        Args:
-            variant: which one.
-            toolchain: what compiles it: for a leg what `image_of` says; on this machine what
-                `toolchain_identity` of `kci.build` says. Empty for a variant that nothing compiles.
-            everything: count every file of the kernel, for a builder that may look at any (nix).
-
-        Raises:
-            FindingsError: a file cannot be read.
+        `toolchain` is that of `image_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything`
+        counts all files of the kernel, for builders that may read any (nix).
         """
         inputs = self.inputs
         compiled = inputs.everything() if everything else inputs.compiled_from(variant)
@@ -79,17 +66,15 @@ class Fingerprints:
         return hashlib.sha256(b"\0".join([self.facts(variant, toolchain), *map(str.encode, files)])).hexdigest()
 
     def facts(self, variant: Variant, toolchain: str) -> bytes:
-        """What no file of the kernel decides: kci itself, the toolchain, and what build.toml and the catalog say."""
+        """Everything but files: kci, the toolchain, build.toml and the catalog."""
         build = self.inputs.build
         facts = [SCHEMA, builder(), toolchain, configuration(build, variant), said(build, variant)]
         return msgspec.json.encode(facts, enc_hook=str, order="deterministic")
 
     def tests(self) -> str:
-        """A hash of what the kernel's tests are made of."""
         return self._hashed(self.inputs.tests[0])
 
     def _hashed(self, files: frozenset[tuple[str, str]]) -> str:
-        """A hash over the names and the content of some files."""
         if files not in self._of_files:
             shown, digest = self.inputs.shown, self.inputs.tree.digest
             held = []
@@ -101,7 +86,6 @@ class Fingerprints:
         return self._of_files[files]
 
     def _instead(self, path: str) -> str:
-        """What stands where no file of the tree does; building it will fail and say so."""
         tree = self.inputs.tree
         folder, _, name = path.rpartition("/")
         here = tree.real(folder)
@@ -117,11 +101,7 @@ def fingerprints(
     container: bool = True,
     source: Callable[[Kernel], Fingerprints] = Fingerprints,
 ) -> dict[tuple[str, str], str]:
-    """The fingerprints of every variant of a matrix, by kernel and variant name.
-
-    `runners` say where the images of the legs come from, `source` makes the object that is asked for a kernel: it knows
-    the repository's files and the declared inputs. Raises as `Fingerprints.fingerprint`.
-    """
+    """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
     found = {}
@@ -135,11 +115,7 @@ def fingerprints(
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
-    """What build.toml and the catalog decide about a variant's code.
-
-    Bounds on versions, the edition, the place on the Hub and the labels of components decide which variants there are
-    and where they go, not what is in them.
-    """
+    """The facts of build.toml and the catalog that affect compiled code, and not only which variants exist."""
     framework = build.framework
     return {
         "name": build.name,
@@ -153,7 +129,7 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
 
 
 def said(build: Build, variant: Variant) -> dict[str, Any]:
-    """What build.toml decides about the files of a variant that no compiler makes."""
+    """The facts of build.toml that affect files which are not compiled."""
     general = build.general
     own = getattr(general, variant.backend, None)
     return {
@@ -177,10 +153,7 @@ def _component(part: Component, variant: Variant) -> dict[str, Any]:
 
 @cache
 def builder() -> str:
-    """The builder's version: kci's own, and a hash of the code and data that make variants.
-
-    The version alone would not do: an action is used by commit, and commits between two releases share a version.
-    """
+    """The version of kci and a hash of its code and data for builds: commits between releases share a version."""
     total = hashlib.sha256()
     for part in _BUILDING:
         where = PACKAGE / part
@@ -192,11 +165,10 @@ def builder() -> str:
 
 
 Key = tuple[str, str]
-"""A kernel's name and a variant's."""
 
 
 def already(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:
-    """The variants that need not be built, because they are published with the same fingerprint; and why."""
+    """The variants that are published with the same fingerprint, and a reason to skip each."""
     return {
         key: f"published already with the same fingerprint, {now[:12]}"
         for key, now in fingerprints.items()

@@ -1,9 +1,7 @@
-"""The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits, and what of it a fork gets.
+"""Plans within GitHub's limits, as JSON for `fromJSON`; and the parts of a plan for forks.
 
-Each kernel is a unit of its own: a caller job has one entry for each of its kernels and starts the called workflow for
-it; there the kernel's legs are one matrix, and its tree is merged. So a kernel's state depends on that kernel only, and
-no matrix has more than one kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
-A workflow that somebody writes around the actions has one matrix for all.
+A caller job calls the kernel workflow for each of its kernels, which has one matrix of legs. So a kernel's state
+depends on that kernel only. Handwritten workflows have one matrix for all kernels.
 """
 
 from __future__ import annotations
@@ -32,34 +30,23 @@ from kci.plan.plan import (
 from kci.utils.walk import duplicate_names
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
-"""UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
+"""UTF-16 code units of a job's outputs: GitHub's limit is 1 MB."""
 
 MAX_ARTIFACT_NAME = 255
-"""Characters of an artifact's name; it becomes the name of a file when it is downloaded."""
 
 SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
-"""The way out of a plan with too many legs."""
 
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
-"""What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
-"""What a job that tests gets to know."""
 
 LIMIT_KEYS = ("max_jobs", "cores", "disk", "builder")
-"""Keys that a job has only where there is such a limit or need."""
 
 OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
-"""What a job gets to know about objects, each where there is something to know."""
 
 
 def github_matrix(plan: Plan) -> str:
-    """One line for `fromJSON`: the legs as the `include` of the one matrix of a workflow that knows no parts.
-
-    Raises:
-        FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
-            two artifacts of one name (KCI307).
-    """
+    """The matrix of all legs in one line; FindingsError for too many legs (KCI305), KCI306 or KCI307."""
     found = artifact_problems(plan)
     if len(plan.legs) > MAX_MATRIX:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
@@ -71,13 +58,12 @@ def github_matrix(plan: Plan) -> str:
 
 
 def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
-    """A matrix as those of several jobs, if it is one of parts and has more than one job may have; at least one."""
     entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
     return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
 
 
 def refuse_errors(found: Iterable[Diagnostic]) -> None:
-    """Raise the errors among what was found as one FindingsError."""
+    """Raise FindingsError if there are errors among the findings."""
     problems = [item for item in found if item.severity is Severity.ERROR]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -85,7 +71,7 @@ def refuse_errors(found: Iterable[Diagnostic]) -> None:
 
 
 def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
-    """What a job of the matrix gets to know about its leg."""
+    """A leg as an entry of the matrix."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
     said = {key: getattr(leg, key) for key in OBJECT_KEYS}
@@ -95,12 +81,11 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
 
 
 def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
-    """The jobs that test as a workflow's matrix."""
+    """The matrix of test jobs."""
     return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
 def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """By role."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
     for leg in legs:
         found[leg.role]["include"].append(leg_entry(tier, leg))
@@ -120,7 +105,7 @@ _LEGS = {Role.WHOLE: "legs", Role.PART: "part legs", Role.LINK: "link legs"}
 
 
 def artifact_problems(plan: Plan) -> list[Diagnostic]:
-    """Artifacts that GitHub would refuse because of their names: KCI307."""
+    """KCI307 for artifact names that GitHub refuses."""
     names = [leg.artifact for leg in plan.legs]
     hint = "rename one of the kernels"
     problems = [
@@ -139,47 +124,36 @@ def _output_problems(text: str) -> list[Diagnostic]:
 
 
 def output_units(text: str) -> int:
-    """How much of the limit of a job's outputs a text takes."""
+    """The UTF-16 code units of a text."""
     return len(text.encode("utf-16-le")) // 2
 
 
 MAX_JOBS = 1000
-"""Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
-lists up to 1,000, could not all be fetched by a second attempt."""
 
 NO_JOBS: dict[str, list[Any]] = {"include": []}
-"""A matrix of nothing; what is to run with it is asked first."""
 
 OWN_JOBS = 2
-"""The jobs beside those of the kernels: the plan and the gate."""
 
 
 def run_jobs(plan: Plan) -> int:
-    """The jobs of a run: its legs, its tests, and for each kernel one that merges."""
+    """The jobs of a run: legs, tests, and a merge per kernel."""
     return len(plan.legs) + len(plan.tests) + len({leg.kernel for leg in plan.legs}) + OWN_JOBS
 
 
 def work_of(
     plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
 ) -> str:
-    """One line for `fromJSON`: a list with the matrix of each caller job.
+    """The matrices of the caller jobs, as one line of JSON.
 
-    An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    those of its `parts` (`more_parts` where there are several jobs for them) and its `links`, how many legs may run at
-    once (`parallel`, and `parts_parallel` of parts and links), the part of the plan that merging is held against
-    (`plan`), the matrix of the jobs that test (`tests`), and the run with the tree
-    from which variants are carried over (`tree_run`, from `trees` by kernel). Where nothing is merged (`unmerged`), a
-    kernel is there for its tests alone, too.
+    An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts` and `links`, their
+    limits (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`, and the `tree_run` of carried
+    variants, from `trees` by kernel. With `unmerged`, kernels with tests only are included.
     """
     return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 
 
 def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None) -> list[Diagnostic]:
-    """What GitHub would refuse of a rendered workflow: KCI305, KCI306, KCI307.
-
-    `callers` is the number of its caller jobs, `jobs` that of its jobs with a matrix for parts; None for as many as are
-    needed. Calls are nested two deep, of the ten that GitHub allows, whatever is planned.
-    """
+    """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for as many as needed."""
     found = [*artifact_problems(plan), *_more_parts(plan, jobs)]
     work = _work(plan, callers or caller_count(len(plan.kernels)), {})
     for caller in work:
@@ -208,7 +182,7 @@ def _work(
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    # A kernel without a build is there if the run tests a tree of an earlier run.
+    # A kernel without a leg is included if it tests an earlier tree.
     names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run or unmerged})
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
@@ -234,10 +208,8 @@ def _work(
 
 
 FORK_RULE = "KCI315"
-"""A leg that a fork's pull request does not get, and no other run builds."""
 
 WAITING_RULE = "KCI316"
-"""A leg that waits for a maintainer, or was built before one came."""
 
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
 _WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
@@ -245,10 +217,7 @@ _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hos
 
 
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
-    """The plan without the legs that need a self-hosted machine: unreviewed code must not reach one.
-
-    Where that is `dispatched`, a maintainer starts the others (KCI316); otherwise they are not built (KCI315).
-    """
+    """The plan without self-hosted legs, which unreviewed code must not reach: KCI316 if `dispatched`, else KCI315."""
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
@@ -257,7 +226,7 @@ def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
 
 
 def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
-    """What `only_hosted` leaves untested of the whole plan: KCI317."""
+    """KCI317 for the tests that `only_hosted` drops."""
     return [
         finding("KCI317", f"{test.kernel} is not tested on {test.name}: {_REASON}", path=test.path)
         for test in whole.tests
@@ -266,7 +235,7 @@ def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
 
 
 def only_own(plan: Plan) -> Plan:
-    """The legs that `only_hosted` leaves out, for the run that a maintainer has started. It tests nothing."""
+    """The legs that `only_hosted` drops, without tests, for a dispatched run."""
     return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE, ())
 
 

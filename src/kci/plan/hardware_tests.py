@@ -1,7 +1,4 @@
-"""The jobs that test: one for each kernel and kind of test machine, and none where no such machine is declared.
-
-A tree that an earlier run has made is not tested again where that very tree has passed there with the very same tests.
-"""
+"""Test jobs: one for each kernel and machine under `[test]`, unless the same tree has passed the same tests there."""
 
 from __future__ import annotations
 
@@ -18,35 +15,29 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 
 _MINUTES = 60
-"""When a test is given up, unless a limit of the kernel or backend says otherwise."""
 
 _Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class TestPass(msgspec.Struct, frozen=True):
-    """That a test leg passed."""
+    """A passed test leg."""
 
     __test__ = False  # pytest would take it for a test
 
     tree: _Hash
-    """What was tested; see `tree_under_test`."""
     inputs: _Hash
-    """With which tests and where; see `TestLeg.inputs`."""
 
 
 class CarriedTree(msgspec.Struct, frozen=True):
-    """The tree of a kernel that an earlier run has made."""
+    """The tree of a kernel from an earlier run."""
 
     run: str
-    """The run whose artifacts have it."""
     digests: Mapping[str, str]
-    """The digest of each variant in it."""
     passed: Mapping[str, TestPass] = {}
-    """The test legs that passed on it, by name."""
 
 
 class TestMachine(msgspec.Struct, frozen=True):
-    """A kind of machine that tests a kernel."""
+    """A machine under `[test]`, and the variants of a kernel for it."""
 
     __test__ = False  # pytest would take it for a test
 
@@ -55,15 +46,14 @@ class TestMachine(msgspec.Struct, frozen=True):
     system: str
     runner: Runner
     variants: tuple[str, ...]
-    """The kernel's that are for it."""
 
     def inputs(self, tests: str) -> str:
-        """What a test leg of it depends on beside the tree, by a hash of the tests; see `Fingerprints.tests`."""
+        """The hash of tests and runner labels; empty without `tests`; see `Fingerprints.tests`."""
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
 def machines_for(variants: Iterable[str], test: Mapping[tuple[str, str], Runner]) -> Iterator[TestMachine]:
-    """Every kind of machine that tests a kernel of these variants, out of those under `[test]`."""
+    """The machines under `[test]` that suit some of the variants."""
     variants = tuple(variants)
     for (backend, system), runner in sorted(test.items()):
         names = tuple(name for name in variants if _is_for(name, backend, system))
@@ -79,11 +69,10 @@ def plan_tests(
     trees: Mapping[str, CarriedTree] | None = None,
     whole: Collection[str] = (),
 ) -> tuple[TestLeg, ...]:
-    """Where the trees of a run are tested.
+    """The test legs of a run.
 
-    A kernel that is built is tested on all of its machines; any other where nothing says that this tree has passed with
-    these tests. By the kernel's name: what the `tests` are made of, and the `trees` that earlier runs have made. The
-    tree of a kernel in `whole` is carried over and may be published: what it has beyond the plan is tested as well.
+    A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
+    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
     """
     built = {leg.kernel for leg in legs}
     found = []
@@ -116,12 +105,12 @@ def plan_tests(
 
 
 def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
-    """What a test leg looks at of a tree, as one hash; variants that the tree lacks are not tested."""
+    """The hash of the variants in a tree, as a test leg sees it; absent ones are skipped."""
     return _hashed([f"{name} {digests[name]}" for name in sorted(variants) if name in digests])
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:
-    """True if there is a machine under `[test]` that a variant is for, and that others cannot stand in for."""
+    """True if a machine with a device under `[test]` suits the variant."""
     return any(needs_device(backend) and _is_for(variant, backend, system) for backend, system in runners.test)
 
 

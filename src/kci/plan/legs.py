@@ -1,4 +1,4 @@
-"""From a matrix to the legs of a run: where each variant is built, and which variants share a leg."""
+"""Legs of a matrix: a runner and image for each variant, grouping, and splitting into parts."""
 
 from __future__ import annotations
 
@@ -31,16 +31,13 @@ from kci.plan.plan import (
 
 
 class Assignment(NamedTuple):
-    """A variant with a place: the leg that it is by itself, without what setting up takes."""
+    """A variant with its runner: its leg without setup time."""
 
     variant: Variant
     leg: Leg
     setup: int
-    """Minutes before anything is built."""
     most: int
-    """Minutes that a job may take there."""
     parts: int = 1
-    """How many legs compile its objects."""
 
 
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
@@ -64,7 +61,7 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> 
 
 
 def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
-    """The part legs of a variant, and the leg that links it."""
+    """The part legs of a variant, and its link leg."""
     whole = whole_leg(kernel, [placed], placed.variant.name)
     names = [f"{whole.name}.part{number}of{placed.parts}" for number in range(1, placed.parts + 1)]
     shares = [math.ceil(minutes / placed.parts) for minutes in (placed.leg.minutes, *placed.leg.ends)]
@@ -88,14 +85,14 @@ def _with_estimate(whole: Leg, placed: Assignment, about: int, least: int, most:
 
 
 FULL_SHARE = 2
-"""A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
+"""A group ends when its estimate passes 1/FULL_SHARE of a job: estimates can be wrong by that much."""
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Assignment], grouping: Grouping) -> list[Leg]:
     """The legs of one kernel, whose variants are sorted by name.
 
-    Variants share a leg only if they share the runner. A group whose estimate would pass half of what a job may take
-    goes on in another leg, and a leg's timeout is the sum of its variants', but never more than a job may take.
+    Variants share a leg only on the same runner. A group that passes half of a job's time continues in another leg; its
+    timeout is the sum, at most that of a job.
     """
     if grouping is Grouping.VARIANT:
         return [whole_leg(kernel, [item], item.variant.name) for item in placed]
@@ -119,18 +116,16 @@ def group(kernel: KernelMatrix, placed: Sequence[Assignment], grouping: Grouping
 
 def _key(item: Assignment, grouping: Grouping) -> tuple[object, ...]:
     variant, leg = item.variant, item.leg
-    # Limits are a leg's, not a variant's, so variants of different limits do not share one.
+    # Limits belong to a leg, so variants of different limits do not share one.
     limits = (leg.runner, leg.max_jobs, leg.cores, leg.builder)
-    if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg does for all of them
+    if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg for all
         return ("noarch", *limits)
     if grouping is Grouping.BACKEND:
-        # An empty image means none; one leg cannot run partly in an image.
         return (variant.backend, variant.system, *limits, bool(leg.image))
     return (variant.system, leg.image or variant.backend, *limits)
 
 
 def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
-    """What the group is called: `noarch`, `cuda-x86_64-linux`, or `cu130-x86_64-linux`."""
     first = part[0].variant
     if first.kind is Kind.NOARCH:
         return "noarch"
@@ -144,34 +139,30 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to make a plan of a matrix."""
+    """The options of `make_plan`."""
 
     container: bool = True
-    """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
-    """What one leg builds."""
     split: bool = False
-    """True if `parts` of kci.toml counts: for a workflow that knows parts and links."""
+    """True to split by `parts` of kci.toml, in workflows with parts and links."""
     objects: Mapping[tuple[str, str], KeptObjects] = {}
-    """The latest objects of each leg that makes variants, by kernel and the leg's name."""
+    """The latest objects of each leg, by kernel and leg name."""
     trees: Mapping[str, CarriedTree] = {}
-    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
+    """The earlier trees, whose passed tests are not repeated."""
     skip: Mapping[tuple[str, str], str] = {}
-    """The variants (kernel and name) that need not be built, and why."""
+    """The reason to skip a variant, by kernel and name."""
     prints: Mapping[tuple[str, str], str] | None = None
-    """The fingerprint of each variant (kernel and name)."""
     commit: str | None = None
-    """The commit that the fingerprints hold for."""
     tests: Mapping[str, str] = {}
-    """What the tests of each kernel are made of."""
+    """A hash of each kernel's tests."""
     whole: bool = False
-    """True if all is tested that an earlier tree has, and not only what is planned."""
+    """True to test all variants of an earlier tree."""
     sizes: Mapping[tuple[str, str], Size] = {}
-    """How much is compiled for each variant (kernel and name): what it takes where nothing was recorded."""
+    """The objects of each variant, by kernel and name, for estimates."""
 
 
 class NoRunner(msgspec.Struct, frozen=True):
-    """Why no job can build a variant."""
+    """The reason why no job can build a variant."""
 
     rule: str
     reason: str
@@ -184,13 +175,7 @@ def make_plan(
     *,
     durations: Iterable[Duration] = (),
 ) -> Plan:
-    """Give every variant of a matrix a runner and an image; by default among those that kci ships.
-
-    A noarch variant is built once however many systems select it: its content does not depend on the system.
-
-    Raises:
-        FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304).
-    """
+    """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
     runners = runners or default_runners()
     options = options or PlanOptions()
     _refuse_duplicates(matrix)
@@ -230,14 +215,13 @@ def make_plan(
         plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
         kernels.append(plan)
     if options.objects:
-        # Those of a variant in parts are all with the leg that links it: so other parts than before find theirs too.
+        # The link leg has all objects of a variant, so that changed parts find theirs.
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
         kept = [options.objects.get(name, KeptObjects("", "")) for name in names]
         legs = [
             msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
             for leg, item in zip(legs, kept, strict=True)
         ]
-    # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
@@ -265,11 +249,7 @@ def assign_runner(
     recorded: int | None = None,
     size: Size | None = None,
 ) -> Assignment | NoRunner:
-    """Where and how a variant is built, or the rule and reason why no job can build it.
-
-    Without `container` it is built on the runner itself. `recorded` is the minutes that it took, and `size` what there
-    is to compile, as far as these are known.
-    """
+    """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if known."""
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and not BACKENDS[variant.backend].tvm_ffi:
         return NoRunner("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
@@ -321,7 +301,6 @@ def assign_runner(
 
 
 def _not_compiled(backend: str, system: str) -> str:
-    """Why no job builds it, and what would."""
     if system.endswith("-windows"):
         return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
     if system.endswith("-linux"):
@@ -332,7 +311,7 @@ def _not_compiled(backend: str, system: str) -> str:
 
 
 def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
-    """The image that a variant's leg builds in; empty for none."""
+    """The image in which a variant's leg builds; empty for none."""
     placed = assign_runner(variant, runners, container=container)
     return "" if isinstance(placed, NoRunner) else placed.leg.image
 

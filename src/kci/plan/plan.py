@@ -1,4 +1,4 @@
-"""The plan, what it is made of, how it is written and read, and its matrices."""
+"""The plan of a run: its types, JSON form, and distribution over caller jobs and matrices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kci.utils.walk import duplicate_names
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):
-    """A runner that is chosen by its group; `runs-on` takes this shape as it takes a list of labels."""
+    """A runner group; `runs-on` accepts this shape."""
 
     group: str
     labels: tuple[str, ...] = ()
@@ -35,94 +35,81 @@ def _runner_text(runner: tuple[str, ...] | RunnerGroup) -> str:
 
 
 class Role(enum.StrEnum):
-    """What a leg is for; the value names the matrix of a workflow that it is in."""
+    """The purpose of a leg; the value names its matrix in the workflow."""
 
     WHOLE = "matrix"
-    """It compiles and links: it waits for nothing."""
     PART = "parts"
-    """It compiles a share of one variant's objects."""
+    """Compiles a share of a variant's objects."""
     LINK = "links"
-    """It makes a variant of objects that other legs have compiled, and compiles what is missing."""
+    """Links the objects of part legs, and compiles missing ones."""
 
 
 class KeptObjects(msgspec.Struct, frozen=True):
-    """Where the objects of a leg are."""
+    """The artifact with the objects of a leg."""
 
     run: str
-    """The id of the run."""
     artifact: str
 
 
 def stop_after(timeout: int) -> int:
-    """Minutes after which a build ends itself, so that a job of so many minutes can still hand back what is done."""
+    """The minutes after which a build stops itself, so that a job with this timeout can upload what is done."""
     return max(1, timeout - max(2, timeout // 20))
 
 
 class Leg(msgspec.Struct, frozen=True):
-    """One job: one variant, or several of one kernel, and where and how they are built."""
+    """A job that builds one or several variants of a kernel."""
 
     kernel: str
     path: str
     variant: str
-    """What the build is told: the variant's name, or several names separated by spaces."""
+    """A variant name, or several separated by spaces."""
     variants: tuple[str, ...]
-    """What it makes; a part leg makes none."""
+    """The variants that it makes; none for a part leg."""
     name: str
-    """What tells the leg from others of its kernel: the variant's name, or the group's, or that of a part."""
+    """Unique in its kernel: the name of a variant, group or part."""
     kind: Kind
     backend: str
     system: str
     runner: tuple[str, ...] | RunnerGroup
     image: str
-    """The container image to build in; empty for none."""
     timeout: int
-    """Minutes."""
     minutes: int
-    """What it takes, roughly."""
     measured: bool
-    """True if `minutes` comes from recorded durations of all its variants."""
+    """True if `minutes` is recorded for all its variants."""
     pool: Pool
-    """The machines that it is taken from."""
     rate: float | None
-    """The price of a minute on its runner; None if unknown."""
+    """The price of a minute; None if unknown."""
     currency: str
     artifact: str
-    """The name of the artifact that the leg uploads."""
     max_jobs: int | None = None
-    """How many compilers run in parallel; None leaves it to the machine."""
+    """Compilers in parallel; None for the machine's default."""
     cores: int | None = None
-    """How many threads each of them may use."""
     disk: int | None = None
-    """The gigabytes of free disk that the image needs, where not every runner has them."""
+    """Gigabytes of free disk that the image needs; None if each runner has them."""
     shard: int = 0
-    """Which of the caller jobs of a rendered workflow its kernel is in."""
     loads: tuple[str, ...] = ()
-    """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
+    """The torch versions to load and test with; see `Variant.loads`."""
     part: int | None = None
-    """The share of its variant's objects that it compiles, from 1 on; None for a leg that makes variants."""
+    """Its share of the objects, from 1; None for a leg that makes variants."""
     parts: int | None = None
-    """How many shares there are."""
     takes: tuple[str, ...] = ()
-    """The part legs of the kernel whose objects a link leg takes, by name."""
+    """The part legs whose objects a link leg takes."""
     objects_run: str = ""
-    """The earlier run whose objects it starts with; empty for none."""
     objects_from: str = ""
-    """The artifact of that run that has them."""
     builder: str | None = None
-    """`nix` where the nix builder makes it; None for the builder that fits."""
+    """`nix` for the nix builder; None for the default."""
     at_least: int | None = None
-    """The minutes that it takes in the best case; None if `minutes` was recorded."""
+    """The best case in minutes; None for recorded ones."""
     at_most: int | None = None
-    """The minutes that it takes in the worst case that is likely; None if `minutes` was recorded."""
+    """The likely worst case in minutes; None for recorded ones."""
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The minutes that it takes at least and at most."""
+        """The least and most minutes."""
         return self.at_least or self.minutes, self.at_most or self.minutes
 
     @property
     def takes_text(self) -> str:
-        """What it takes, for a person to read: `12 min`, or `4 to 30 min` where that is an estimate."""
         least, most = self.ends
         return f"{least} min" if least == most else f"{least} to {most} min"
 
@@ -132,7 +119,6 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def stop_after(self) -> int:
-        """Minutes after which its build ends itself; see `kci.plan.plan.stop_after`."""
         return stop_after(self.timeout)
 
     @property
@@ -143,25 +129,23 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class TestLeg(msgspec.Struct, frozen=True):
-    """One job that tests a kernel's tree on a machine with the hardware."""
+    """A job that tests a kernel's tree on hardware."""
 
-    __test__ = False  # pytest would take it for a test
+    __test__ = False
 
     kernel: str
     path: str
     name: str
-    """Backend and system, which tell it from others of its kernel."""
     backend: str
     system: str
     variants: tuple[str, ...]
-    """Those of which the machine tests the ones that it can load."""
+    """It tests those that its machine can load."""
     runner: tuple[str, ...] | RunnerGroup
     timeout: int
-    """Minutes."""
     inputs: str = ""
-    """A hash of what it runs and where: the kernel's tests, and the labels; empty if the plan was made without."""
+    """A hash of the tests and labels; empty in a plan without."""
     run: str = ""
-    """The earlier run whose tree it tests; empty for the tree that this run merges."""
+    """The earlier run with the tree; empty for the tree of this run."""
 
     @property
     def runner_text(self) -> str:
@@ -169,7 +153,7 @@ class TestLeg(msgspec.Struct, frozen=True):
 
 
 class Unplanned(msgspec.Struct, frozen=True):
-    """A variant that no job builds, and why."""
+    """A variant that no job builds."""
 
     kernel: str
     variant: str
@@ -178,7 +162,7 @@ class Unplanned(msgspec.Struct, frozen=True):
     rule: str
     reason: str
     path: str = ""
-    """The file in which its backend is at fault; empty if it is not."""
+    """The file with the fault of its backend; empty without one."""
     line: int = 0
 
     @property
@@ -187,7 +171,7 @@ class Unplanned(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A variant that need not be built, because it is published already, and why that is known."""
+    """A published variant that need not be built."""
 
     kernel: str
     variant: str
@@ -195,32 +179,30 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class KernelPlan(msgspec.Struct, frozen=True):
-    """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
+    """A kernel and the variants that its tree must have, skipped ones included."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     path: str
     version: Annotated[int, Meta(ge=0)]
     planned: tuple[str, ...]
     fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
-    """What each planned variant is made from; None if the plan was made without."""
     tree: Annotated[str, Meta(max_length=4096)] = ""
-    """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
+    """The tree's path relative to kci.toml, for `suppressions`."""
     elsewhere: tuple[str, ...] = ()
-    """Variants that nothing builds here; merging takes them from whoever uploads them."""
+    """Variants without a builder here; merging accepts them."""
 
 
 class CatalogName(msgspec.Struct, frozen=True):
-    """The edition of the catalog that the matrix was computed from."""
+    """The edition of the catalog."""
 
     name: str
     as_of: str
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The legs of a run, the longest first; what merging and the gate hold the run against. More keys may be added."""
+    """The legs of a run, longest first; merging and the gate compare with it. Keys may be added."""
 
     schema: int
-    """1; another number means another shape."""
     tier: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...] = ()
@@ -228,17 +210,14 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: tuple[Skipped, ...] = ()
     catalog: CatalogName = CatalogName("", "")
     commit: str | None = None
-    """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
+    """None outside of git, with uncommitted changes, or with several repositories."""
     suppressions: tuple[Ignore, ...] = ()
-    """What kci.toml suppresses of the findings about trees: whoever merges has no kci.toml."""
+    """Suppressions of kci.toml for trees: merge jobs have no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
-    """The kernels that are not planned because `kci check` finds an error in them."""
     tests: tuple[TestLeg, ...] = ()
-    """The jobs that test what was merged."""
     leave_out: StaleVariants | None = None
-    """What a release does about variants that it leaves out and that are published; None where none is published."""
+    """The policy for published variants that it leaves out; None without publishing."""
     attempt: Annotated[int, Meta(ge=1)] = 1
-    """The attempt of the CI run that made it."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, 1)
@@ -247,14 +226,13 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((kernel for kernel in self.kernels if kernel.name == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """The documented JSON form (schema 1), for `msgspec.json.encode`: with every key, and whether there is work."""
+        """The documented JSON form (schema 1) for `msgspec.json.encode`, with all keys and `has_work`."""
         return msgspec.structs.asdict(self) | {"has_work": bool(self.legs)}
 
     def promised(self) -> Plan:
-        """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
+        """The plan without legs: what the merged tree must have.
 
-        What is published already is still planned: merging carries it over. The fingerprints let merging record what
-        each variant was made from, for the next run to compare with.
+        Skipped variants stay planned, since merging carries them over; fingerprints stay for the next run.
         """
         there = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
         there |= {(item.kernel, item.variant) for item in self.skipped}
@@ -271,10 +249,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan's JSON; unrelated keys are ignored.
-
-    Raises FindingsError: it cannot be read, or this kci does not know its format.
-    """
+    """Read a plan's JSON, ignoring unknown keys; FindingsError (KCI611) for any other file."""
     try:
         plan = read_json(path, Plan, _MAX_BYTES)
         if repeated := duplicate_names(kernel.name for kernel in plan.kernels):
@@ -292,30 +267,27 @@ def read_plan(path: Path) -> Plan:
 
 
 MAX_MATRIX = 256
-"""Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""
+"""GitHub's limit of jobs in a matrix ("Actions limits")."""
 
 SLACK = 200
-"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
+"""Kernels per caller job: hashes then keep each below 256."""
 
 
 def caller_count(kernels: int) -> int:
-    """How many caller jobs a repository of so many kernels needs."""
+    """The number of caller jobs for this many kernels."""
     return max(1, -(-kernels // SLACK))
 
 
 def shard_of(kernel: str, count: int) -> int:
-    """The caller job of a kernel among `count`: the one whose hash with its name is the highest."""
+    """The caller job of a kernel, by rendezvous hashing."""
     return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
 
 
 def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
-    """How many legs of each of `count` groups may run at once; None where nothing holds them back.
+    """The `max-parallel` of each group's whole and part legs; None for no limit.
 
-    `max-parallel` bounds one matrix only, so the budget of all pools is split: each pool by how many of its legs are in
-    which matrix, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
-    known, or whose jobs GitHub holds back itself, bring their own number, so that they are never held back here.
-
-    First of the legs that make whole variants, then of part legs; link legs run after those, and take their place.
+    `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs. Pools without a
+    size, or that GitHub queues itself, do not limit. Link legs take the place of parts.
     """
     matrices = [2 * group + (leg.role is not Role.WHOLE) for leg, group in zip(legs, groups, strict=True)]
     allowed, sizes = [0] * 2 * count, [0] * 2 * count
@@ -331,12 +303,12 @@ def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[t
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a number by weights: nothing for a weight of 0, at least 1 for every other, never more than the weight."""
+    """Split a number by weights, with at least 1 and at most the weight for each positive weight."""
     beyond = [max(0, weight - 1) for weight in weights]
     rest = min(sum(beyond), max(0, total - sum(weight > 0 for weight in weights)))
     whole = max(1, sum(beyond))
     parts = [min(1, weight) + rest * more // whole for weight, more in zip(weights, beyond, strict=True)]
-    # Biggest remainder first; ties by position, so that the result is the same everywhere.
+    # Largest remainder first; ties by position.
     order = sorted(range(len(weights)), key=lambda index: (-(rest * beyond[index] % whole), index))
     for index in order[: rest - sum(rest * more // whole for more in beyond)]:
         parts[index] += 1

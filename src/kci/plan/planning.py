@@ -1,4 +1,4 @@
-"""From a workspace to the plan of a run, and to what has to be said about it."""
+"""The plan of a run from a workspace, and its findings."""
 
 from __future__ import annotations
 
@@ -34,47 +34,42 @@ from kci.plan.workspace import Choice, Workspace
 
 
 class PlanRequest(PlanOptions, frozen=True, kw_only=True):
-    """How to plan a run. `plan_run` finds out by itself what the plan's `skip` and the fields after it say."""
+    """The options of `plan_run`, which sets `skip` and the fields after it."""
 
     choice: Choice = Choice()
     affected: str | None = None
-    """Only what changed since this branch or commit touches."""
     published: Mapping[Key, str] = {}
-    """The fingerprints of what is published and whole, and skipped where it would be the same; `read_published`."""
+    """Fingerprints of published variants, which are skipped if equal; see `read_published`."""
     fingerprints: bool = False
-    """Say what each variant is made from."""
     sources: bool = False
-    """Also check the kernels' sources. This parses every Python file, which takes seconds for fifty kernels."""
+    """Also check sources: seconds for fifty kernels, as each Python file is parsed."""
     callers: int | None = None
-    """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
+    """The number of caller jobs; None for one common matrix."""
     part_jobs: int | None = None
-    """How many jobs with a matrix it has for parts; None for as many as are needed."""
+    """The number of jobs with a matrix of parts; None for as many as needed."""
     digests: Path | None = None
-    """A folder that keeps the digests of sources from one plan to the next; None to read every file."""
     durations: Path | None = None
-    """What variants took in earlier runs."""
     max_jobs: int | None = None
     max_cost: float | None = None
     allow_empty: bool = False
-    """True if a selection without a variant is an answer."""
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
-    """A plan, what it will take, and the findings about it."""
+    """A plan, its estimate and findings."""
 
     plan: Plan
     estimate: Estimate
     touches: tuple[Touch, ...] | None
-    """What each changed file touches; None unless that was asked for."""
+    """The effect of each changed file; None without `affected`."""
     diagnostics: tuple[Diagnostic, ...]
-    """Limits of GitHub's that the plan breaks or comes near to."""
+    """Limits of GitHub that the plan exceeds or approaches."""
 
     def require_runnable(self) -> None:
-        """Refuse a plan that breaks a limit of GitHub's; FindingsError."""
+        """Raise FindingsError if the plan exceeds a limit of GitHub."""
         refuse_errors(self.diagnostics)
 
     def of(self, plan: Plan) -> PlannedRun:
-        """The same run with another plan: a part of this one."""
+        """The same run with a part of its plan."""
         return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
 
     def as_json(self) -> dict[str, Any]:
@@ -83,20 +78,14 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return answer | ({"affected": self.touches} if self.touches is not None else {})
 
     def github_matrix(self) -> str:
-        """One line for `fromJSON`; see `kci.plan.github_limits.github_matrix`."""
         return github_matrix(self.plan)
 
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
-    """Plan a run.
+    """Plan a run; faulty kernels are listed and not planned (of a change, only touched ones).
 
-    A kernel whose build.toml has an error is not planned; with `request.sources` the same holds for its sources. The
-    plan lists such kernels (`Plan.faulty`); where the request is about a change, only those that the change touches.
-
-    Raises:
-        UsageError: the choice names something that does not exist.
-        FindingsError: every kernel has an error, nothing is selected, kernels share a name, a record cannot be read,
-            the change cannot be found out, or the plan takes more than it may.
+    UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names
+    collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
     workspace, faulty = without_faulty(workspace, request.choice, trees if request.sources else None)
@@ -138,7 +127,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
-    """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_readable` lets through."""
+    """All legs of a tier, for kernels that pass `require_readable`."""
     matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
     return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
 
@@ -158,7 +147,7 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
 
 
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
-    """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
+    """The published variants of a matrix with an unchanged fingerprint, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(request, workspace, matrix, SourceTrees()).skip)
 
@@ -175,7 +164,7 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
     found = already(prints, request.published)
     lacking = prints.keys() - found.keys()
     if lacking and request.published and request.affected is not None:
-        # A variant of the tier that users load may be made with another torch than its namesake of this tier.
+        # The release tier may build a variant of this name with another torch.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
         loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
@@ -186,7 +175,6 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
 
 
 def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:
-    """Smaller plans for the same kernels, computed only when they are looked at."""
     if request.choice.tier != Tier.PR:
         smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
         yield Alternative("--tier pr", make_plan(smaller, workspace.runners, request, durations=took).legs)

@@ -1,7 +1,4 @@
-"""Lints of kci.toml: what is of the right type and still cannot be meant.
-
-One function per rule, each a generator of findings; `SETTINGS_LINTS` is the registry.
-"""
+"""Lints of kci.toml beyond types: one generator per rule, in `SETTINGS_LINTS`."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from kci.utils.suggest import nearest, one_of
 class _Subject(NamedTuple):
     settings: Settings
     kernels: Collection[str] | None
-    """The names of all kernels of the repository; None if they are unknown."""
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
@@ -33,10 +29,7 @@ class _Subject(NamedTuple):
 
 
 def lint_settings(found: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
-    """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing without a kci.toml.
-
-    Without the names of all kernels of the repository, names of kernels are not judged.
-    """
+    """The findings of `SETTINGS_LINTS` in file order; names of kernels are checked only if `kernels` is given."""
     document = found.document
     if document is None:
         return []
@@ -65,11 +58,10 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re
 
 
 _OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
-"""What GitHub calls the machines that it hosts for everybody."""
 
 
 def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
-    """KCI323: a label that looks like one of GitHub's own, and that it does not have, or has for another system."""
+    """KCI323: a label that looks like one of GitHub's and is unknown, retired or of another system."""
     hosted = hosted_runners()
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
@@ -91,7 +83,7 @@ def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
 
 
 def unknown_kernel(subject: _Subject) -> Iterator[Found]:
-    """KCI326: a limit, an overlay or inputs for a kernel that the repository does not have."""
+    """KCI326: a limit, overlay or inputs for an unknown kernel."""
     if subject.kernels is None:
         return
     for key in ("limits", "overlay", "inputs"):
@@ -113,7 +105,7 @@ def tier_name_taken(subject: _Subject) -> Iterator[Found]:
 
 
 def tier_unknown(subject: _Subject) -> Iterator[Found]:
-    """KCI329: a pull request or schedule names a tier that does not exist."""
+    """KCI329: a pull request or schedule with an unknown tier."""
     known = [*(str(tier) for tier in Tier), *subject.settings.tiers]
     for key, tier in (
         ("pull-request", subject.settings.pull_request.tier),
@@ -124,20 +116,20 @@ def tier_unknown(subject: _Subject) -> Iterator[Found]:
 
 
 def value_impossible(subject: _Subject) -> Iterator[Found]:
-    """KCI330: a value of the right type that cannot be one: a cron line, a commit, an image, a number."""
+    """KCI330: an impossible value of the right type: a cron line, commit, image or number."""
     for path, value, fits, expected in _values(subject):
         if value is not None and not fits(value):
             yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
 
 
 def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], object], str]]:
-    """The place of each value, the value if there is one, what it has to fulfil, and that in words."""
+    # place, value or None, predicate, expectation in words
     settings = subject.settings
     for path, machine in subject.machines():
         for key in ("cpus", "memory-gb", "pool-size"):
             yield (*path, key), getattr(machine, key.replace("-", "_")), lambda number: number >= 1, "at least 1"
         price = f"a number from 0 to {_MOST_EXPENSIVE}"
-        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
+        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
     for index, limit in enumerate(settings.limits):
         for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
@@ -178,10 +170,8 @@ def _are_tags(patterns: Collection[str]) -> bool:
 
 
 _MOST_EXPENSIVE = 1_000_000
-"""An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
 _MOST = 9999
-"""What the build action takes for a number."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
@@ -200,7 +190,7 @@ _CRON: tuple[tuple[range, list[str]], ...] = (
 
 
 def is_cron(text: str) -> bool:
-    """True if a text is a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
+    """True for a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
     fields = text.split()
     if len(fields) != 5 or not text.isascii():
         return False
@@ -240,6 +230,4 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
     "KCI329": tier_unknown,
     "KCI330": value_impossible,
 }
-"""Each rule, and what finds it."""
 _OF_KEYS = ("KCI328",)
-"""The rules that are about a key, not about its value."""

@@ -1,8 +1,4 @@
-"""The centre of kci: what one invocation is about, read once, and every question about it.
-
-A command, an action or a program opens a workspace and asks it. What exists is answered here and nowhere else, so that
-`kci plan`, `kci matrix`, `kci build` and `kci run` cannot disagree.
-"""
+"""The workspace: kernels, kci.toml and catalog of one invocation, read once; it knows which variants exist."""
 
 from __future__ import annotations
 
@@ -59,11 +55,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.systems or self.backends or self.only) or self.where is not None
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
-        """The filters of `compute_matrix`; `scopes` are backends by kernel directory, as of `kernels/relu[cuda]`.
-
-        Raises:
-            UsageError: a system or backend does not exist, or the expression cannot be read.
-        """
+        """The filters for `compute_matrix`; `scopes` are backends by directory. UsageError for an unknown name."""
         for kind, given, known in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
             for name in given:
                 if name not in known:
@@ -85,35 +77,31 @@ _ALL = Choice()
 
 
 class Workspace(msgspec.Struct, frozen=True, dict=True):
-    """Kernels and everything that decides about them. Open one with `open_workspace`."""
+    """Kernels and everything that decides about their variants; see `open_workspace`."""
 
     kernels: tuple[Kernel, ...]
     settings: RepositorySettings
-    """kci.toml, and the repository's root."""
     catalog: Catalog
     overlays: tuple[tuple[str | None, Overlay], ...] = ()
-    """The overlays of kci.toml, each with its kernel's name or None for every kernel."""
+    """The overlays of kci.toml, each with its kernel's name, or None for all."""
     scopes: Mapping[str, Sequence[str]] = {}
-    """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
     catalog_name: str | None = None
-    """The edition or file that was named in place of kci.toml's; None if none was."""
     unread: tuple[FaultyKernel, ...] = ()
-    """Kernels whose build.toml is invalid, where they were set aside."""
+    """Kernels with an invalid build.toml that were set aside."""
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What reading the kernels found; none of it is an error."""
         return tuple(item for kernel in self.kernels for item in kernel.diagnostics)
 
     @cached_property
     def runners(self) -> Runners:
-        """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
+        """The runners, images and limits of kci, with those of kci.toml."""
         from kci.matrix.catalog.runners import runners_from
 
         return runners_from(self.settings.settings)
 
     def kernel(self, name: str) -> Kernel:
-        """A kernel by its name; UsageError if no kernel has it, or several do."""
+        """A kernel by name; UsageError for none or several."""
         found = [kernel for kernel in self.kernels if kernel.build.name == name]
         if len(found) == 1:
             return found[0]
@@ -124,22 +112,20 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
 
     def only_kernel(self) -> Kernel:
-        """The workspace's one kernel; UsageError if there are several."""
+        """The one kernel; UsageError for several."""
         if len(self.kernels) != 1:
             raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
         return self.kernels[0]
 
     def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
-        """The variants of the choice; explained, also why each candidate was kept or dropped, with rule and place.
+        """The variants of a choice, with `explain` also the reason of each decision.
 
-        Raises:
-            UsageError: the choice names something that does not exist.
-            FindingsError: a custom tier of kci.toml cannot be read.
+        UsageError for an unknown name, FindingsError for an invalid custom tier.
         """
         return self._matrix(choice, explain=explain)
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
-        """What the tier is a part of: a custom tier without thinning; for `pr` the release. Raises as `matrix`."""
+        """The superset of a tier: without pairwise thinning, and the release for `pr`. Raises as `matrix`."""
         release = msgspec.structs.replace(choice, tier=str(Tier.RELEASE))
         return self._matrix(release if choice.tier == Tier.PR else choice, thinned=False)
 
@@ -156,19 +142,17 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(found, tier=choice.tier)
 
     def of(self, kernels: Sequence[Kernel]) -> Workspace:
-        """The same workspace with other kernels: some of its own, or the same ones as they were once."""
         return msgspec.structs.replace(self, kernels=tuple(kernels))
 
     @property
     def catalog_file(self) -> Path | None:
-        """The file that the catalog comes from; None for an edition that kci ships."""
         name = self.catalog_name or self.settings.catalog
         return Path(name) if name is not None and Path(name).is_file() else None
 
     def at(self, read: Callable[[Path], bytes | None]) -> Workspace:
-        """The same kernels under the kci.toml and the catalog of another time; FindingsError if they were not valid.
+        """The same kernels with the kci.toml and catalog of another time; FindingsError if they were invalid.
 
-        `read` says what a file said then; None if it was not there.
+        `read` returns the content of a file then, None if it was absent.
         """
         raw = read(self.settings.root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
@@ -191,7 +175,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
 
     def only(self, names: Sequence[str]) -> Workspace:
-        """The same workspace with the kernels of these names; FindingsError if one has an invalid build.toml."""
+        """The same workspace with the kernels of these names; FindingsError for one with an invalid build.toml."""
         chosen = [kernel for kernel in self.kernels if kernel.build.name in names]
         unread = [item for item in self.unread if Path(item.path).name in names]
         for name in names:
@@ -202,7 +186,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
 
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
-        """Refuse a selection that selects nothing (KCI217): in CI it would be a green run that built nothing."""
+        """KCI217 for an empty selection: in CI it would be a green run that built nothing."""
         if any(kernel.variants for kernel in matrix.kernels):
             return
         names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
@@ -214,7 +198,6 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raise rule_error("KCI217", message, hint=self._nearest_selection(choice))
 
     def _nearest_selection(self, choice: Choice) -> str:
-        """What might have been meant by a choice that selects nothing."""
         everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
         known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
         words = sorted({word for name in known for word in name.split("-")})
@@ -238,11 +221,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
-        """The variant that a name stands for, of the only kernel by default, in any tier; else a UsageError.
+        """The variant of a name, of the only kernel by default; UsageError for none.
 
-        A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
-        several systems. What the release tier has goes before what only other tiers have, and this machine's own system
-        before others. A noarch variant for a backend without rows is in no tier, and can still be named.
+        Of several variants of one name (stable ABI, noarch), the release tier and this machine's system go first. A
+        noarch variant without catalog rows is in no tier and can still be named.
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
@@ -267,17 +249,11 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 def open_workspace(
     kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None, set_aside: bool = False
 ) -> Workspace:
-    """Read everything that decides about some kernels.
+    """Read kernels with their kci.toml and catalog.
 
-    Args:
-        kernels: directories with a build.toml, or with kernels below them; `path[cuda,rocm]` is these backends of it.
-            The working directory by default.
-        catalog: an edition's name, or a file with an edition or an overlay, in place of what kci.toml names.
-        set_aside: whether an invalid build.toml among others leaves only its own kernel out (`Workspace.unread`).
-
-    Raises:
-        UsageError: a directory, an edition or a backend does not exist, or the kernels have different kci.toml files.
-        FindingsError: a build.toml, kci.toml or catalog file is not valid; it carries every finding.
+    `kernels` are directories with or above a build.toml, optionally as `path[cuda,rocm]`; the working directory by
+    default. `catalog` is an edition or file in place of kci.toml's. `set_aside` tolerates an invalid build.toml among
+    others. UsageError for an unknown name or several kci.toml, FindingsError for an invalid file.
     """
     paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
     read, unread = read_kernels(paths)
@@ -308,7 +284,6 @@ def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay],
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Arguments without their `[backend,...]`, and the backends by kernel directory for those that had some."""
     if not any(argument.endswith("]") for argument in arguments):
         return list(arguments), {}
     paths: list[str] = []
@@ -331,7 +306,7 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def tier_errors(settings: RepositorySettings) -> list[Diagnostic]:
-    """What is wrong with the custom tiers of a kci.toml."""
+    """The findings about custom tiers of a kci.toml."""
     from kci.matrix.tiers import tier_of
 
     found: list[Diagnostic] = []

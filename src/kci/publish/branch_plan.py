@@ -1,9 +1,4 @@
-"""What has to change on a branch so that it has the tree, and whether it may: from the tree and what the Hub lists.
-
-A tree may take the place of what a branch has if it is of the same version, not older, and leaves nothing behind. The
-branch says what it has: in its manifest, and in the metadata of the variants that the tree does not have. All of it is
-settled before anything is written.
-"""
+"""The changes that bring a branch to a tree, and the rules (KCI813 to KCI815) on whether it may be replaced."""
 
 from __future__ import annotations
 
@@ -37,15 +32,14 @@ BENCHMARKS = "benchmarks/"
 
 
 class LocalFile(msgspec.Struct, frozen=True):
-    """A file for the Hub, and what it held when it was checked."""
+    """A file for the Hub, as it was when it was checked."""
 
     path: Path
     sha256: str
-    """In hexadecimal."""
     size: int
 
     def content(self) -> bytes:
-        """What the file holds; for small files. Raises FindingsError: it is not what was checked."""
+        """Read a small file; FindingsError if it has changed."""
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -56,13 +50,11 @@ class LocalFile(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A tree that may be published."""
+    """A verified tree, ready to publish."""
 
     manifest: Manifest
     files: dict[str, LocalFile]
-    """What the version branch gets, by path there."""
     card: LocalFile | None
-    """What the front page of the repository gets; None where the tree has no card."""
 
     @property
     def variants(self) -> frozenset[str]:
@@ -76,15 +68,7 @@ class Release(msgspec.Struct, frozen=True):
 def read_release(
     tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
 ) -> Release:
-    """Check a tree and read what to publish of it.
-
-    Benchmarks come from `sources`, the kernel's directory: the loader's tools look for them on the branch. Findings
-    that do not stop a release go to `report`.
-
-    Raises:
-        FindingsError: it is not a merged tree, is not complete (KCI811), or does not meet a requirement.
-        UnsafeError: it holds a link.
-    """
+    """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _complete(tree)
     found = verify(tree)
     errors = [item for item in found if item.severity is Severity.ERROR]
@@ -107,7 +91,6 @@ def read_release(
         if directory_digest(hashes) != entry.digest:
             raise _changed(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
-    # As the reference's builder publishes them.
     for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
             files[f"{BENCHMARKS}{path.name}"] = local_file(path)
@@ -135,7 +118,7 @@ def _complete(tree: Path) -> Manifest:
 
 
 def local_file(path: Path) -> LocalFile:
-    """A file as it is now."""
+    """The file with its present hash and size."""
     return LocalFile(path, file_hash(path), path.stat().st_size)
 
 
@@ -144,25 +127,21 @@ def _changed(path: Path) -> FindingsError:
 
 
 MAIN_VERSION = 1
-"""The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""
+"""The version of builds on `main`, if it has any: from before versions existed, or a mirror."""
 _RECORDS = frozenset(TOP_ENTRIES) - {"benchmarks"}
-"""What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
 _SHOWN = 3
 _Shape = TypeVar("_Shape")
 
 
 class BranchChanges(msgspec.Struct, frozen=True):
-    """The difference between a branch and what it should have, sorted."""
+    """The difference between a branch and its goal, sorted."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     unchanged: int = 0
-    """How many files are there already."""
     removed_variants: tuple[str, ...] = ()
-    """Variants that lose every file."""
     kept_variants: tuple[str, ...] = ()
-    """Variants on the branch that the tree does not have, and that stay."""
 
     @property
     def empty(self) -> bool:
@@ -170,24 +149,21 @@ class BranchChanges(msgspec.Struct, frozen=True):
 
 
 class WantedBranch(msgspec.Struct, frozen=True):
-    """What one branch should have."""
+    """The goal of one branch."""
 
     branch: str
     files: Mapping[str, LocalFile]
     variants: frozenset[str] = frozenset()
-    """Whose directories are replaced as a whole."""
+    """Variants whose directories are replaced as a whole."""
     expected: frozenset[str] | None = None
-    """The variants that the kernel should have today: others that are neither these nor in the tree are removed.
-    None to remove none."""
+    """Variants that the kernel should have; others outside of the tree are removed. None removes none."""
     version: int = MAIN_VERSION
     removed: frozenset[str] = frozenset()
-    """Other variants to remove."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
-        """Compare a branch with this.
+        """Compare the files of a branch with this goal.
 
-        Where the branch has no commit of its own yet, what it has below `build/` is `inherited` from the main one, and
-        that is of version 1. On the branch of that version it stays.
+        A branch without a commit has `inherited` its `build/` from the main branch, which is of version 1.
         """
         inherited = inherited and self.version != MAIN_VERSION
         others = variants_on(there) - self.variants
@@ -197,7 +173,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         same = {path for path in wanted & there.keys() if same_content(there[path], self.files[path])}
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
         owned |= {path for path in there if variant_of(path) in removed}
-        # A signature counts as long as what it signs is the same, whoever has added it.
+        # A signature stays while what it signs is the same.
         signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
         return BranchChanges(
             added=tuple(sorted(wanted - there.keys())),
@@ -209,7 +185,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         )
 
     def part(self, there: Mapping[str, HubFile]) -> dict[str, HubFile]:
-        """The part of a branch that publishing replaces: if a rival changes it too, one of the two is lost."""
+        """The files that publishing replaces: a concurrent change of them is a conflict (KCI812)."""
         return {path: file for path, file in there.items() if self._owns(path)}
 
     def _owns(self, path: str) -> bool:
@@ -223,23 +199,23 @@ class WantedBranch(msgspec.Struct, frozen=True):
 
 
 def branch_of(release: Release, branch: str, expected: frozenset[str] | None) -> WantedBranch:
-    """What the version branch should have."""
+    """The goal for the version branch."""
     return WantedBranch(branch, release.files, release.variants, expected, release.manifest.version)
 
 
 def version_of(branch: str) -> int | None:
-    """The version that a branch is for by its name, `v2` for example; None where the name says nothing about that."""
+    """The version in a branch name such as `v2`; None for other names."""
     found = re.fullmatch(r"v([0-9]{1,19})", branch)
     return int(found[1]) if found else None
 
 
 def variants_on(there: Iterable[str]) -> set[str]:
-    """The variants that a branch has files of."""
+    """The variants that have files among these paths."""
     return {name for path in there if (name := variant_of(path))}
 
 
 def same_content(there: HubFile, here: LocalFile) -> bool:
-    """True if the Hub has a file as it is here: by its sha256, or for a small one by its name in git."""
+    """True if the Hub's file is equal to the local one, by sha256, or by git blob id for a small file."""
     if there.sha256 is not None:
         return there.sha256 == here.sha256
     if there.size != here.size:
@@ -248,41 +224,32 @@ def same_content(there: HubFile, here: LocalFile) -> bool:
     return there.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-# --- whether it may ---------------------------------------------------------------------------------------------------
-
-
 class TakeoverTerms(msgspec.Struct, frozen=True):
-    """What is decided about a branch before anybody looks at it."""
+    """The decisions about a branch that hold before it is read."""
 
     expected: frozenset[str] | None = None
-    """The variants that the kernel should have today; None where the kernel is not known."""
     prune: bool = False
     leave_out: StaleVariants = StaleVariants.ASK
-    """What becomes of those of these that the tree does not have and that are of other sources."""
     older: bool = False
     """True if the tree may be older than what it replaces."""
     sources: Path | None = None
-    """The kernel's directory, whose repository may know which of two commits is the older one."""
+    """The kernel's directory, whose repository orders commits."""
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """A tree, and the branch for it."""
+    """A check of a tree against the branch that it replaces."""
 
     release: Release
     terms: TakeoverTerms
     place: str
-    """What to call the branch in messages."""
     there: Mapping[str, HubFile]
     read: Callable[[str], bytes]
     log: Log
 
     def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
-        """What the branch should have, with what is decided about the variants that the tree leaves out.
+        """The goal with the variants to remove.
 
-        Raises:
-            FindingsError: the branch has another version (KCI813), undecided variants of other
-                sources (KCI814), or newer variants (KCI815).
-            HubAnswerError: the Hub does not answer.
+        FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
         """
         before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
         self._require_version(wanted, before)
@@ -291,7 +258,6 @@ class Takeover(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(wanted, removed=self._left_out(changes.kept_variants))
 
     def _require_version(self, wanted: WantedBranch, before: Manifest | None) -> None:
-        """KCI813. What lies wrongly on the branch of the tree's own version makes way for what is right."""
         if version_of(wanted.branch) == wanted.version:
             return
         others = (known.version for name in sorted(variants_on(self.there)) if (known := self._metadata(name)))
@@ -303,11 +269,9 @@ class Takeover(msgspec.Struct, frozen=True):
             raise rule_error("KCI813", message, hint=hint)
 
     def _require_newer(self, before: Manifest) -> None:
-        # KCI815
         present = self.release.manifest.present
         theirs = {entry.variant: entry for entry in before.present}
         pairs = [(entry, theirs[entry.variant]) for entry in present if entry.variant in theirs]
-        # Those that were made from something else.
         replaced = {
             old.variant: old
             for new, old in pairs
@@ -327,7 +291,6 @@ class Takeover(msgspec.Struct, frozen=True):
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        """True if the new one is older: by the history where it is here, else by the commits' times."""
         if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
             for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
                 if identity.is_ancestor(self.terms.sources, first, second):
@@ -335,7 +298,6 @@ class Takeover(msgspec.Struct, frozen=True):
         return new.committed is not None and old.committed is not None and new.committed < old.committed
 
     def _left_out(self, kept: Collection[str]) -> frozenset[str]:
-        # KCI814
         names = [name for name in kept if self.terms.expected is None or name in self.terms.expected]
         if not names:
             return frozenset()
@@ -376,7 +338,6 @@ def _newest(entries: Iterable[Present]) -> Origin:
 
 
 def _source(origin: Origin) -> str:
-    # `commit 0123456789ab of 2026-11-20 10:00`
     if origin.commit is None:
         return "an unknown commit"
     moment = origin.committed

@@ -1,7 +1,4 @@
-"""What the Hub or a tree has: its variants, whether they are complete, and who signed them.
-
-The Hub lists the digests of large files, so that no library is downloaded.
-"""
+"""The variants of a tree or a Hub repository, and their problems; the Hub lists digests, so libraries stay there."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ from kci.utils.suggest import first_of
 from kci.utils.walk import is_bytecode
 
 OLDEST_CLIENT = (2, 3)
-"""The first huggingface_hub that writes to repositories of kernels (tried: 1.22 to 2.2 do not)."""
+"""The first huggingface_hub that writes to kernel repositories; 1.22 to 2.2 do not."""
 
 _Answer = TypeVar("_Answer")
 
 Access = Callable[[], str]
-"""Gives a token that is valid now."""
+"""Returns a valid token."""
 
 _ID_TOKEN = "HF_OIDC_ID_TOKEN"  # noqa: S105
 _REQUEST = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
@@ -44,10 +41,7 @@ _EXCHANGE = {
 
 
 def hub_client(token: str | bool | None = None) -> Any:
-    """The Hub's own client; `token` is False for nothing, and None for what the user has logged in with.
-
-    Raises MissingToolError: it is not installed, or too old.
-    """
+    """The client of the Hub; `token` False is anonymous, None the stored login. MissingToolError if it is too old."""
     try:
         from huggingface_hub import HfApi, __version__
     except ImportError:
@@ -61,30 +55,22 @@ def hub_client(token: str | bool | None = None) -> Any:
 
 
 def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
-    """What the Hub's client answers.
-
-    Raises FindingsError: it does not; the message begins with `failed`, and ends with the client's reason.
-    """
+    """Call the client; FindingsError begins with `failed` and ends with the client's reason."""
     try:
         return question()
-    except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+    except Exception as error:  # the client raises its own errors and those of its HTTP library
         raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
 
 
 def first_line_of(error: Exception) -> str:
-    """What an error says first, or its kind where it says nothing."""
+    """The first line of an error's message, or its type."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
-    """What authenticates a publisher: HF_TOKEN, else the identity of the CI job, else what `hf auth login` has stored.
-
-    A token for a CI job can write to `repo_id` only.
-
-    Raises MissingToolError: there is no token, or huggingface_hub is not installed.
-    """
-    hub_client(token=False)  # says what is missing if it is
+    """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
+    hub_client(token=False)  # raises if huggingface_hub is absent
     if stored := environ.get("HF_TOKEN", "").strip():
         return lambda: stored
     if environ.get(_ID_TOKEN) or all(environ.get(name) for name in _REQUEST):
@@ -99,7 +85,7 @@ def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access
 
 
 def known_access(environ: Mapping[str, str] = os.environ) -> Access | None:
-    """What authenticates a reader: a token that is there anyway; None for reading what everybody can read."""
+    """The token for reading; None for public access."""
     hub_client(token=False)
     token = environ.get("HF_TOKEN", "").strip() or _logged_in()
     return (lambda: token) if token else None
@@ -125,7 +111,7 @@ def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
             "POST", f"{endpoint}/oauth/token", json={**_EXCHANGE, "subject_token": subject, "resource": resource}
         )
         token = answer["access_token"]
-    except Exception as error:  # of the client's HTTP library, which changed once
+    except Exception as error:
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
         message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
         raise FindingsError(message, hint=hint) from error
@@ -133,7 +119,6 @@ def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
 
 
 def _identity(audience: str, environ: Mapping[str, str]) -> str:
-    """GitHub's signed statement about this job."""
     # The URL has a query already, which the client of the Hub would replace.
     url, bearer = (environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
@@ -154,49 +139,48 @@ def _ask(method: str, url: str, **arguments: Any) -> Any:
 _Held = TypeVar("_Held")
 
 FOLDER = "build/"
-"""Where a branch of a repository has the tree; loaders look there."""
+"""The folder of the tree on a branch; loaders look there."""
 
 
 class ListedVariant(msgspec.Struct, frozen=True):
-    """A variant that is there. What is not known is None."""
+    """A published variant; None for an unknown field."""
 
     variant: str
     kernel: str | None = None
     version: int | None = None
     problem: str = ""
-    """Why no loader should use it; empty if nothing is wrong."""
+    """The reason not to load it; empty if there is none."""
     fingerprint: str | None = None
 
 
 class TreeListing(msgspec.Struct, frozen=True):
-    """Everything that is there."""
+    """The variants of a tree or a branch."""
 
     source: str
     variants: tuple[ListedVariant, ...]
     tree: Path | None = None
-    """The directory, where there is one."""
 
 
 def list_tree(tree: Path) -> TreeListing:
-    """What a merged tree has. UsageError: there is none."""
+    """List the variants of a merged tree; UsageError without one."""
     if not tree.is_dir():
         raise UsageError(f"{tree}: there is no such tree", hint="`kci run` or `kci merge` makes one")
     try:
         manifest = read_manifest(tree)
     except FindingsError:
-        manifest = None  # `kci verify` says so; the files themselves are what counts here
+        manifest = None
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
     variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
     return TreeListing(str(tree), tuple(variants), tree)
 
 
 def variant_directories(tree: Path) -> list[Path]:
-    """The entries of a tree that are named like variants, sorted."""
+    """The entries of a tree with a variant name, sorted."""
     return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
 
 
 def variant_of(path: str) -> str | None:
-    """The variant that a file of a repository on the Hub belongs to."""
+    """The variant that a path on the Hub belongs to."""
     name, slash, _ = path.removeprefix(FOLDER).partition("/")
     return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
 
@@ -221,32 +205,29 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     return msgspec.structs.replace(held, problem=problem)
 
 
-# --- the Hub ----------------------------------------------------------------------------------------------------------
-
-
 class HubFile(msgspec.Struct, frozen=True):
-    """A file of a repository."""
+    """A file of a repository on the Hub."""
 
     path: str
     size: int
     sha256: str | None = None
-    """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+    """In hexadecimal; None for a small file, which is in git and not in LFS."""
     git_oid: str = ""
-    """What git calls the file's content, or for a large file what points to it."""
+    """The git blob id; of a large file, that of its LFS pointer."""
 
 
 def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = None) -> list[HubFile]:
-    """The files of a repository of kernels, or of a folder of it; whatever the client raises is the caller's."""
+    """The files of a kernel repository or of a folder in it; errors of the client pass through."""
     entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
     return [
         HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
         for entry in entries
-        if hasattr(entry, "size")  # folders have none
+        if hasattr(entry, "size")
     ]
 
 
 def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListing:
-    """The variants of a repository of kernels, each compared with the digest in its metadata."""
+    """List the variants of a kernel repository and compare each with its digest."""
     client = client or hub_client()
     source = f"{repo_id}@{revision}"
 
@@ -268,7 +249,6 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
 
 
 _Read = Callable[[HubFile], bytes | None]
-"""Gives the content of a file, None for one that is larger than a file of metadata may be."""
 
 
 def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
@@ -292,14 +272,13 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
     if digest is None:
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
-        return ""  # the Hub lists no other digests
+        return ""
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
     actual = make_digest({path: _sha256(files[path], read) for path in covered})
     return first_of([str(item) for item in validate(digest, actual)], 3)
 
 
 def _sha256(file: HubFile, read: _Read) -> str:
-    """In hexadecimal; empty, which is no file's hash, where it cannot be known."""
     if file.sha256 is not None:
         return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
     raw = read(file)

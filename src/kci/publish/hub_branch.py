@@ -1,4 +1,4 @@
-"""A kernel's repository on the Hub, for writing: what the API can do, and what its answers mean for trying again."""
+"""A kernel repository on the Hub as a `PublishTarget`, and the retry policy for its errors."""
 
 from __future__ import annotations
 
@@ -20,55 +20,50 @@ from kci.publish.hub import Access, HubFile, first_line_of, hub_client, listed_f
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
-"""The branch that the repository's front page is taken from."""
 
 _SMALL = 1024 * 1024
-"""Up to this many bytes a file is read once and uploaded from memory."""
+"""Bytes up to which a file is uploaded from memory."""
 _PROPOSALS = 10
-"""How many pull requests are looked at; each costs a listing."""
+"""Pull requests that are compared; each costs a listing."""
 _PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
 
 _Answer = TypeVar("_Answer")
 
 
 class Obstacle(enum.StrEnum):
-    """Why the Hub did not do what it was asked."""
+    """The kind of a failed request."""
 
     REFUSED = "refused"
-    """It will not, however often it is asked."""
     MOVED = "moved"
-    """The branch is no longer where it was."""
     BUSY = "busy"
-    """It writes another commit just now, or wants fewer requests."""
+    """Another commit is being written, or the rate limit applies."""
     UNCLEAR = "unclear"
-    """Nothing was said, or an error of the server: the commit may be there."""
+    """No answer or a server error: the commit may be there."""
 
 
 class HubAnswerError(Exception):
-    """The Hub did not do what it was asked."""
+    """A request that the Hub did not carry out."""
 
     def __init__(self, obstacle: Obstacle, message: str, wait: float | None = None) -> None:
         super().__init__(message)
         self.obstacle = obstacle
         self.message = message
         self.wait = wait
-        """For how many seconds it asks to be left alone."""
+        """Seconds to wait before the next request."""
 
 
 class HubKernel:
-    """A repository of the type `kernel`, through `huggingface_hub`. HubAnswerError says that the Hub does not do it."""
+    """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
 
     def __init__(self, repo_id: str, access: Access | None = None) -> None:
         self.repo_id = repo_id
         self.access = access
 
     def heads(self) -> dict[str, str]:
-        """The commit of each branch."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
         return {branch.name: branch.target_commit for branch in refs.branches}
 
     def files(self, commit: str) -> dict[str, HubFile]:
-        """Every file of a commit by path."""
         found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
 
@@ -82,22 +77,19 @@ class HubKernel:
             return read_bounded(Path(local))
 
     def proposals(self) -> dict[str, str]:
-        """The newest pull requests, newest first, and the commit that each is at."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
         found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
         newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
         return {item.ref: item.target_commit for _, item in newest}
 
     def create_branch(self, branch: str) -> None:
-        """Make a branch from the main one; one that exists is left alone."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
 
     def create_repository(self) -> None:
-        """Make the repository; one that exists is left alone."""
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
 
     def check_page(self, text: str) -> None:
-        """Have the Hub judge the next front page, as the client does right before its commit."""
+        """Have the Hub validate the front page, as the client does right before its commit."""
 
         def ask(api: Any) -> str:
             from huggingface_hub import get_session
@@ -120,10 +112,7 @@ class HubKernel:
         *,
         propose: bool,
     ) -> str:
-        """Upload files and add one commit to a branch that is still at its parent, or open a pull request with it.
-
-        Returns the new commit.
-        """
+        """Upload files and commit them to a branch that is still at `parent`, or propose that; returns the commit."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         if not sys.stderr.isatty():
@@ -151,18 +140,17 @@ class HubKernel:
         return str(done.oid)
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
-        # A token for a CI job is valid for an hour, and an upload may take longer: each request begins with a good one.
+        # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
         client = hub_client(token=self.access() if self.access is not None else False)
         try:
             return question(client)
         except KciError:
             raise
-        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+        except Exception as error:
             raise _answer(error, self.repo_id) from error
 
 
 def _answer(error: Exception, repo_id: str) -> HubAnswerError:
-    """What an error means."""
     chain = [error]
     while isinstance(chain[-1].__cause__, Exception):
         chain.append(chain[-1].__cause__)
@@ -195,10 +183,7 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 
 
 def _wait(headers: Mapping[str, str], said: str) -> float | None:
-    """For how many seconds the Hub asks to be left alone; None where it does not say.
-
-    It says `Retry-After: 7`, or that with a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour` in its words.
-    """
+    # `Retry-After: 7` or a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour`
     after = headers.get("retry-after", "").strip()
     for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
         if re.fullmatch(r"\d{1,9}", value, re.ASCII):

@@ -1,7 +1,7 @@
-"""Publishing one tree: what it is of, where it goes, and one commit for the version branch, with the card last.
+"""Publishing: one commit with a tree on the version branch, and the card on the main branch last.
 
-Every attempt starts from what the branch has now. So a run that was killed goes on where it stopped, a commit whose
-reply was lost is found, and another publisher's commit is either built upon or reported, never overwritten unseen.
+Each attempt starts from the present state of the branch: a killed run resumes, a commit whose reply was lost is found,
+and a concurrent commit is built upon or reported, never overwritten.
 """
 
 from __future__ import annotations
@@ -47,64 +47,57 @@ from kci.workflows.repository import publish_jobs
 
 ATTEMPTS = 8
 _MOST_PATIENT = 300.0
-"""So many seconds are waited. A Hub that asks for more is asked by the next run: a job costs while it waits."""
+"""Seconds of the longest wait; beyond it the next run tries again."""
 README = "README.md"
 
 
 class PublishState(enum.StrEnum):
-    """What became of a branch."""
+    """The outcome for a branch."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
-    """It had everything already."""
     PROPOSED = "proposed"
-    """A pull request has it."""
     WOULD_PUBLISH = "would publish"
 
 
 class PublishedBranch(msgspec.Struct, frozen=True):
-    """One branch after publishing."""
+    """A branch after publishing."""
 
     branch: str
     state: PublishState
     commit: str
-    """Where the branch is now; empty in a dry run for a branch that does not exist."""
     changes: BranchChanges
     proposal: str = ""
-    """The pull request as the Hub names it, `refs/pr/3`; empty without one."""
+    """The ref of the pull request, `refs/pr/3`; empty without one."""
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """What publishing a tree has done, or would do."""
+    """The branches that publishing has changed, or would change."""
 
     builds: PublishedBranch
     card: PublishedBranch | None
-    """The main branch, with the front page and, where it mirrors them, the builds; None where the tree has no card."""
 
 
 class PublishTarget(Protocol):
-    """A place that takes a tree, as branches of commits. Each method raises HubAnswerError if the place does not do it.
-
-    `HubKernel` is the one that there is; another host of kernels needs these methods and nothing else.
-    """
+    """A host of kernels: branches of commits. Each method raises HubAnswerError; `HubKernel` implements it."""
 
     def heads(self) -> dict[str, str]:
-        """The commit of each branch."""
+        """The head commit of each branch."""
 
     def files(self, commit: str) -> dict[str, HubFile]:
-        """Every file of a commit by path."""
+        """The files of a commit, by path."""
 
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file."""
 
     def proposals(self) -> dict[str, str]:
-        """The newest pull requests and the commit that each is at."""
+        """The newest pull requests and their commits, newest first."""
 
     def create_branch(self, branch: str) -> None:
-        """Make a branch from the main one; one that exists is left alone."""
+        """Create a branch from the main one unless it exists."""
 
     def check_page(self, text: str) -> None:
-        """Refuse a front page that the place would not show."""
+        """Refuse a front page that the host would not show."""
 
     def commit(
         self,
@@ -116,29 +109,25 @@ class PublishTarget(Protocol):
         *,
         propose: bool,
     ) -> str:
-        """Add one commit to a branch that is still at its parent, or propose it; the new commit."""
+        """Add one commit to a branch that is still at its parent, or propose it; returns the commit."""
 
 
 class Publisher(msgspec.Struct, frozen=True):
-    """A target, and how to deal with it."""
+    """Publishes to a target, with retries."""
 
     target: PublishTarget
     name: str
-    """The name of the target in messages."""
     dry_run: bool = False
     propose: bool = False
-    """Whether to open pull requests in place of commits."""
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
 
     def publish(
         self, release: Release, branch: str, terms: TakeoverTerms | None = None, *, mirror: bool = False
     ) -> Publication:
-        """Bring a branch and the front page to what a release says; with `mirror` the main branch gets the builds too.
+        """Publish a release and its front page; with `mirror` the main branch gets the builds too.
 
-        Raises:
-            FindingsError: the Hub refuses or does not answer, another publisher changed the same (KCI812), or what is
-                there does not make way for the tree; see `Takeover.settle`.
+        FindingsError if the target refuses, another publisher interferes (KCI812), or `Takeover.settle` raises.
         """
         terms = terms or TakeoverTerms()
         expected = terms.expected if terms.prune else None
@@ -161,7 +150,6 @@ class Publisher(msgspec.Struct, frozen=True):
         return Publication(builds, self.bring(WantedBranch(MAIN, card), page))
 
     def _require_page(self, card: LocalFile | None) -> None:
-        """Have the Hub judge the front page before anything is written: its commit is the last one."""
         if card is None or self.dry_run:
             return
         try:
@@ -175,10 +163,7 @@ class Publisher(msgspec.Struct, frozen=True):
     def bring(
         self, goal: WantedBranch, message: str, taking: tuple[Release, TakeoverTerms] | None = None
     ) -> PublishedBranch:
-        """Bring files to a branch in one commit, and leave all else there alone; `taking` is what a release replaces.
-
-        FindingsError: the Hub refuses or does not answer.
-        """
+        """Commit a goal to its branch and keep other files; FindingsError if the target refuses or does not answer."""
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
@@ -224,7 +209,6 @@ class Publisher(msgspec.Struct, frozen=True):
         raise FindingsError(message, hint=hint) from problem
 
     def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
-        """The pull request that has all of it already: of an earlier run, or one whose reply was lost."""
         for ref, commit in self.target.proposals().items():
             if wanted.changes(self.target.files(commit)).empty:
                 return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
@@ -243,11 +227,7 @@ class Publisher(msgspec.Struct, frozen=True):
     def _look(
         self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
     ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
-        """Where a branch is, what it has, what it should have, and the changes.
-
-        A branch without a commit of its own has what the main one has, whoever made it: a kci that was killed while it
-        uploaded has left such a branch too.
-        """
+        # A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
@@ -264,7 +244,6 @@ class Publisher(msgspec.Struct, frozen=True):
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
-        """The Hub may leave files out, those that a .gitignore of the repository names for example."""
         left = wanted.changes(self.target.files(commit))
         if not left.empty:
             first = (*left.added, *left.changed, *left.deleted)[0]
@@ -280,25 +259,23 @@ _HINT = "docs/publishing.md says what a repository and its token need"
 
 
 class PublishRequest(msgspec.Struct, frozen=True):
-    """What to publish."""
+    """The options of `kci publish`."""
 
     tree: Path
     workspace: Workspace | None = None
-    """The one kernel that the tree was made of; without it, only the tree itself says what it is."""
+    """The one kernel of the tree; without it, the tree alone says what it is."""
     repo_id: str = ""
-    """Empty for what build.toml or kci.toml says."""
     branch: str = ""
     create_repo: bool = False
     dry_run: bool = False
     create_pr: bool = False
-    """Whether to open pull requests, for publishers who may not write."""
     leave_out: StaleVariants | None = None
-    """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
+    """The policy for variants that the tree lacks; None for that of `[publish]`."""
     older: bool = False
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
-    """What was done, or in a dry run would be."""
+    """The result of `kci publish`."""
 
     kernel: str
     version: int
@@ -308,7 +285,6 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def branches(self) -> list[PublishedBranch]:
-        """In the order in which they were published."""
         card = self.publication.card
         return [self.publication.builds, *([card] if card is not None else [])]
 
@@ -319,7 +295,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
 
 def tree_of(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
-    """The tree and, where it is known, the kernel that a command line means; the tree is in `build/` of it."""
+    """The tree and, if known, the kernel that the arguments mean: `place` is a kernel with a `build/`, or a tree."""
     sources = place if (place / BUILD_TOML).is_file() else kernel
     return place / "build" if sources == place else place, sources
 
@@ -329,13 +305,10 @@ def publish_tree(
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> PublishedTree:
-    """Publish a tree; `report` takes findings about it that do not stop that.
+    """Publish a tree; `report` takes the findings that do not prevent it.
 
-    Raises:
-        UsageError: it is not said where it goes, or the kernel is another one than the tree's.
-        FindingsError: the tree may not be published, or the Hub does not take it.
-        UnsafeError: the tree holds a link.
-        MissingToolError: there is no token, or huggingface_hub is not installed.
+    UsageError without a target or for another kernel's tree, FindingsError if the tree or the Hub refuses, UnsafeError
+    for a link, MissingToolError without a token or huggingface_hub.
     """
     workspace = request.workspace
     kernel = workspace.only_kernel() if workspace is not None else None
@@ -380,16 +353,12 @@ class HubBranch(msgspec.Struct, frozen=True):
     repo_id: str
     branch: str
     mirror: bool = False
-    """True if the main branch has the builds too."""
 
 
 def target_of(
     kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
 ) -> HubBranch:
-    """The repository and branch of a kernel; what the caller names goes before `build`, and that before `settings`.
-
-    Raises UsageError: no repository is named, or what is named cannot be one.
-    """
+    """The repository and branch of a kernel: arguments, then `build`, then `settings`; UsageError if none names one."""
     hub = build.general.hub if build is not None else None
     prefix = settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
@@ -409,10 +378,7 @@ def target_of(
 
 
 def hub_settings(workspace: Workspace) -> list[str]:
-    """What to set before the rendered workflow can publish, a sentence or two each, then every repository of the Hub.
-
-    Nothing where kci.toml has no `[publish]`.
-    """
+    """Instructions for the publish workflow, then each Hub repository; empty without `[publish]` in kci.toml."""
     jobs = publish_jobs(workspace.settings)
     if jobs is None:
         return []

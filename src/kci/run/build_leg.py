@@ -202,10 +202,10 @@ def _require_sources(workspace: Workspace, request: LegRequest) -> None:
     )
 
 
-def _refuse_errors(findings: Sequence[Diagnostic], what: str, hint: str) -> None:
+def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
     errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
-        raise FindingsError(f"{what} {len(errors)} of the requirements", hint=hint, diagnostics=findings)
+        raise FindingsError(f"{subject} {len(errors)} of the requirements", hint=hint, diagnostics=findings)
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
@@ -231,7 +231,7 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     return ContainerBuild(
         image,
         directory,
-        [*arguments, *options.words()],
+        [*arguments, *options.arguments()],
         writable=[output, *(path.parent for path in (artifact, objects_to) if path)],
         cache=request.options.cache,
         readable=objects_from,

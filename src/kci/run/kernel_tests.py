@@ -384,7 +384,13 @@ def python_path(*folders: Path | None) -> dict[str, str]:
 
 
 def _run_pytest(
-    python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, own: Path | None, log: Log
+    python: Path,
+    variant_dir: Path,
+    sources: Path,
+    metadata: Metadata,
+    folder: Path,
+    dependencies: Path | None,
+    log: Log,
 ) -> TestReport:
     report = folder / "report.xml"
     command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
@@ -396,7 +402,7 @@ def _run_pytest(
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
     environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
-    done = run_in_group(command, silent, cwd=sources, env=environment | python_path(packages, own))
+    done = run_in_group(command, silent, cwd=sources, env=environment | python_path(packages, dependencies))
     passed, failed, skipped = _counts(report)
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED

@@ -128,8 +128,8 @@ def _digest(directory: Path) -> str:
 
 _Event = TypeVar("_Event")
 
-Work = Callable[[Callable[[_Event], None]], None]
-"""Work that sends events to a callback."""
+Task = Callable[[Callable[[_Event], None]], None]
+"""Sends events to a callback while it runs."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -160,7 +160,7 @@ class Outcome(msgspec.Struct):
     error: KciError | None = None
 
 
-_News = tuple[Outcome, dict[str, Any]]
+_Update = tuple[Outcome, dict[str, Any]]
 
 
 class TreeResult(msgspec.Struct, frozen=True):
@@ -241,8 +241,8 @@ def run_here(
             planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
             merged[name] = merged_tree(built, trees[name], planned, log)
 
-    def hear(news: _News) -> None:
-        outcome, changes = news
+    def on_update(update: _Update) -> None:
+        outcome, changes = update
         for name, value in changes.items():
             setattr(outcome, name, value)
         changed(outcome)
@@ -256,7 +256,7 @@ def run_here(
             finish(kernel)
     rules()  # loaded before threads use it: it is not thread-safe
     builds = KeptBuilds(workspace, options)
-    run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, hear)
+    run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
 
@@ -269,23 +269,23 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def run_in_parallel(tasks: Sequence[Work[_Event]], width: int, on_event: Callable[[_Event], None]) -> None:
-    """Run works in `width` threads; `hear` gets their events in this thread. An exception ends started programs."""
+def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callable[[_Event], None]) -> None:
+    """Run tasks in `width` threads; `on_event` gets their events in this thread. An exception ends all programs."""
     scope = ProgramScope()
     events: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
 
-    def tell(item: _Event) -> None:
+    def emit(item: _Event) -> None:
         scope.require_running()
         events.put((item,))
 
-    def do(work: Work[_Event]) -> None:
+    def perform(task: Task[_Event]) -> None:
         with scope.entered():
-            work(tell)
+            task(emit)
 
     with ThreadPoolExecutor(max(1, width)) as pool:
         try:
-            for work in tasks:
-                pool.submit(do, work).add_done_callback(events.put)
+            for task in tasks:
+                pool.submit(perform, task).add_done_callback(events.put)
             ended = 0
             while ended < len(tasks):
                 item = events.get()
@@ -308,10 +308,10 @@ def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) ->
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
-    found = drop_suppressed_in_tree(
+    remaining = drop_suppressed_in_tree(
         verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append
     )
-    findings = (item for item in found if item.rule != "KCI721")
+    findings = (item for item in remaining if item.rule != "KCI721")
     return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
 
 
@@ -320,25 +320,25 @@ def _build(
     builds: KeptBuilds,
     outcome: Outcome,
     width: int,
-    tell: Callable[[_News], None],
+    emit: Callable[[_Update], None],
 ) -> None:
-    def now(**changes: object) -> None:
-        tell((outcome, changes))
+    def update(**changes: object) -> None:
+        emit((outcome, changes))
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
+        update(note=progress.command if progress else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
     try:
-        made_from = builds.fingerprint(kernel, variant)
-        kept = builds.find(kernel, variant, made_from)
+        fingerprint = builds.fingerprint(kernel, variant)
+        kept = builds.find(kernel, variant, fingerprint)
         if kept is None:
-            now(state=OutcomeState.BUILDING)
-            kept = builds.make(kernel, variant, made_from, log, width)
+            update(state=OutcomeState.BUILDING)
+            kept = builds.make(kernel, variant, fingerprint, log, width)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        now(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
+        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
     except MissingToolError as error:
-        now(state=OutcomeState.LEFT, note=first_error(error), error=error)
+        update(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:
-        now(state=OutcomeState.FAILED, note=first_error(error), error=error)
+        update(state=OutcomeState.FAILED, note=first_error(error), error=error)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.process.container import engine, require_engine
+from kci.build.process.container import container_engine, require_engine
 from kci.build.process.run import run
 from kci.build.toolchains.compilers import (
     MANYLINUX_GLIBC,
@@ -45,9 +45,9 @@ class Health(enum.StrEnum):
 class ToolReport(msgspec.Struct, frozen=True):
     """A tool or resource and its state."""
 
-    what: str
+    name: str
     health: Health
-    found: str
+    detail: str
     remedy: str = ""
     """Usually a command; empty if nothing is missing."""
 
@@ -117,7 +117,7 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
 def _helpers() -> Iterator[ToolReport]:
     def container() -> str:
         require_engine()
-        return f"{engine()} answers"
+        return f"{container_engine()} answers"
 
     yield _examined_tool("containers", container, "builds then happen on this machine itself")
     try:
@@ -133,21 +133,21 @@ def _helpers() -> Iterator[ToolReport]:
     yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
 
 
-def _examined_tool(what: str, find: Callable[[], str], otherwise: str = "") -> ToolReport:
+def _examined_tool(name: str, find: Callable[[], str], otherwise: str = "") -> ToolReport:
     try:
-        return ToolReport(what, Health.OK, find())
+        return ToolReport(name, Health.OK, find())
     except KciError as error:
-        return ToolReport(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
+        return ToolReport(name, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
 
 
-def _program(what: str, command: list[str], remedy: str) -> ToolReport:
+def _program(name: str, command: list[str], remedy: str) -> ToolReport:
     if shutil.which(command[0]) is None:
-        return ToolReport(what, Health.NOTE, f"{command[0]} is not installed", remedy)
+        return ToolReport(name, Health.NOTE, f"{command[0]} is not installed", remedy)
     try:
         done = run(command)
     except KciError as error:
-        return ToolReport(what, Health.NOTE, error.message.splitlines()[0], remedy)
+        return ToolReport(name, Health.NOTE, error.message.splitlines()[0], remedy)
     lines = done.output.strip().splitlines()
     if done.code != 0 or not lines:
-        return ToolReport(what, Health.NOTE, f"{command[0]} does not answer", remedy)
-    return ToolReport(what, Health.OK, lines[0][:100])
+        return ToolReport(name, Health.NOTE, f"{command[0]} does not answer", remedy)
+    return ToolReport(name, Health.OK, lines[0][:100])

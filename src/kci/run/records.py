@@ -158,7 +158,9 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
-def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a record of a run") -> Iterator[_Shape]:
+def read_uploaded(
+    folder: Path, name: str, shape: type[_Shape], description: str = "a record of a run"
+) -> Iterator[_Shape]:
     """Read uploaded files by name or pattern. Raises FindingsError for an unreadable one."""
     for path in sorted(folder.rglob(name)):
         try:
@@ -166,24 +168,24 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a r
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FindingsError(f"{path} is not {what}: {error}") from error
+            raise FindingsError(f"{path} is not {description}: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
     failures = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
-    by_variant = newest((item for item in failures if item.kernel == kernel), lambda item: item.variant)
+    by_variant = newest_by_key((item for item in failures if item.kernel == kernel), lambda item: item.variant)
     return [failure for _, failure in sorted(by_variant.items())]
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
     """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
     objects = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
-    by_leg = newest((item for item in objects if item.kernel == kernel), lambda item: item.leg)
+    by_leg = newest_by_key((item for item in objects if item.kernel == kernel), lambda item: item.leg)
     return tuple(item for _, item in sorted(by_leg.items()))
 
 
-def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
+def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
     """Keep the newest attempt per key."""
     by_key: dict[_Key, _Attempted] = {}
     for record in records:

@@ -1,8 +1,4 @@
-"""A kernel from a project with a setup.py: what that builds (`run_setup`) as build.toml, sources and a package.
-
-What comes out is a draft: C++ and Python are copied as they are. Whatever a person has to do is a line of `left`, with
-its place.
-"""
+"""A draft of a kernel, from a project with a setup.py or a kernel-builder repository."""
 
 from __future__ import annotations
 
@@ -34,18 +30,17 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """The files of a new kernel, and where they come from."""
+    """The files of a new kernel and a report of their origin."""
 
     name: str
     files: dict[str, bytes]
     taken: tuple[str, ...]
-    """What was taken over, a line each."""
     left: tuple[str, ...]
-    """What is left to do, a line each, with its place."""
+    """A line for each manual step, with its place."""
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The files of a project, without hidden and built ones; and its links, which kci does not follow."""
+    """The source files of a project, and its links, which are not followed; FindingsError if it is too large."""
     files: dict[str, bytes] = {}
     links: list[str] = []
     room = MOST_BYTES
@@ -77,13 +72,12 @@ _NOT_NEEDED = {
     "pyproject.toml": "kernel-builder generates it, and kci does not use it",
     "torch-ext/registration.h": "kci's build generates it",
 }
-"""Files that stay behind, and why."""
 
 _GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
 
 
 def from_kernel_builder(root: Path) -> Adopted:
-    """Take over a kernel-builder repository."""
+    """Convert a kernel-builder repository."""
     found, links = read_project(root)
     shown = str(root / BUILD_TOML)
     update = plan_update(found.get(BUILD_TOML, b""), str(root), shown)
@@ -109,14 +103,14 @@ BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src`
 _OF_TORCH = re.compile(
     r"c10|torch|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|gomp|stdc\+\+|m$|pthread|dl$|gcc"
 )
-"""Libraries that torch, its CUDA or every system brings."""
+"""Libraries that torch, CUDA or the system provides."""
 _WITH_NEXT = frozenset(("-gencode", "--generate-code", "-arch", "--gpu-architecture", "--threads", "-t"))
 _DROPPED = re.compile(
     r"-gencode=|--generate-code=|-arch=|--gpu-architecture|arch=compute|--threads|-std=|--std|/|-D_GLIBCXX_USE_CXX11_ABI"
     r"|-DTORCH_EXTENSION_NAME|-DTORCH_API_INCLUDE|--ptxas-options=-v|-ftime-report|-ccbin|--compiler-bindir"
     r"|-L.|-l(?!ineinfo).|-Wl,"
 )
-"""Flags that the build sets itself: architectures, the standard of C++, jobs, libraries; and those that only talk."""
+"""Flags that the build sets itself (architectures, C++ standard, jobs, libraries), and flags that only print."""
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
 _PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
@@ -137,12 +131,7 @@ class Component(msgspec.Struct, frozen=True):
 
 
 def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopted:
-    """Take over a project by running its setup.py.
-
-    Raises:
-        FindingsError: there is no extension of torch, or none of their sources is there.
-        MissingToolError: there is no torch to run it with.
-    """
+    """Convert a project by running its setup.py; FindingsError without an extension, MissingToolError without torch."""
     found, links = read_project(root)
     runs = run_setup(found, cache, log)
     extensions = _extensions(runs, root)
@@ -192,7 +181,6 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
-    """The extensions of torch, by backend."""
     cpu, cuda = runs.by_backend["cpu"], runs.by_backend["cuda"]
     by_backend = {
         "cpu": [item for item in (cuda if cpu.error else cpu).extensions if item.backend == "cpu"],
@@ -207,7 +195,7 @@ def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
 
 
 class _Draft:
-    """The files of the project, what its setup.py makes, and what is left to do so far."""
+    """The project, the runs of its setup.py, and the manual steps so far."""
 
     def __init__(self, found: Mapping[str, bytes], runs: SetupRuns) -> None:
         self.found = found
@@ -262,7 +250,6 @@ class _Draft:
         return list(dict.fromkeys(names))
 
     def include(self, folders: Iterable[str]) -> Iterator[str]:
-        """The folders that are in the project."""
         for said in folders:
             path = self.runs.inside(said)
             if path is None:
@@ -274,7 +261,7 @@ class _Draft:
             yield path
 
     def flags(self, flags: Iterable[str], include: list[str]) -> list[str]:
-        """Flags for build.toml; directories that they name are added to `include`."""
+        """Directories that the flags name are added to `include`."""
         kept: list[str] = []
         words = iter([word for flag in flags for word in (flag.split() if flag.startswith("-") else [flag]) if word])
         for word in words:
@@ -288,7 +275,6 @@ class _Draft:
         return kept if any(word.startswith("-X") for word in kept) else list(dict.fromkeys(kept))
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
-        """The functions that pybind11 binds: a person writes the operators. Also says what registers some already."""
         names: dict[str, None] = {}
         uses: list[str] = []
         for file, data in files.items():
@@ -306,7 +292,6 @@ class _Draft:
         return list(names)
 
     def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
-        """The Python files of the package that the extensions belong to, at their new paths."""
         run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
         tops = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
         tops = [name.partition(".")[0] for name in run.packages or tops]
@@ -331,7 +316,6 @@ class _Draft:
 
 
 def _archs(flags: Iterable[str]) -> tuple[str, ...]:
-    """The capabilities that flags of nvcc name: machine code, and PTX as `+PTX`."""
     codes = [word.rpartition("code=")[2] if "code=" in word else word for word in flags if _ARCH.search(word)]
     made: dict[str, None] = {}
     for kind, major, minor, more in (found for code in codes for found in _ARCH.findall(code)):
@@ -343,7 +327,6 @@ def _archs(flags: Iterable[str]) -> tuple[str, ...]:
 
 
 def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
-    """The project's files that sources include, directly or not."""
     waiting, seen = list(sources), set(sources)
     while waiting:
         file = waiting.pop()

@@ -1,4 +1,4 @@
-"""A new kernel: what can be chosen, and the files that follow from it."""
+"""A new kernel: its options, and its files from templates."""
 
 from __future__ import annotations
 
@@ -30,42 +30,39 @@ FRAMEWORKS = {
     "torch-noarch": "Python only: PyTorch, Triton or another DSL",
     "tvm-ffi": "C++ and CUDA without PyTorch, for every framework that speaks DLPack",
 }
-"""The frameworks of build.toml, and what each one is for."""
 
 OFFERED = {
     name: tuple(str(one) for one in Backend if name == "torch-noarch" or name in BACKENDS[one].templates)
     for name in FRAMEWORKS
 }
-"""The backends that have a template."""
 
 USUAL = {name: tuple(str(one) for one in Backend if name in BACKENDS[one].usual) for name in FRAMEWORKS}
 """The backends by default."""
 
 OLDEST_STABLE_ABI = Version.parse("2.11")
-"""The first version whose stable ABI has all that the template uses."""
+"""The first stable ABI that has all that the template uses."""
 
 PLACEHOLDER_OWNER = "your-name"
 USUAL_LICENSE = "Apache-2.0"
 
 
 class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A new kernel; see `choose`."""
+    """The options of a new kernel; see `choose`."""
 
     name: str
     framework: str = "torch"
     backends: tuple[str, ...] = ()
     stable_abi: str | None = None
     placeholder: bool = True
-    """True if `repo_id` still needs an owner."""
+    """True if `repo_id` needs an owner."""
 
     @property
     def repo_id(self) -> str:
-        """The repository on the Hub, until its author names another."""
         return f"{PLACEHOLDER_OWNER}/{self.name}"
 
 
 def choose(name: str, **given: Any) -> NewKernel:
-    """Complete and check what was given, as fields of the kernel; a UsageError's hint has what fits."""
+    """A new kernel from its name and options, completed with defaults; UsageError for options that do not fit."""
     require_name(name)
     new = NewKernel(name=name, **given)
     if new.framework not in FRAMEWORKS:
@@ -80,7 +77,7 @@ def choose(name: str, **given: Any) -> NewKernel:
 
 
 def require_name(name: str) -> None:
-    """Refuse a name that no kernel can have, or that Python cannot import (UsageError); the hint proposes another."""
+    """Raise UsageError, with a proposal, for a name that is no kernel name or cannot be imported."""
     try:
         KernelName.parse(name)
     except ValueError as error:
@@ -103,7 +100,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
 
 
 def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
-    """The files of a new kernel, by their path in its directory. `standalone`: it is a whole repository."""
+    """The files of a new kernel by path; `standalone` adds those of a repository."""
     package = python_name(new.name)
     op = f"{package}_op" if package in _TAKEN else package
     *others, last = (BACKENDS[backend].title for backend in new.backends)
@@ -127,7 +124,7 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
 
 
 def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
-    """Files from the templates of kernels, by their path."""
+    """Render kernel templates, by path."""
     environment = template_environment()
     return {
         path: environment.get_template(f"kernel/{template}").render(values).rstrip() + "\n"
@@ -136,7 +133,7 @@ def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict
 
 
 def tvm_ffi_overlay() -> str:
-    """What kci.toml must say before a kernel for tvm-ffi has a variant."""
+    """The kci.toml with which a tvm-ffi kernel has variants."""
     return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
@@ -184,12 +181,12 @@ def _sources(new: NewKernel, op: str, folder: str) -> dict[str, str]:
     return {f"csrc/{op}{ending}": f"{folder}/op{ending}.j2" for ending in endings}
 
 
-# Names that mean something else in the generated Python: a module, an attribute of every `ops`, and `ops` itself.
+# Reserved in the generated Python: a module, an attribute of each `ops`, and `ops` itself.
 _TAKEN = {"layers", "name", "ops"}
 
 
 def require_new(target: Path) -> None:
-    """Refuse a place that has something; an empty directory is fine."""
+    """Raise UsageError unless the target is absent or an empty directory."""
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
@@ -200,17 +197,14 @@ def require_new(target: Path) -> None:
 
 
 def repository_of(target: Path) -> Path | None:
-    """The root of the repository that a new directory would be part of, if there is one."""
+    """The root of the repository around a new directory; None without one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     root, settings = find_root(parent)
     return root if settings is not None or (root / ".git").exists() else None
 
 
 def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
-    """Write a kernel to a temporary place beside its own, and move it there once it is complete.
-
-    Returns the paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
-    """
+    """Write a kernel to a staging directory and rename it; returns the paths and the findings of `kci check`."""
     with replacing(target) as replacement:
         root = replacement.staging
         for path, content in sorted(files.items()):
@@ -226,7 +220,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
         flush(root)
         try:
             if target.is_dir() and not target.is_symlink():
-                target.rmdir()  # fails if another process has written into it
+                target.rmdir()
             root.rename(target)
         except OSError as error:
             raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
@@ -234,13 +228,13 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
 
 
 def built_backends(target: Path) -> set[str]:
-    """The backends for which a kernel has variants."""
+    """The backends with variants of a kernel."""
     (kernel,) = open_workspace([str(target)]).matrix().kernels
     return {variant.backend for variant in kernel.variants}
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
-    """Write the kci.toml of a kernel's repository, unless there is one; its path, and whether kci wrote it."""
+    """Write kci.toml unless the repository has one; returns its path, and whether it was written."""
     root, settings = find_root(target)
     if settings is not None:
         return settings, False
@@ -256,6 +250,5 @@ def add_settings(target: Path, text: str) -> tuple[Path, bool]:
 
 
 def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
-    """A finding with the path that its file has now."""
     inside = os.path.relpath(item.path, staging)
     return replace(item, path=os.path.join(target, inside)) if not inside.startswith("..") else item  # noqa: PTH118

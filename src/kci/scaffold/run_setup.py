@@ -1,8 +1,4 @@
-"""What a setup.py makes: it is run with real setuptools and the torch of kci's cache, once for the CPU, once for CUDA.
-
-It is a program that somebody else wrote (`sandbox`). What it answers is hostile: it is bounded, typed, and each path
-in it is looked at.
-"""
+"""Runs of a setup.py in a sandbox, with setuptools and kci's torch; their answers are untrusted, bounded and typed."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ _APART = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/pro
 
 
 def sandbox() -> str:
-    """What holds a program of somebody else on this machine, for people."""
+    """The isolation of foreign programs on this machine, as a phrase for messages."""
     if _bubblewrap():
         return "in bubblewrap: without network, and with no files of yours but a copy of the project"
     return "without a sandbox (there is no bubblewrap): as pip would, with limits on time, memory and files"
@@ -45,11 +41,7 @@ def sandbox() -> str:
 
 @contextmanager
 def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A place with a copy of a project, given as files by their path, below `project`, and a folder `answers`.
-
-    Raises:
-        FindingsError: there is no room for it, or the program cannot be started.
-    """
+    """Yield a temporary directory with these files in `project`, and an empty `answers`; FindingsError on OSError."""
     place = Path(tempfile.mkdtemp(prefix="kci-setup-")).resolve()
     try:
         (place / "answers").mkdir()
@@ -65,16 +57,13 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def run_in(place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()) -> int | None:
-    """Run a command in the project of a place of `project_copy`: its exit code, or None if it took too long.
-
-    It can write to `project` and `answers`, and sees the system's folders, Python's and those that are `seen`.
-    """
+    """Run a command in `project`, the only writable folder but `answers`; its exit code, or None after `SECONDS`."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
                    "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
     if bwrap := _bubblewrap():
         shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *seen) if not path.startswith("/usr/"))}
         binds = [word for path in sorted(shown) for word in ("--ro-bind-try", path, path)]
-        binds += ["--ro-bind", str(place), str(place)]  # a folder that is mounted cannot be exchanged for a link
+        binds += ["--ro-bind", str(place), str(place)]  # a mounted folder cannot be exchanged for a link
         binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
         command = [bwrap, *_APART, *binds, "--chdir", str(place / "project"), *command]
     process = subprocess.Popen(
@@ -100,7 +89,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _bubblewrap() -> str | None:
-    """The program, if it can make a sandbox here: in many containers it may not."""
+    # Many containers have it and do not let it make a sandbox
     found = shutil.which("bwrap")
     if found is None:
         return None
@@ -110,14 +99,14 @@ def _bubblewrap() -> str | None:
 
 _MOST_ANSWER = 8 * 1024 * 1024
 _NOT_INSTALLED = "/usr/local/cuda"
-"""CUDA_HOME where there is no toolkit: what setup.py finds below it is nothing."""
+"""CUDA_HOME without a toolkit: it does not exist."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=20_000)]
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One extension, as setuptools has it."""
+    """An extension, as setuptools has it."""
 
     name: _Text
     sources: _Texts
@@ -130,18 +119,17 @@ class Extension(msgspec.Struct, frozen=True):
 
     @property
     def backend(self) -> str:
-        """What torch made it for, by the libraries that it adds; empty if it is not one of torch's."""
+        """The backend, by the libraries that torch adds; empty for a foreign extension."""
         linked = set(self.libraries)
         return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
 
     def flags(self, language: str) -> tuple[str, ...]:
-        """What is given to the compiler of a language, `cxx` or `nvcc`."""
         given = self.extra_compile_args
         return given.get(language, ()) if isinstance(given, dict) else given
 
 
 class SetupRun(msgspec.Struct, frozen=True):
-    """What one run of setup.py made, or how it ended."""
+    """The result of a run of setup.py."""
 
     extensions: Annotated[tuple[Extension, ...], msgspec.Meta(max_length=500)] = ()
     license: str = ""
@@ -152,34 +140,26 @@ class SetupRun(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """How it ended and where, for people."""
         return printable(f"setup.py:{self.line} ends with {self.error}")
 
 
 class SetupRuns(msgspec.Struct, frozen=True):
-    """What setup.py made for each backend."""
+    """The runs of setup.py, by backend."""
 
     by_backend: dict[str, SetupRun]
     where: str
-    """How that was found out, for people."""
     project: str
-    """Where it saw the project."""
     brought: tuple[str, ...]
-    """Folders that a build brings by itself: torch's, Python's, CUDA's."""
+    """Folders outside of the project that each build has: torch's, Python's, CUDA's."""
 
     def inside(self, path: str) -> str | None:
-        """A path as it is in the project, or None if it leads out of it."""
+        """A path relative to the project; None if it leads outside."""
         full = posixpath.normpath(posixpath.join(self.project, path.replace("\\", "/")))
         return posixpath.relpath(full, self.project) if f"{full}/".startswith(f"{self.project}/") else None
 
 
 def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
-    """Run the setup.py of a project, given as files by their path.
-
-    Raises:
-        FindingsError: the answer is not one that setup.py can lead to, or there is no room for a copy.
-        MissingToolError: there is no torch to run it with.
-    """
+    """Run a project's setup.py for CPU and CUDA; FindingsError for a bad answer, MissingToolError without torch."""
     python, torch = _torch(cache, log)
     home = _cuda_home(python, cache, log) if any(name.endswith(".cu") for name in files) else _NOT_INSTALLED
     brought = (str(python.parent.parent), home)
@@ -193,7 +173,6 @@ def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
 
 
 def _torch(cache: Path, log: Log) -> tuple[Path, str]:
-    """The Python with a torch that can be imported here: one that kci has, else the newest there is."""
     versions = [one.text for one in sorted(map(Version.parse, toolchains().torch), reverse=True)]
     *others, last = sorted(versions, key=lambda one: not kci_environment(cache, one, "cpu").complete)
     for version in others:
@@ -203,7 +182,7 @@ def _torch(cache: Path, log: Log) -> tuple[Path, str]:
 
 
 def _cuda_home(python: Path, cache: Path, log: Log) -> str:
-    """The newest CUDA toolkit of the catalog that can be had here, because setup.py asks its nvcc for the version."""
+    # setup.py asks nvcc for its version
     newest = max(row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute)
     try:
         toolkit = find_toolkit(newest.minor_text, cache, log)

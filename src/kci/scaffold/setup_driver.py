@@ -1,9 +1,4 @@
-"""Runs the setup.py of the working directory with the setuptools and torch of its Python, and builds nothing.
-
-kci starts the text of this file in a sandbox, with the file to answer to and what CUDA_HOME is. setuptools stops once
-it has read the configuration; what the distribution then has is written down. It imports nothing of kci, and kci
-trusts nothing that it writes: setup.py may have written it.
-"""
+"""Runs the setup.py of the working directory up to its configuration, in a sandbox and without kci; writes JSON."""
 
 from __future__ import annotations
 
@@ -21,17 +16,15 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 
 def _limit() -> None:
-    """Bound what a mistake can take of the machine."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return
     for what, most in (("CPU", 120), ("FSIZE", _MOST_BYTES), ("AS", 256 * _MOST_BYTES), ("CORE", 0)):
         getattr(resource, "setrlimit")(getattr(resource, f"RLIMIT_{what}"), (most, most))  # noqa: B009  - not on Windows
 
 
 def _run() -> Any:
-    """The distribution that setup.py makes."""
     import setuptools.dist
 
     core: Any = importlib.import_module("distutils.core")  # setuptools' own, since that is imported
@@ -48,7 +41,7 @@ def _run() -> Any:
 
 
 def main() -> None:
-    """Answer what setup.py makes, or how it ends."""
+    """Write the extensions and metadata of setup.py, or its error, to the answer file."""
     answer, cuda_home = sys.argv[1:3]
     said: dict[str, Any] = {}
     _limit()

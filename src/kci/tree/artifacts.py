@@ -85,7 +85,7 @@ def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path |
             report(finding("KCI615", message, hint=hint, path=entry.path))
 
 
-def newest(sources: Iterable[Source]) -> Source:
+def newest_source(sources: Iterable[Source]) -> Source:
     """Pick the newest attempt. Raises FindingsError if two sources of that attempt differ."""
     ranked = sorted(sources, key=lambda source: source.order)
     best = ranked[0]

@@ -22,7 +22,7 @@ from kci.tree.artifacts import (
     combined_error,
     find_sources,
     is_variant_dir,
-    newest,
+    newest_source,
     older_attempts,
     report_replaced,
     require_same_commit,
@@ -141,7 +141,7 @@ def merge(
     Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
     UnsafeError: an artifact is unsafe to unpack.
     """
-    into = _real(into)
+    into = _resolved(into)
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
@@ -174,7 +174,7 @@ def merge(
     return [result.manifest for result in built]
 
 
-def _real(path: Path) -> Path:
+def _resolved(path: Path) -> Path:
     # unlike pathlib's, this ends for a circle of links
     return Path(os.path.realpath(path))
 
@@ -198,11 +198,11 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None) -> list[_Job]
     jobs = []
     for name in names:
         part = planned.kernel(name) if planned is not None else None
-        chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
+        chosen = tuple(newest_source(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # one kernel of an existing folder of trees stays there
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
-        target = into if alone else _real(into / name)
+        target = into if alone else _resolved(into / name)
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
         jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
@@ -239,7 +239,7 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
             leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken
         )
         hashes[leg.variant] = placed.hashes
-    for entry, carried in _carried(job, present):
+    for entry, carried in _carried_variants(job, present):
         refuse_partial(job.target / entry.variant)
         data = carried.metadata
         if (data.name, data.version) != (job.kernel, job.version):
@@ -291,7 +291,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     return sealed
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
+def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
     # unchanged files keep their recorded hash
     if not job.target.is_dir():
         return []

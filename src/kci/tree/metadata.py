@@ -171,7 +171,7 @@ def metadata_for(
         version=build.general.version,
         kernels_minver=kernels_minver(depends, len(upstreams)),
         license=build.general.license,
-        upstream=upstreams.spelt() if upstreams else None,
+        upstream=upstreams.to_toml() if upstreams else None,
         source=str(build.general.source) if build.general.source is not None else None,
         python_depends=python_depends(build, kind.value),
         kernel_depends=depends,

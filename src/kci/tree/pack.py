@@ -131,7 +131,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
             seen: dict[str, str] = {}
             hashes = {}
             for member in members:
-                relative = _judge(member, leg, seen)
+                relative = _member_path(member, leg, seen)
                 if member.isfile():
                     hashes[relative] = _write_member(archive, member, work)
         sealed = _check(artifact, leg, variant_dir, hashes)
@@ -178,7 +178,7 @@ def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path)
         raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
 
 
-def _judge(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
+def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
     # returns the path inside the variant; `seen` has case-folded paths, of directories with a `/`
     if reason := unsafe_name(member.name):
         raise RefusedError(member.name, reason)

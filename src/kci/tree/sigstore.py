@@ -152,7 +152,7 @@ class RunSigner:
     def sign_artifact(self, data: bytes) -> bytes:
         def signed() -> Any:
             bundle = self._signer.sign_artifact(data)
-            self._verifier.verify_artifact(data, bundle, _OurOwn())
+            self._verifier.verify_artifact(data, bundle, _OwnKeyPolicy())
             return bundle
 
         return _json(signed)
@@ -162,13 +162,13 @@ class RunSigner:
 
         def signed() -> Any:
             bundle = self._signer.sign_dsse(Payload(msgspec.json.encode(statement)))
-            self._verifier.verify_dsse(bundle, _OurOwn())
+            self._verifier.verify_dsse(bundle, _OwnKeyPolicy())
             return bundle
 
         return _json(signed)
 
 
-class _OurOwn:
+class _OwnKeyPolicy:
     # The key is this process's own.
     def verify(self, cert: Any) -> None:
         pass

@@ -1,8 +1,7 @@
-"""Archives: one tar that is the same bytes whenever its files are, and a strict reader of those that others made.
+"""Tar archives: a reproducible writer, and a strict reader of untrusted ones.
 
-`tarfile` acts on extended headers (links, sparse maps, sizes) while it parses them, before a caller can judge a
-member, and in older Pythons some of that never ends on hostile input. So each header is judged first, and `tarfile`
-gets those of plain files and directories only: kci's archives hold nothing else.
+`tarfile` acts on extended headers while it parses them, and older ones loop on hostile input. So each header is judged
+first, and `tarfile` sees plain files and directories only.
 """
 
 from __future__ import annotations
@@ -25,24 +24,21 @@ _CHUNK = 1024 * 1024
 
 
 class ArchiveLimits(msgspec.Struct, frozen=True):
-    """How much an artifact may hold. Real variants stay far below."""
+    """The limits of an artifact; real variants stay far below."""
 
     members: int = 20_000
     size: int = 8 * 1024**3
-    """Bytes of all files together, unpacked."""
     leg: int = 1024**2
-    """Bytes of `leg.json`."""
     header: int = 16 * 1024
-    """Bytes of one extended header."""
     window: int = 128 * 1024**2
-    """Memory that a zstd frame may ask for."""
+    """Bytes of memory for a zstd frame."""
 
 
 LIMITS = ArchiveLimits()
 
 
 class RefusedError(Exception):
-    """Something in the archive that must not be unpacked."""
+    """An archive member that must not be unpacked."""
 
     def __init__(self, member: str, reason: str) -> None:
         super().__init__(member, reason)
@@ -51,7 +47,7 @@ class RefusedError(Exception):
 
 
 class DamagedError(Exception):
-    """The archive is cut short or its bytes make no sense."""
+    """The archive is truncated or corrupt."""
 
 
 _KINDS = {
@@ -67,11 +63,11 @@ _KINDS = {
 }
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 _FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""The filter is there since Python 3.11.4. What it refuses is refused here before."""
+"""The filter exists since Python 3.11.4; what it refuses is refused before."""
 
 
 class _Front:
-    """What `tarfile` reads from: a stream that goes forward only, whose next bytes can be looked at before."""
+    """A forward-only stream for `tarfile`, with a lookahead."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -93,14 +89,13 @@ class _Front:
         return data
 
     def look(self, start: int, size: int) -> bytes:
-        """Bytes that begin `start` after the next one; all of them stay to be read."""
         while len(self._ahead) < start + size and (data := self._stream.read(start + size - len(self._ahead))):
             self._ahead += data
         return self._ahead[start : start + size]
 
 
 class TarStream:
-    """A tar read front to back, once."""
+    """A tar that is read once, front to back."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._front = _Front(stream)
@@ -108,12 +103,7 @@ class TarStream:
         self._end = 0
 
     def members(self) -> Iterator[tarfile.TarInfo]:
-        """Each file and directory in turn. Read a file's content before going on to the next member.
-
-        Raises:
-            RefusedError: a member is of another kind, or the limits are passed.
-            DamagedError: the archive is cut short or corrupt.
-        """
+        """Yield each file and directory; read its content before the next one. RefusedError or DamagedError."""
         count = total = 0
         while _judged(self._front):
             member = self._next()
@@ -128,10 +118,7 @@ class TarStream:
             self._front.seek(self._end + -member.size % _BLOCK)
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes of the current member; empty at its end.
-
-        Raises DamagedError: the archive ends before the member does.
-        """
+        """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated archive."""
         wanted = min(size, self._end - self._front.tell())
         data = self._front.read(wanted)
         if len(data) < wanted:
@@ -139,12 +126,7 @@ class TarStream:
         return data
 
     def extract(self, member: tarfile.TarInfo, directory: Path) -> None:
-        """Write the current member, a file, below a directory, to where its name says.
-
-        Raises:
-            OSError: it cannot be written.
-            DamagedError: the archive ends before the member does.
-        """
+        """Write the current member, a file, below a directory; OSError, or DamagedError for a truncated archive."""
         assert self._archive is not None  # noqa: S101  - it has a current member
         try:
             self._archive.extract(member, directory, set_attrs=False, **_FILTER)
@@ -166,7 +148,6 @@ class TarStream:
 
 
 def _judged(front: _Front) -> bool:
-    """True if another member follows, whose headers `tarfile` may act on."""
     block = front.look(0, _BLOCK)
     if len(block) == _BLOCK and not any(block):
         return False
@@ -203,7 +184,6 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    # Each is `length key=value` and a newline; the length counts all of it.
     found = {}
     while data:
         length, space, _ = data.partition(b" ")
@@ -219,12 +199,7 @@ def _records(data: bytes) -> dict[str, str]:
 
 @contextmanager
 def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarfile.TarFile]:
-    """A tar to be filled with members of `plain_member`.
-
-    Raises:
-        OSError: it cannot be written.
-        MissingToolError: zstd without the zstandard package.
-    """
+    """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without its package."""
     with path.open("wb") as raw:
         if not zstd:
             with tarfile.open(fileobj=raw, mode="w|", format=tarfile.PAX_FORMAT) as archive:
@@ -239,7 +214,7 @@ def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarf
 
 
 def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
-    """A file as archives have it: no time, no owner."""
+    """The header of a file without time and owner."""
     member = tarfile.TarInfo(name)
     member.size = size
     member.mode = mode
@@ -248,13 +223,7 @@ def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
 
 @contextmanager
 def opened_archive(path: Path) -> Iterator[TarStream]:
-    """An archive of somebody else as a stream; one whose name ends with `.zst` is decompressed.
-
-    Raises:
-        OSError: it cannot be read.
-        RefusedError, DamagedError: as `TarStream`, or its compression is broken.
-        MissingToolError: `.zst` without the zstandard package.
-    """
+    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; RefusedError, DamagedError."""
     try:
         with path.open("rb") as raw:
             stream: IO[bytes] = raw
@@ -263,14 +232,14 @@ def opened_archive(path: Path) -> Iterator[TarStream]:
                 stream = reader.stream_reader(raw, read_across_frames=True, closefd=False)
             yield TarStream(stream)
     except Exception as error:
-        # zstandard's own error type is only at hand where that package is.
+        # Without zstandard, its error type cannot be imported.
         if type(error).__name__ == "ZstdError":
             raise DamagedError(str(error)) from error
         raise
 
 
 def zstandard() -> Any:
-    """The zstandard module."""
+    """The zstandard module; MissingToolError without it."""
     try:
         import zstandard as module
     except ImportError as error:

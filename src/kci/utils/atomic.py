@@ -1,10 +1,8 @@
-"""Atomic replacement of a directory or a file: complete or not at all, even if the process is killed.
+"""Atomic replacement of a directory or file, also if the process is killed, and locks.
 
-Next to the target, and only while its lock is held, are `.kci-<name>.new` (what is being made) and, where the system
-cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
-knows that these names are leftovers: an old directory whose target is gone is put back, everything else is removed.
-Whoever releases a lock removes its file, so that nothing is left in a user's repository. That is safe because a process
-believes in its lock only if the file that it locked is still the one at the path.
+While the lock of a target is held, `.kci-<name>.new` is the staging place and `.kci-<name>.old` the old directory,
+where the system cannot exchange two. The next holder restores or removes leftovers. A holder removes its lock file, so
+a process trusts its lock only if the locked file is still the one at the path.
 """
 
 from __future__ import annotations
@@ -50,30 +48,18 @@ else:
 
 
 def sibling_path(path: Path, purpose: str) -> Path:
-    """A sibling of a path that belongs to it: hidden, and recognized as kci's."""
+    """The hidden sibling of a path for a purpose: `.kci-<name>.<purpose>`."""
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
 _HERE: set[Path] = set()
-"""The locks that this process holds: who waits for one of them waits for nobody else."""
 
 
 @contextmanager
 def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
-    """Hold the lock of a path; another process waits.
+    """Hold the lock of a path, which need not exist; `log` gets a line if another process is waited for.
 
-    The lock file is next to the path, whose parent is made if it is missing, and ends with the process that holds it,
-    however that ends.
-
-    Args:
-        path: what to work on; it need not exist.
-        log: is told if there is something to wait for.
-
-    Yields:
-        The open lock file. A child process that inherits it holds the lock as well, beyond the end of this one.
-
-    Raises:
-        OSError: the parent cannot be made, or nothing can be written there.
+    Yields the lock file's handle: a child that inherits it holds the lock too. OSError if the parent is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
@@ -98,7 +84,7 @@ def _holder(file: Path) -> str:
 
 
 def in_use(path: Path) -> bool:
-    """True if a process holds the lock of a path, or of something right inside of it; does not wait."""
+    """True if a process holds the lock of a path or of an entry in it; does not wait."""
     inside = list(path.glob(".kci-*.lock")) if path.is_dir() else []
     for file in [sibling_path(path, "lock"), *inside]:
         try:
@@ -116,7 +102,7 @@ def in_use(path: Path) -> bool:
 def _acquire(file: Path, waiting: Callable[[], None]) -> int:
     said = False
     while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)  # not inherited by child processes (PEP 446)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not _try_lock(handle):
                 if not said:
@@ -128,7 +114,7 @@ def _acquire(file: Path, waiting: Callable[[], None]) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its owner removed it in between: the next one makes a new file
+        os.close(handle)  # its owner removed it in between: the next attempt makes a new file
 
 
 def _is_at(handle: int, file: Path) -> bool:
@@ -146,11 +132,7 @@ _SAID = ("No space left on device", "Disk quota exceeded")
 
 @contextmanager
 def writing(place: str | os.PathLike[str]) -> Iterator[None]:
-    """Have an error of the system that comes out of this say what could not be written.
-
-    Raises:
-        ClientError: instead of any `OSError`.
-    """
+    """Raise ClientError, which names the path, for an OSError; `place` is for errors that name none."""
     try:
         yield
     except OSError as error:
@@ -159,36 +141,25 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
-    """The path that could not be written.
-
-    Args:
-        error: why. A failed copy names the file that it read first and the one that it wrote after it.
-        otherwise: what was being written, for an error that names nothing, as that of a write does.
-    """
+    """The path of a failed write. A failed copy names its source first; `otherwise` is for errors that name none."""
     named = (error.filename2 if error.errno in _FULL else None) or error.filename
     return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
 
 
 def full_disk_hint(error: OSError, option: str = "") -> str:
-    """What to do about a full disk; empty for another error. `option` names another place for it."""
+    """The hint for a full disk, empty for other errors; `option` is the one that names another place."""
     if error.errno not in _FULL:
         return ""
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
 
 
 def is_disk_full(output: str) -> bool:
-    """True if a program that said this met a full disk."""
+    """True if a program's output reports a full disk."""
     return any(said in output for said in _SAID)
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
-    """What to do about a program that met a full disk; empty if it met something else.
-
-    Args:
-        output: what it said.
-        place: where it wrote; it may have wanted the folder for temporary files as well.
-        option: the words that name another place.
-    """
+    """The hint for a program that met a full disk at `place`, which `option` replaces; empty for other output."""
     if not is_disk_full(output):
         return ""
     where = os.fspath(place)
@@ -199,19 +170,14 @@ Log = Callable[[str], None]
 
 
 class Replacement:
-    """A directory or file in the making, and the place that it will take."""
+    """A directory or file in the making, and its target."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self.staging = sibling_path(target, "new")
-        """Where to make it; it does not exist yet."""
 
     def commit(self) -> None:
-        """Put what was made in place of the target. Afterwards the old one is gone, or nothing has changed.
-
-        Raises:
-            ClientError: the system refuses.
-        """
+        """Replace the target, all or nothing; ClientError if the system refuses."""
         try:
             flush(self.staging)
             if self.staging.is_dir() and os.path.lexists(self.target):
@@ -225,7 +191,7 @@ class Replacement:
             raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
-        # two renames; `recover` cleans up if the process is killed between them
+        # `recover` cleans up if the process is killed between the two renames
         old = sibling_path(self.target, "old")
         self.target.rename(old)
         try:
@@ -237,17 +203,10 @@ class Replacement:
 
 @contextmanager
 def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replacement]:
-    """Make something at `staging`, then `commit()`. Without a commit the target stays as it was.
+    """Make something at `staging`, then `commit()`; without a commit the target stays.
 
-    Another process that replaces the same target waits. The target itself may be read while the lock is held: what
-    `staging` is made from cannot change in between.
-
-    Args:
-        target: a file or directory, existing or not; its parent is made if it is missing.
-        log: takes lines about waiting and about leftovers of a process that died.
-
-    Raises:
-        ClientError: nothing can be written next to the target.
+    Concurrent replacements of a target wait, so it can be read inside. `log` gets lines about waiting and leftovers.
+    ClientError if the target's parent is not writable.
     """
     target = target.absolute()
     with writing(target), locked(target, log):
@@ -260,18 +219,13 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part.
-
-    Raises:
-        ClientError: the file cannot be written.
-    """
+    """Write a file atomically; ClientError if that fails."""
     with replacing(path) as replacement:
         replacement.staging.write_bytes(data)
         replacement.commit()
 
 
 def _clean(target: Path, log: Log) -> None:
-    # what will not go is left to the next process, and said
     try:
         recover(target, lambda _line: None)
     except OSError as error:
@@ -279,10 +233,7 @@ def _clean(target: Path, log: Log) -> None:
 
 
 def recover(target: Path, log: Log) -> None:
-    """Clean up what a killed process left next to a target; the caller holds its lock.
-
-    An old directory is only removed if something stands in its place: it may be all that there is.
-    """
+    """Remove or restore leftovers of a killed process next to a target; the caller holds its lock."""
     old, new = sibling_path(target, "old"), sibling_path(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
@@ -303,27 +254,22 @@ def _remove(path: Path) -> None:
 
 
 def _make_writable(remove: Callable[..., object], path: str, _error: object) -> None:
-    # a directory that was made read-only keeps its files; it is ours, so open it and try again
+    # a read-only directory keeps its files; it is ours, so retry
     with suppress(OSError):
         os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
         os.chmod(path, 0o700)  # noqa: PTH101
     if remove in (os.unlink, os.rmdir):
         remove(path)
-    else:  # it could not be opened or listed
+    else:
         shutil.rmtree(path)
 
 
 _MANY_FILES = 64
 _WRITERS = 8
-"""So many flushes at once share the journal's commits; one after the other, each waits for a commit of its own."""
 
 
 def flush(path: Path) -> None:
-    """Have everything below a path on the disk before it gets its name: a rename can outlive the data otherwise.
-
-    Raises:
-        OSError: the disk reports that it could not write.
-    """
+    """Call fsync on all below a path before its rename, which can otherwise outlive the data; OSError on failure."""
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
@@ -346,7 +292,7 @@ _SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
 
 
 def start_writing(handle: int) -> None:
-    """Have the system begin to write a file to its disk, without waiting: `flush` then finds most of it done."""
+    """Start the writeback of a file without waiting, so that `flush` is fast."""
     if sys.platform.startswith("linux"):
         libc = ctypes.CDLL(None, use_errno=True)
         if hasattr(libc, "sync_file_range"):
@@ -356,7 +302,7 @@ def start_writing(handle: int) -> None:
                 ctypes.c_int64(0),
                 ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
             )
-            libc.sync_file_range(*arguments)  # what it cannot do is left to the flush
+            libc.sync_file_range(*arguments)
 
 
 def _flush_file(path: Path) -> None:
@@ -376,7 +322,7 @@ def _flush_directory(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have nothing to flush
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without a flush
             raise
     finally:
         os.close(handle)
@@ -389,7 +335,7 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    # False where the system or the file system cannot exchange two directories in one step
+    # False where the system or the file system cannot exchange two directories
     if sys.platform == "win32":
         return False
     failed: int

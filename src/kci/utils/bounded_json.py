@@ -1,7 +1,4 @@
-"""The one reader of JSON: bounded in size and depth, and refused in one way whatever is wrong with it.
-
-`tool.ruff` in pyproject.toml bans every other one.
-"""
+"""The only reader of JSON, bounded in size and depth; ruff bans the others (`tool.ruff` in pyproject.toml)."""
 
 from __future__ import annotations
 
@@ -18,21 +15,15 @@ import msgspec
 from kci.utils.shipped import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
-"""More than any file that kci writes for itself."""
 
 MAX_DEPTH = 128
-"""How deep serde_json goes."""
+"""The limit of serde_json."""
 
 _Shape = TypeVar("_Shape")
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file of at most `limit` bytes.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe or a device that could be read for ever; a shell's own pipe may be.
-        ValueError: it is larger.
-    """
+    """Read at most `limit` bytes; ValueError for more, OSError for a pipe or device other than the shell's."""
     require_plain(path)
     with path.open("rb") as file:
         return _bounded(file, limit)
@@ -46,7 +37,7 @@ def _bounded(file: IO[bytes], limit: int) -> bytes:
 
 
 def require_plain(path: Path) -> None:
-    """Refuse what a program could wait for without end. Raises OSError: it is not there, or is a pipe or a device."""
+    """OSError for a missing file, and for a pipe or device, which could block for ever."""
     mode = path.stat().st_mode
     if not (
         stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
@@ -55,12 +46,7 @@ def require_plain(path: Path) -> None:
 
 
 def open_plain(path: Path) -> IO[bytes]:
-    """A file that somebody else has put there, to be read: a link may lead anywhere, and a pipe waits for ever.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it is no plain file.
-    """
+    """Open an untrusted file for reading; ValueError for a link, pipe or device, else OSError."""
     wanted = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         handle = os.open(path, os.O_RDONLY | sum(wanted))
@@ -75,22 +61,13 @@ def open_plain(path: Path) -> IO[bytes]:
 
 
 def read_plain(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file that somebody else has put there.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no plain file (see `open_plain`), or too large.
-    """
+    """Read an untrusted file; raises as `open_plain`, and ValueError if it is larger than `limit`."""
     with open_plain(path) as file:
         return _bounded(file, limit)
 
 
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
-    """JSON of a shape that msgspec knows.
-
-    Raises:
-        ValueError: it is not JSON, not of that shape, or nested more deeply than any program can mean.
-    """
+    """Decode JSON as a msgspec type; ValueError for anything else."""
     try:
         with ONE_AT_A_TIME:
             return msgspec.json.decode(data, type=shape)  # noqa: TID251
@@ -99,39 +76,23 @@ def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
 
 
 def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
-    """The JSON of a file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, or see `decode_json`.
-    """
+    """Decode a JSON file; OSError, or ValueError for its size or content."""
     return decode_json(read_bounded(path, limit), shape)
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
-    """The JSON of a file that somebody else has put there.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no plain file (see `open_plain`), too large, or see `decode_json`.
-    """
+    """Decode an untrusted JSON file; raises as `read_plain` and `decode_json`."""
     return decode_json(read_plain(path, limit), shape)
 
 
 def require_schema(number: int, known: int) -> None:
-    """Refuse a document of another schema number. Raises ValueError: it is not the known one."""
+    """ValueError if a document has another schema number."""
     if number != known:
         raise ValueError(f"schema {number} is not known; this kci reads schema {known}")
 
 
 def strict_object(data: bytes) -> dict[str, Any]:
-    """A JSON object as the loader's reader takes it: no mark, no NaN, no key twice, no half of a surrogate pair.
-
-    Python's own reader is wider in each of these, so a file could pass here and be refused on every user's machine.
-
-    Raises:
-        ValueError: what is wrong with the text.
-    """
+    """A JSON object as the loader accepts it; ValueError also for a BOM, NaN, repeated key or lone surrogate."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -171,7 +132,7 @@ def _finite(text: str) -> float:
 
 
 def _check(root: object) -> None:
-    # depth, and halves of a surrogate pair: what the parser's hooks do not see
+    # Depth and lone surrogates, which the parser's hooks do not see.
     pending: list[tuple[object, int]] = [(root, 1)]
     while pending:
         value, depth = pending.pop()

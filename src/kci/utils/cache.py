@@ -1,7 +1,4 @@
-"""The cache: where what can be used again lies, making it once, and removing it; what is known of unchanged files.
-
-kci removes only what it put there.
-"""
+"""kci's cache: its folders, and digests of unchanged files. kci removes only what it put there."""
 
 from __future__ import annotations
 
@@ -21,31 +18,21 @@ from kci.errors import FindingsError, KciError
 from kci.utils.atomic import in_use, replacing, write_atomic
 
 CACHE_VARIABLE = "KCI_CACHE"
-"""What names another place, for hints."""
-
-
-"""How long getting what lies beside it took."""
 
 
 def default_cache() -> Path:
-    """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
+    """The cache directory: `KCI_CACHE`, else `kci` in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    # The XDG specification: ignore a relative path.
+    # The XDG specification says to ignore a relative path.
     root = base if Path(base).is_absolute() else "~/.cache"
-    # A settings file has no shell that replaces a tilde; pathlib fails for a user who has no home.
+    # A settings file has no shell that expands a tilde; pathlib fails for a user without a home.
     return Path(os.path.expanduser(os.environ.get(CACHE_VARIABLE) or f"{root}/kci")).absolute()  # noqa: PTH111
 
 
 def make_once(
     folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Callable[[str], None]
 ) -> None:
-    """Make a folder of the cache unless it is there; it appears only when it is whole, and several may ask at once.
-
-    `make` makes it at the path that it is given; `log` takes a line if another process is waited for.
-
-    Raises:
-        FindingsError: nothing can be written there.
-    """
+    """Make a folder of the cache atomically, unless it exists; `make` gets a staging path. FindingsError on failure."""
     if not is_there():
         with replacing(folder, log) as replacement:
             if not is_there():
@@ -54,12 +41,12 @@ def make_once(
 
 
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
-    """Where the objects of a variant stay between builds: outside of the kernel's directory, which may be read-only."""
+    """The folder for a variant's objects between builds; the kernel's directory may be read-only."""
     return cache / "work" / f"{kernel_dir.resolve().name}-{place_digest(kernel_dir)}" / variant
 
 
 def place_digest(directory: Path) -> str:
-    """What tells directories of one name apart."""
+    """A 12-digit hash of a directory's path."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:12]
 
 
@@ -68,7 +55,6 @@ PARTS = {
     "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache",),
 }
-"""Folders of the cache by what they are for: builds, what builds are made with, and objects."""
 
 
 WHAT_PARTS_ARE = {
@@ -76,31 +62,24 @@ WHAT_PARTS_ARE = {
     "toolchains": "torch, CUDA, headers and what tests need",
     "compiler-caches": "compiled objects, by ccache",
 }
-"""The same for people."""
 
 
 class KeptFolder(msgspec.Struct, frozen=True):
-    """One thing in the cache that can be removed by itself."""
+    """An entry of the cache that can be removed by itself."""
 
     part: str
     path: Path
     size: int
     used: float
-    """When something in it last changed, in seconds since the epoch."""
+    """The last change in it, in seconds since the epoch."""
 
     @property
     def days(self) -> int:
-        """How many days ago that was."""
         return max(0, int((time.time() - self.used) // 86400))
 
 
 def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
-    """What is in the cache, the largest first. Folders that kci does not know and links are not listed.
-
-    Args:
-        cache: the cache directory.
-        parts: names of `PARTS`; all of them by default.
-    """
+    """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default. Links are skipped."""
     found = []
     for part, folders in PARTS.items():
         if parts and part not in parts:
@@ -113,11 +92,7 @@ def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
 
 
 def remove_kept(cache: Path, folder: KeptFolder) -> bool:
-    """Remove one; False if it is in use. It is moved aside first, so that no process finds half of it.
-
-    Raises:
-        FindingsError: it lies outside of the cache, or cannot be removed.
-    """
+    """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
         raise FindingsError(f"{folder.path} is not in the cache {cache}", hint="nothing of it was removed")
@@ -163,12 +138,11 @@ def _measured(path: Path) -> tuple[int, float]:
 
 SCHEMA = 5
 _TICK_NS = 3_000_000_000
-"""FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
+"""FAT has a resolution of two seconds, and a file server's clock may differ."""
 _FINE_TICK_NS = 20_000_000
-"""The same for a file system that counts nanoseconds: Linux moves its clock 100 times a second at least."""
+"""On file systems with nanoseconds: Linux updates its clock 100 times a second or more."""
 _COARSE_NS = 1_000_000
 _KEPT = 64
-"""Trees that have a record; the oldest records go."""
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 200_000
 
@@ -189,7 +163,7 @@ class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatCache:
-    """Digests of the files below one root, and what such files say, kept in a file in the directory `place`."""
+    """Digests of the files below a root and answers that depend on such files, kept in a file below `place`."""
 
     def __init__(self, root: Path, place: Path) -> None:
         self._root = os.path.realpath(root)
@@ -198,7 +172,7 @@ class StatCache:
         self._changed = False
 
     def digest(self, place: str) -> str:
-        """The SHA-256 of the content of the file at a real path, in hex; raises an OSError if it cannot be read."""
+        """The SHA-256 of a file by its real path, in hex; OSError if it is unreadable."""
         path = place.removeprefix(f"{self._root}/")
         before = os.stat(place)  # noqa: PTH116
         known = self.get(path, before)
@@ -208,12 +182,9 @@ class StatCache:
         return known
 
     def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
-        """The answer to a question, which `find` gives unless it was asked before about the same things.
-
-        It is kept unless these things, which `given` says, are others once it is there.
-        """
+        """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
         found = None
-        with suppress(ValueError):  # a name that is not UTF-8, or a damaged record
+        with suppress(ValueError):
             key = _key(given())
             known, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
             if known == key:
@@ -225,7 +196,6 @@ class StatCache:
         return find() if found is None else found
 
     def get(self, path: str, now: os.stat_result) -> str | None:
-        """The digest of a file; None if it may have changed."""
         entry = self._kept.entries.get(path)
         if entry is None or entry.seen != _seen(now):
             return None
@@ -233,17 +203,14 @@ class StatCache:
         return entry.digest
 
     def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str) -> None:
-        """Remember what a file held, if it was at rest while it was read."""
+        """Remember a digest, unless the file changed during or just before the reading."""
         if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
             self._used.add(path)
             self._kept.entries[path] = _Remembered(_seen(before), digest)
             self._changed = True
 
     def put_written(self, digests: Mapping[str, str]) -> None:
-        """Remember files that were written just now, where the file system tells the next change from this one.
-
-        `digests` are the hex SHA-256 by path below the root. Raises an OSError if a file is not there.
-        """
+        """Remember files that were written just now (hex SHA-256 by path below the root); OSError for a missing one."""
         before = {path: Path(self._root, path).lstat() for path in digests}
         wait_ns = max(map(_at_rest_ns, before.values()), default=0) - time.time_ns() + 1
         if 0 < wait_ns <= _FINE_TICK_NS:
@@ -261,7 +228,7 @@ class StatCache:
         return _CacheFile(SCHEMA, self._root, {}, {})
 
     def save(self) -> None:
-        """Write down what is remembered; where that is impossible, the next run reads the files again."""
+        """Write the record; a failure only costs time in the next run."""
         if not self._changed:
             return
         many = len(self._kept.entries) > _MAX_ENTRIES
@@ -284,7 +251,7 @@ def _key(given: object) -> str:
 
 
 def _at_rest_ns(status: os.stat_result) -> int:
-    """From when on a file that was changed again would show it."""
+    # The time after which a further change gets another timestamp
     tick = _TICK_NS if status.st_ctime_ns % _COARSE_NS == 0 else min(_TICK_NS, _FINE_TICK_NS)
     return max(status.st_mtime_ns, status.st_ctime_ns) + tick
 
@@ -296,7 +263,7 @@ def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
 def file_digest(place: str) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
-        found = hashlib.sha256()  # `file_digest` makes a buffer of 256 KiB for each file, and most are small
+        found = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file
         while part := file.read(1 << 20):
             found.update(part)
         return found.hexdigest()

@@ -1,4 +1,4 @@
-"""The one way in which kci calls git: to read, in the repository that is meant, with nothing configured being run."""
+"""The only caller of git. It reads the repository that is meant, and runs nothing that the repository configures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OTHER_REPOSITORY = (
     "GIT_PREFIX",
     "GIT_WORK_TREE",
 )
-"""Variables that would make git answer for another repository, as they do inside a hook."""
+"""Variables that redirect git to another repository, as in a hook."""
 
-# A repository's own configuration may name programs to run and places to fetch from; reading needs none of them.
+# A repository's configuration may name programs to run and places to fetch from.
 _HARMLESS = (
     "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "diff.external=", "protocol.allow=never",
 )  # fmt: skip
@@ -33,7 +33,7 @@ _QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FE
 
 
 class GitRefusedError(FindingsError):
-    """git cannot be run, does not end, or refuses a repository that belongs to another user."""
+    """git cannot be run, does not end, or refuses a repository of another user."""
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -41,16 +41,10 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> bytes | None:
-    """What a git command prints, or None where it fails: no repository, or no such object.
+    """The output of a read-only git command; None if it fails.
 
-    Args:
-        directory: any directory of the repository.
-        arguments: a command that only reads. What a user typed must come after `--end-of-options` or `--`.
-        given: what it reads from its standard input.
-
-    Raises:
-        MissingToolError: git is not installed.
-        GitRefusedError: see there. Going on would silently take the repository for none.
+    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError where None
+    would pass for an absent repository.
     """
     git = shutil.which("git")
     if git is None:
@@ -76,16 +70,9 @@ def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> byt
 def remote_git(
     directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a git command that talks to another repository, or works in a clone of kci's own.
+    """Run a git command in a clone of kci's own or against a remote; `environment` adds variables such as a login.
 
-    Args:
-        directory: where.
-        arguments: the command. What a user or a file named must come after `--end-of-options` or `--`.
-        environment: more variables, such as those that authenticate.
-
-    Raises:
-        MissingToolError: git is not installed.
-        GitRefusedError: it does not end.
+    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError on timeout.
     """
     surroundings = _environment({"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})})
     command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *arguments]
@@ -100,7 +87,7 @@ def remote_git(
 
 
 def ref_names(directory: Path) -> list[str]:
-    """The branches and tags of a repository, with and without the name of their remote."""
+    """The branches and tags of a repository, with and without their remote's name."""
     kinds = ("refs/heads", "refs/tags", "refs/remotes")
     names = run_git(directory, "for-each-ref", "--format=%(refname:lstrip=2)", *kinds)
     listed = (names or b"").decode("utf-8", "replace").split()
@@ -108,21 +95,21 @@ def ref_names(directory: Path) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """What a program said last, printable and of a bounded length: git says the reason there."""
+    """The last line of a program's output, where git has the reason, printable and at most 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
 
 
 class Blob(NamedTuple):
-    """An entry of a commit that is not a directory."""
+    """A file, link or submodule in a commit."""
 
     mode: str
-    """As git writes it: `100644`, `100755`, `120000` for a link, `160000` for a submodule."""
+    """`100644`, `100755`, `120000` for a link, `160000` for a submodule."""
     id: str
 
 
 def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, Blob]:
-    """The entries of a commit at some paths, relative to the repository's top; of a directory all that is below it."""
+    """The entries of a commit at or below some paths, which are relative to the repository's top."""
     found: dict[str, Blob] = {}
     for start in range(0, len(paths), _AT_ONCE):
         some = paths[start : start + _AT_ONCE]
@@ -136,14 +123,10 @@ def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, 
 
 
 _AT_ONCE = 200
-"""Paths on one command line, and objects in one answer."""
 
 
 def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
-    """What a file said in a commit; None if it was not there, no file, or larger than `limit` bytes.
-
-    `path` is relative to the repository's top.
-    """
+    """The content of a file in a commit, by its path from the top; None for no file, or one over `limit` bytes."""
     entry = list_blobs(directory, commit, [path]).get(path)
     if entry is None or not entry.mode.startswith("100"):
         return None
@@ -152,14 +135,14 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
 
 
 def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
-    """The content of blobs by their full ids. One that is not here is left out: a partial clone has not all."""
+    """The content of blobs by id; missing ones are left out, as in a partial clone."""
     found: dict[str, bytes] = {}
     for start in range(0, len(identities), _AT_ONCE):
         asked = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
         said, at = run_git(directory, "cat-file", "--batch", given=asked.encode()) or b"", 0
         while at < len(said):
             head, at = said[at : (end := said.index(b"\n", at))].split(b" "), end + 1
-            if head[1] == b"blob":  # and not `missing`, of which nothing follows
+            if head[1] == b"blob":
                 size = int(head[2])
                 found[head[0].decode()] = said[at : at + size]
                 at += size + 1

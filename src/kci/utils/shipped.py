@@ -1,4 +1,4 @@
-"""The data and templates that kci ships, read once and typed."""
+"""The data files and templates of the package, read once and typed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ if TYPE_CHECKING:
     import jinja2
 
 
-# Annotations are values here, not text: msgspec would compile the text of each at every start.
+# Annotations are values here: msgspec would compile text ones at every start.
 
 
 _Shape = TypeVar("_Shape")
-ONE_AT_A_TIME = RLock()  # as functools has it: threading takes half a millisecond to import
-"""Held while msgspec is given a type."""
+ONE_AT_A_TIME = RLock()  # functools' lock: threading takes half a millisecond to import
+"""Held during a call of msgspec with a type."""
 
 
 def to_type(data: Any, shape: type[_Shape]) -> _Shape:
-    """Like `msgspec.convert`; a type that msgspec does not know reads a value with its own `parse`.
-
-    Raises:
-        msgspec.ValidationError: the data do not fit.
-    """
+    """As `msgspec.convert`, and types that it does not know are read with their own `parse`; ValidationError."""
     with ONE_AT_A_TIME:
         return msgspec.convert(data, shape, dec_hook=_parse)  # noqa: TID251
 
@@ -40,7 +36,7 @@ def _parse(wanted: Any, value: Any) -> Any:
 
 
 class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """What every data file begins with."""
+    """The common head of a data file."""
 
     as_of: datetime.date
     source: str
@@ -51,31 +47,23 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def shipped(file: str | Path, shape: type[_Table]) -> Callable[[], _Table]:
-    """The reader of a data file that ships with kci; it reads once.
-
-    A file of another shape is a bug in kci, which a test finds.
-
-    Args:
-        file: where it lies in the package, such as `matrix/catalog/data/floors.toml`.
-        shape: the type of the whole file.
-    """
+    """A cached reader of a data file, by its path in the package, such as `matrix/catalog/data/floors.toml`."""
     return cache(lambda: to_type(tomli.loads((_PACKAGE / file).read_text(encoding="utf-8")), shape))
 
 
 def template_folder() -> Path:
-    """Inside the package when installed, next to `src` in a checkout."""
+    """The folder in the package, or beside `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
 
 
 @cache
 def template_environment() -> jinja2.Environment:
-    """Templates with `[[ ]]` for values and `[% %]` for statements; `${{ }}` and `{{ }}` belong to what is written."""
+    """The Jinja environment: `[[ ]]` for values, `[% %]` for statements; `${{ }}` and `{{ }}` are plain text."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    # Sandboxed, because a repository may bring templates, and a pull request may change them. Nothing is escaped as
-    # HTML: each template quotes as the language of its file does.
+    # Sandboxed, because a pull request may change a repository's templates. Each template quotes for its own language.
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",
@@ -94,7 +82,7 @@ def template_environment() -> jinja2.Environment:
 
 
 def tidy(text: str) -> str:
-    """No trailing blanks, no run of empty lines, one newline at the end."""
+    """Remove trailing blanks and repeated empty lines; end with one newline."""
     lines: list[str] = []
     for line in (line.rstrip() for line in text.split("\n")):
         if line or (lines and lines[-1]):

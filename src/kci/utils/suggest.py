@@ -1,4 +1,4 @@
-"""Hints that name what was probably meant, and counts in words."""
+"""Hints with the nearest names, and counts in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 
 def count(number: int, what: str, many: str = "") -> str:
-    """`1 variant`, `2 variants`. `many` is the plural of `what`, unless it only adds an s."""
+    """`1 variant`, `2 variants`; `many` is an irregular plural."""
     return f"{number} {what if number == 1 else many or f'{what}s'}"
 
 
@@ -23,30 +23,30 @@ def first_of(names: Sequence[str], most: int) -> str:
 
 
 _COMPARED = 500
-"""With how many names at most a word is compared: of the 8,000 files of a folder each comparison would take seconds."""
+"""The names that a word is compared with: thousands would take seconds."""
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """`did you mean ...?` if a known word is near; empty otherwise."""
+    """`did you mean ...?` for a near name, else empty."""
     near = nearest_name(word, known)
     return f"did you mean `{near}`?" if near else ""
 
 
 def nearest_name(word: str, known: Sequence[str]) -> str:
-    """The known word that is near, or an empty text."""
+    """The known name that is near, or an empty text."""
     import difflib
 
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in known if name.replace("_", "-") == respelled]
     candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
-    if not candidates and len(known) > _COMPARED:  # those that begin like it
+    if not candidates and len(known) > _COMPARED:
         known = sorted(known, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
     near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
     return near[0] if near else ""
 
 
 def containing(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` with the known words that contain a word, or the longest part of a pattern; or empty."""
+    """`did you mean ...?` with the names that contain a word or the longest part of a pattern; else empty."""
     part = max(word.casefold().replace("?", "*").split("*"), key=len)
     found = [name for name in known if len(part) > 1 and part in name.casefold()]
     words = [f"`{name}`" for name in found[:3]]
@@ -54,16 +54,15 @@ def containing(word: str, known: Iterable[str]) -> str:
 
 
 def one_of(known: Iterable[str]) -> str:
-    """A hint that lists what is allowed."""
+    """A hint that lists the allowed words."""
     return "one of: " + ", ".join(known)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A suggestion if a known word is near, else the first 20 allowed words."""
+    """A suggestion for a near name, else the first 20 allowed words."""
     names = sorted(known)
     return suggestion(word, names) or one_of(names[:20])
 
 
 def _alike(name: str, word: str) -> int:
-    """The length of the common beginning of two words."""
     return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

@@ -1,4 +1,4 @@
-"""Walking a directory: every entry in one order, links told from files; names that every system takes alike."""
+"""Directory walks in a fixed order, and the rules for file names."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ from kci.errors import FindingsError
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An entry below a directory: a file, a link, or something else that is not a directory."""
+    """A file, link or special file below a directory."""
 
     name: str
-    """Path relative to the directory, with `/`."""
     path: Path
     regular: bool
     link: bool
 
 
 def walk(root: Path) -> list[Entry]:
-    """Every entry below `root` that is not a directory, sorted by name. Links to directories are not followed.
-
-    Raises:
-        FindingsError: a directory cannot be read, or a name is not UTF-8.
-    """
+    """Every entry below `root` but directories, sorted by name, without following links; FindingsError."""
     found = []
     pending = [(root, "")]
     while pending:
@@ -49,7 +44,7 @@ def walk(root: Path) -> list[Entry]:
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """True if a file is what Git LFS leaves where it did not fetch the content (git-lfs docs/spec.md)."""
+    """True for a Git LFS pointer, which stands in for content that was not fetched (git-lfs docs/spec.md)."""
     try:
         if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
             return False
@@ -61,16 +56,15 @@ def is_lfs_pointer(path: str | Path) -> bool:
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LARGEST_POINTER = 1024
-"""Bytes; the specification allows no more."""
 
 
 def size_of(directory: Path) -> int:
-    """The bytes of the files below a directory; 0 for one that is not there. FindingsError as `walk`."""
+    """The bytes of the files below a directory; 0 without it. FindingsError as `walk`."""
     return sum(entry.path.stat().st_size for entry in walk(directory) if entry.regular) if directory.is_dir() else 0
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    # a link in a circle leads nowhere
+    # a circular link raises
     try:
         return entry.is_file()
     except OSError:
@@ -89,7 +83,6 @@ def _require_text(name: str, root: Path) -> None:
 
 OUTPUT_DIRECTORIES = ("build", "dist", "result")
 _OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
-"""Folders at the top of a kernel that hold what was built from it."""
 
 
 def is_hidden(name: str) -> bool:
@@ -98,22 +91,22 @@ def is_hidden(name: str) -> bool:
 
 
 def is_output(name: str) -> bool:
-    """True if a path relative to a kernel lies in one of its `OUTPUT_DIRECTORIES`."""
+    """True if a path relative to a kernel is in one of its `OUTPUT_DIRECTORIES`."""
     return name.startswith(_OUTPUT_PREFIXES)
 
 
 def is_own(name: str) -> bool:
-    """True if a path relative to a kernel is one of its own files: not hidden, no bytecode, not what was built."""
+    """True if a path relative to a kernel is a source: not hidden, no bytecode, no build output."""
     return not (is_hidden(name) or is_bytecode(name) or is_output(name))
 
 
 def is_bytecode(name: str) -> bool:
-    """True if a relative path is Python bytecode: `*.pyc`, `*.pyo` or anything below a `__pycache__` directory."""
+    """True for `*.pyc`, `*.pyo` and everything below `__pycache__`."""
     return name.endswith((".pyc", ".pyo")) or "__pycache__" in name.split("/")
 
 
 def remove_bytecode(root: Path) -> None:
-    """Remove what `is_bytecode`, and the directories of it."""
+    """Remove bytecode and its directories."""
     for found in walk(root):
         if is_bytecode(found.name):
             found.path.unlink()
@@ -128,10 +121,10 @@ def is_executable(path: Path) -> bool:
 
 
 MAX_PATH = 1024
-"""Longest path inside a variant, in bytes."""
+"""Bytes of a path inside a variant."""
 
 MAX_COMPONENT = 255
-"""Longest file name, in bytes; the limit of common file systems."""
+"""Bytes of a file name; the limit of common file systems."""
 
 
 _RESERVED_CHARACTERS = frozenset('<>"|?*')
@@ -139,15 +132,11 @@ _DEVICES = frozenset(
     ["aux", "con", "conin$", "conout$", "nul", "prn"]
     + [f"{port}{number}" for port in ("com", "lpt") for number in "0123456789¹²³"]
 )
-"""Names that are devices on Windows, in every directory and with every ending."""
+"""Windows reserves these names in each directory, with each suffix."""
 
 
 def unsafe_name(name: str) -> str | None:
-    """Say why a relative path may not travel in an artifact, or None if it may.
-
-    The names have to mean the same thing on every system that a tree can reach, so what only Windows would take amiss
-    is refused everywhere.
-    """
+    """The reason why a relative path may not be in an artifact, or None; it must be valid on every system."""
     for refused, reason in (
         (not name, "it is empty"),
         (any(unicodedata.category(char).startswith("C") for char in name), "it holds a control character"),
@@ -173,17 +162,12 @@ def unsafe_name(name: str) -> str | None:
 
 
 def case_folded(name: str) -> str:
-    """The name as a file system that ignores case and Unicode forms sees it."""
+    """A name as a file system without case and Unicode forms compares it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def collision(path: str, seen: dict[str, str]) -> str | None:
-    """Take a path and the directories above it; the path that is in the way on a file system without case, if any.
-
-    Args:
-        path: a relative path, with a `/` at its end if it is a directory's.
-        seen: what was taken so far, by folded path; a directory may be taken again in the same spelling.
-    """
+    """Add a path (a directory ends with `/`) to `seen`; returns the path that it collides with if case is ignored."""
     parts = path.removesuffix("/").split("/")
     for depth in range(1, len(parts) + 1):
         directory = depth < len(parts) or path.endswith("/")
@@ -197,7 +181,7 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
 
 
 def duplicate_names(names: Iterable[str]) -> list[str]:
-    """The names that occur more than once when case is ignored, sorted."""
+    """The names that are equal to another one but for case, sorted."""
     seen: dict[str, list[str]] = {}
     for name in names:
         seen.setdefault(case_folded(name), []).append(name)

@@ -1,10 +1,4 @@
-"""What an error is about, whatever kernel, machine, file and line it came up in; and whether it is an outage.
-
-What errors look like is data: `data/causes.toml` has what names a cause, `data/outages.toml` what says that a machine,
-a network or a service failed, `data/volatile.toml` what is otherwise each night. A cause is a text that is the same in
-every build: symbols stay as the linker has them, because a name that depends on the machine that reads it would be
-another one tomorrow. `demangle_cause` is for people.
-"""
+"""Causes of errors, equal in each build, and outages; their patterns are TOML in `data/`."""
 
 from __future__ import annotations
 
@@ -21,16 +15,12 @@ from kci.diagnostics import printable
 from kci.utils.shipped import Dated, shipped
 
 MAX_LENGTH = 1000
-"""Of an error, more says nothing more about its cause."""
 
-# The color of a terminal.
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A file and its line at the beginning of a word: `a/b.cu:3:7:` of gcc, `b.cu(3):` of nvcc.
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.[A-Za-z]\w*(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
-# An absolute path, of Windows too.
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
-# What kci calls a kernel's library and namespace: the kernel, the backend and the sources' hash. In a mangled name the
-# length stands before it.
+# A library or namespace of a kernel: kernel, backend and source hash. A mangled name has the length before it.
 _EXTENSION = re.compile(
     rf"\d*_[a-z][a-z0-9_]*?_(?:{'|'.join(Backend)})_[0-9a-z]{{7,40}}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
 )
@@ -38,7 +28,6 @@ _EXTENSION = re.compile(
 _HEX = re.compile(
     r"(?<![A-Za-z0-9])(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)[0-9a-f]{7,64}|(?=[A-F]*\d)[0-9A-F]{7,64})(?![A-Za-z0-9])"
 )
-# Whole numbers, those with a fraction that cannot be a version, and those that count a unit.
 _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)"
     r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"
@@ -116,16 +105,11 @@ def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return _compiled(shipped("watch/data/outages.toml", _Outages)().outage)
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
-
-
 class _Line(msgspec.Struct, frozen=True):
-    """What one line says."""
-
     outage: str = ""
     says: str = ""
     sure: bool = False
-    """True if no outage elsewhere explains it."""
+    """True if no outage on another line explains it."""
     of_the_world: bool = False
 
 
@@ -151,54 +135,50 @@ def _lines(text: str) -> list[str]:
 
 
 def outage_of(error: str) -> str:
-    """The class of the outage that an error is about; empty if it is about the kernel or its toolchain."""
+    """The class of the outage that an error reports; empty for an error of the kernel or its toolchain."""
     kinds = []
     for line in map(_read, _lines(error)):
         if line.sure:
             return ""
         if line.outage:
             kinds.append(line.outage)
-    # That something was not fetched is the least that can be said: mostly another line says why.
+    # Mostly another line says why something was not fetched.
     return next((kind for kind in kinds if kind != "index"), kinds[0] if kinds else "")
 
 
 def is_outage(error: str) -> bool:
-    """True if an error is about a machine, a network or a service, and not about the kernel."""
+    """True if a machine, a network or a service failed, and not the kernel."""
     return bool(outage_of(error))
 
 
 def is_external(error: str) -> bool:
-    """True if a leg that a machine had to skip has failed all the same: a wheel is missing for every machine."""
+    """True if a skipped leg counts as failed: no machine can get what it lacks, such as a removed wheel."""
     return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
 
 def _telling(lines: list[str]) -> int:
-    """Which line says most: one that surely names a cause, else one that may, else one that speaks of an error."""
     pairs = [(_read(line), line) for line in lines]
     ranks = [0 if item.sure else 1 if item.says else 2 if _TELLING.search(line) else 3 for item, line in pairs]
     return ranks.index(min(ranks)) if ranks else 0
 
 
 def error_line(text: str) -> str:
-    """The line of an error that says most, printable and of a bounded length."""
+    """The most specific line of an error, printable, at most `MAX_LENGTH` characters."""
     lines = _lines(text)
     return printable(lines[_telling(lines)].strip()[:MAX_LENGTH], "?") if lines else ""
 
 
 def excerpt(text: str) -> str:
-    """The lines of an error around the one that says most; empty where it is the only one."""
+    """The lines around `error_line`; empty where there is only one."""
     lines = _lines(text)
     telling = _telling(lines)
     shown = [printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]]
     return "\n".join(shown) if len(shown) > 1 else ""
 
 
-# --- causes -----------------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=65536)
 def cause_of(error: str, kernel: str, variant: str) -> str:
-    """What is the same about an error in every kernel, backend and build: no names, places, hashes, lone numbers."""
+    """The error line without kernel, variant, places, hashes and lone numbers, so that it is equal in each build."""
     line = error_line(error)
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
@@ -213,18 +193,18 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
 
 
 def cause_id(cause: str) -> str:
-    """A short name of a cause, by which the issue that is about it is found again."""
+    """The first 12 hexadecimal digits of a cause's sha256, which an issue names."""
     return hashlib.sha256(cause.encode()).hexdigest()[:12]
 
 
 def demangle_cause(cause: str) -> str:
-    """A cause for people: names of C++ as they are written there, where this machine can tell."""
+    """A cause with C++ names demangled, if this machine has `c++filt`."""
     return _MANGLED.sub(lambda found: _demangled(found[0]), cause)
 
 
 @lru_cache(maxsize=1024)
 def _demangled(symbol: str) -> str:
-    # In a separate process: what a log says is hostile, and demanglers have crashed on less.
+    # A separate process: logs are untrusted, and demanglers crash on hostile input.
     try:
         done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):

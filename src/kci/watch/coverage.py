@@ -13,27 +13,26 @@ from kci.publish.hub import ListedVariant, TreeListing
 
 
 class CoverageState(enum.StrEnum):
-    """What there is of a variant."""
+    """The state of a variant: expected, published, current."""
 
     MISSING = "missing"
-    """Expected, and not there: users with that toolchain find nothing to load."""
     CORRUPT = "corrupt"
-    """There, and not usable: its files are not those of its digest, or it is another kernel's."""
+    """Published and unusable: its digest does not match, or it belongs to another kernel."""
     STALE = "stale"
-    """There, expected, and built from other sources than today's, or for another version of the kernel."""
+    """Published from other sources, settings or toolchains, or for another version of the kernel."""
     PRESENT = "present"
     SURPLUS = "surplus"
-    """There, and not expected: left from an older catalog, and harmless to a loader."""
+    """Published and not expected: from an older catalog, and harmless to a loader."""
 
 
 class CoveredVariant(msgspec.Struct, frozen=True):
-    """What there is of one variant."""
+    """The state of one variant."""
 
     variant: str
     state: CoverageState
     reason: str = ""
     command: str = ""
-    """What closes the gap; empty without a gap."""
+    """The command that closes the gap; empty without a gap."""
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -41,7 +40,6 @@ class Coverage(msgspec.Struct, frozen=True):
 
     kernel: str
     source: str
-    """What was looked at: a tree, or a repository on the Hub."""
     variants: tuple[CoveredVariant, ...]
 
     def names(self, state: CoverageState) -> tuple[str, ...]:
@@ -49,7 +47,6 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @property
     def has_gaps(self) -> bool:
-        """True if something should be built: a variant is missing, corrupt or stale."""
         return any(self.names(state) for state in _GAPS)
 
 
@@ -57,10 +54,7 @@ _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 
 
 def coverage(kernel: KernelMatrix, holding: TreeListing, stale: Collection[str] = ()) -> Coverage:
-    """Compare a kernel's matrix with what is published.
-
-    `stale` are the variants that are known to have been built from something else than they would be today.
-    """
+    """Compare a kernel's matrix with what is published; `stale` names variants whose fingerprint differs today."""
     expected = {variant.name for variant in kernel.variants}
     there = {held.variant: held for held in holding.variants}
     found = []

@@ -1,9 +1,7 @@
-"""Which issues to open, update and close, and what they say: a pure function of the history.
+"""Issues to open, update and close: a pure function of the history.
 
-One issue is about one cause and what moved when it began, however many kernels and legs have it. A failure is a
-suspect until its leg says the same once more: in the second look of the same run, or in the next run. A suspect that
-passes is a flake; one that comes back is named as flaky. Other legs of a kernel that say the same as its issue join it;
-an issue is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing.
+An issue is about one cause since one change. A failure is a suspect until its leg has the same cause again, in a second
+look or the next run. A suspect that passes is a flake; one that comes back is flaky. An unknown result changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from kci.watch.issue_text import OpenCause, backend_of, issue_body, plain
 
 
 class ActionKind(enum.StrEnum):
-    """What to do about an issue."""
+    """An operation on an issue."""
 
     OPEN = "open"
     UPDATE = "update"
@@ -29,7 +27,7 @@ class ActionKind(enum.StrEnum):
 
 
 class IssueAction(msgspec.Struct, frozen=True):
-    """One thing to do. The issue is found by its id, which stands in its text."""
+    """An operation on the issue with this id, which its text contains."""
 
     kind: ActionKind
     id: str
@@ -37,69 +35,65 @@ class IssueAction(msgspec.Struct, frozen=True):
     body: str
     flaky: bool
     legs: tuple[str, ...]
-    """The legs that still fail; for a close, all that did."""
+    """The legs that still fail; for a close, all that failed."""
     tell: tuple[str, ...]
     since: int
-    """The run in which it was opened: a cause that comes back is another issue."""
+    """The run that opened it: a cause that comes back gets a new issue."""
     until: int | None = None
-    """The run in which it was closed."""
+    """The run that closed it."""
 
 
 class _LegState(msgspec.Struct):
     cause: str = ""
     """The latest."""
     said: dict[str, int] = msgspec.field(default_factory=dict)
-    """How often it has said what since it passed."""
+    """Failures since the latest pass, by cause."""
     runs: int = 0
-    """In how many runs in a row it has failed."""
+    """Consecutive runs in which it has failed."""
     last: int = -1
-    """The latest run in which it has failed, as they are counted here."""
     machine: str = ""
     first: int = -1
-    """The first run since its latest pass in which it has failed."""
     passed: int | None = None
     before: RunFacts | None = None
-    """The latest run in which it has passed, counted and by its facts."""
     born: int = 0
     flakes: list[int] = msgspec.field(default_factory=list)
-    """The runs in which it turned green by itself."""
+    """The runs after which it passed without a change."""
     catalog: str = ""
     absent: int = 0
-    """Runs of its kernel under another catalog in which it was not there."""
+    """Runs of its kernel under another catalog that lacked this leg."""
     flaky: bool = False
     issues: set[str] = msgspec.field(default_factory=set)
 
 
 FLAKY = "flaky: "
-"""How the cause of an issue about flaky legs begins."""
+"""The prefix of the cause of an issue about flaky legs."""
 
 _CONFIRMATIONS = 2
-"""So often the same is said before it is believed: by two machines, or in two runs."""
+"""Failures with one cause that confirm it: on two machines, or in two runs."""
 
 _MAX_RETRIES = 2
-"""So many legs of a kernel that say the same are looked at again."""
+"""Legs of a kernel with one cause that get a second look."""
 
 _MAX_MIXED_FAILURES = 4
-"""So many failures without a pass are no accident, whatever is said each time."""
+"""Failures without a pass that open an issue, even with a different cause each time."""
 
 _STAYS_BROKEN = 3
-"""So many runs in a row without a pass, and what is known as flaky is broken."""
+"""Consecutive failed runs after which a flaky leg counts as broken."""
 
 _FLAKY_TURNS = 3
-"""In how many runs a cause turns green by itself, in a leg or a kernel, until it is named as flaky."""
+"""Runs in which a cause turns green by itself, in a leg or a kernel, before it counts as flaky."""
 
 _FLAKY_RUNS = 14
-"""The number of latest runs among which they are counted."""
+"""The number of latest runs in which `_FLAKY_TURNS` counts."""
 
 _EVERYWHERE = 3
-"""What turns green by itself in so many kernels is no flake of theirs: an outage, in words that are not known yet."""
 
 _REMOVED_AFTER_RUNS = 2
-"""So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
+"""Runs under a new catalog without a leg after which the leg counts as removed."""
 
 
 class FailureTracker:
-    """The state after some runs. `step` takes the next one; `decide` is a fold over all."""
+    """The state of all legs and issues after some runs."""
 
     def __init__(self, policy: Decisions) -> None:
         self.policy = policy
@@ -110,11 +104,11 @@ class FailureTracker:
         self._flakes: dict[str, dict[str, list[int]]] = {}
         """The runs in which a cause turned green by itself, by cause and kernel."""
         self._over: dict[tuple[str, str], list[int]] = {}
-        """The runs in which issues were opened that are over, by cause and kernel."""
+        """The opening runs of closed issues, by cause and kernel."""
         self._proven: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
-        """Take the next run: what to do after it, sorted by id."""
+        """Add the next run; the actions that follow, sorted by id."""
         self._number += 1
         if not self._catalogs or self._catalogs[-1][1] != run.catalog:
             self._catalogs.append((self._number, run.catalog))
@@ -122,7 +116,7 @@ class FailureTracker:
         still = {failure.leg for failure in run.failed}
         for failure in (*run.earlier, *run.failed):
             self._failed(failure, run, still=failure.leg in still)
-        # First those that know for sure what moved: the others fit more than one issue.
+        # Legs with one possible change go first: the others fit several issues.
         for failure, state, cause in sorted(self._proven, key=lambda item: len(self._moves(item[1]))):
             self._join(failure, run, state, cause, flaky=False)
         self._proven.clear()
@@ -150,10 +144,7 @@ class FailureTracker:
         return sorted(actions + [item for item in closed if item.id in opened], key=lambda item: item.id)
 
     def suspects(self, run: RecordedRun) -> list[str]:
-        """The legs of a run that is not recorded yet which are to be looked at again: what they say is new.
-
-        Of a kernel's legs that say the same there are two, of two backends if there are; the others follow them.
-        """
+        """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two backends if possible."""
         looked = {failure.leg for failure in run.earlier}
         known = {(kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels}
         found: dict[tuple[str, str, bool], dict[str, str]] = {}
@@ -166,14 +157,11 @@ class FailureTracker:
                 legs.setdefault(backend_of(variant), failure.leg)
         return sorted(leg for legs in found.values() for leg in list(legs.values())[:_MAX_RETRIES])
 
-    # --- the outcomes ---
-
     def _failed(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
-        """Note a failure; `still` where the leg fails after the latest look at it, too."""
         leg = failure.leg
         state = self._seen(leg, run)
         if state.last == self._number and failure.machine and failure.machine == state.machine:
-            return  # the same machine says nothing new on the same day
+            return
         kernel, variant = leg.split(" ", 2)[:2]
         cause = state.cause = cause_of(failure.error, kernel, variant)
         state.said[cause] = state.said.get(cause, 0) + 1
@@ -194,7 +182,6 @@ class FailureTracker:
             self._proven.append((failure, state, cause))
 
     def _follow(self, failure: Failure, run: RecordedRun) -> None:
-        """A leg that says the same as an issue about its kernel is no suspect: others of the kernel have proven it."""
         state, kernel = self.legs[failure.leg], failure.leg.partition(" ")[0]
         same = [issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky]
         if not state.flaky and any(kernel in issue.kernels for issue in same):
@@ -221,7 +208,6 @@ class FailureTracker:
                     issue.changed = True
 
     def _turned(self, leg: str, run: RecordedRun, state: _LegState) -> None:
-        """A leg that failed passes: it is fixed, or a flake that has shown its second color."""
         if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg.partition(" ")[0]
@@ -232,12 +218,11 @@ class FailureTracker:
         own = [item[kernel] for item in kernels if sum(bool(self._lately(it)) for it in item.values()) < _EVERYWHERE]
         if not state.flaky and any(len(self._lately(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
             state.flaky = True
-            if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
+            if not any(self.open[key].flaky for key in state.issues):
                 failure = Failure(leg, state.cause)
                 self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
 
     def _fixed(self, issue: OpenCause) -> None:
-        """An issue is over. Where the same one was over lately in a kernel, it comes and goes, which is a flake."""
         for kernel in issue.kernels if not issue.flaky else ():
             before = self._lately(self._over.setdefault((issue.cause, kernel), []))
             if before:
@@ -256,17 +241,13 @@ class FailureTracker:
         state.catalog, state.absent = run.catalog, 0
         return state
 
-    # --- what moved ---
-
     def _moves(self, state: _LegState) -> set[str]:
-        """What can have moved when a leg began to fail: catalogs that came in force, or nothing (an empty text)."""
         start = state.born - 1 if state.passed is None else state.passed
         came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
         sure = state.first - start == 1 and state.born > 0
         return came if came and sure else {*came, ""}
 
     def _belongs(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
-        """True if a leg that says the same as an issue is one of its legs: of its kernels, or since the same move."""
         return not issue.flaky and (leg.partition(" ")[0] in issue.kernels or issue.moved in self._moves(state))
 
     def _join(self, failure: Failure, run: RecordedRun, state: _LegState, cause: str, *, flaky: bool) -> None:
@@ -287,7 +268,6 @@ class FailureTracker:
         state.issues.add(key)
 
     def _retire(self, run: RecordedRun) -> None:
-        """Note the failing legs that the catalog no longer has: their kernel ran without them under another one."""
         ran = {leg.partition(" ")[0] for leg in run.passed} | {item.leg.partition(" ")[0] for item in run.failed}
         present = {*run.passed, *run.unknown, *(failure.leg for failure in run.failed)}
         for issue in self.open.values():
@@ -302,16 +282,14 @@ class FailureTracker:
 
     def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[
-            :200
-        ].rstrip()  # as GitHub keeps it
+        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[:200].rstrip()
         body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
         tell = people_to_notify(self.policy.tell, issue.all)
         return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)
 
 
 def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
-    """What to do after the last run of a history, whose runs come oldest first and each once."""
+    """The actions after the last run of a history; its runs come oldest first, each once."""
     watch = FailureTracker(policy)
     actions: list[IssueAction] = []
     for run in history:
@@ -320,10 +298,7 @@ def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueActio
 
 
 def latest_decisions(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
-    """The latest decision about each issue that a history has ever led to, in the order in which they began.
-
-    Who carries these out need not know which of them were carried out before.
-    """
+    """The latest action for each issue in a history, in order of `since`: idempotent for the issue tracker."""
     watch = FailureTracker(policy)
     latest: dict[tuple[int, str], IssueAction] = {}
     for run in history:
@@ -333,13 +308,12 @@ def latest_decisions(history: Iterable[RecordedRun], policy: Decisions) -> list[
 
 
 def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
-    """The people to notify about some legs: everyone whose entry matches one of them, sorted."""
+    """The people whose entry matches one of the legs, sorted."""
     named = [leg.split(" ", 2)[:2] for leg in legs]
     return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in named)}))
 
 
 def _group(leg: str) -> str:
-    """Kernel, backend and system: what a leg of the next torch or toolkit has in common with this one."""
     kernel, variant, system = leg.split(" ")[:3]
     compute = variant.removesuffix(f"-{system.removesuffix(HARDWARE)}").rpartition("-")[2]
     return f"{kernel} {compute.rstrip('0123456789')} {system}"

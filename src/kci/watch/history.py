@@ -1,9 +1,4 @@
-"""The results of scheduled runs: append-only, one small file for each time that results are recorded.
-
-A file is written whole or not at all, is never changed, and is named after its run and content. Two runs, or two jobs
-of one run, that record at once therefore write different files: a branch merges them, a directory just has both, and
-recording the same results again changes nothing.
-"""
+"""The history of scheduled runs: append-only JSON files in a folder or branch, named after run and content."""
 
 from __future__ import annotations
 
@@ -31,55 +26,48 @@ from kci.watch.causes import error_line, excerpt, is_external, is_outage
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
-"""Of a run in the name of its file, so that names sort as runs do."""
 
 HARDWARE = "+hardware"
-"""After the system of a leg that was tested on the machine that its variant is for: another leg than its build."""
+"""The suffix of the system of a leg that was tested on the hardware of its variant."""
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
-"""A name without spaces: leg keys are made of them."""
 _Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
 _LEG = re.compile(r"[A-Za-z0-9._+-]{1,200}(?: [A-Za-z0-9._+-]{1,200}){4}")
 
 
 class LegOutcome(enum.StrEnum):
-    """How a leg of a scheduled run ended."""
+    """The outcome of a leg."""
 
     PASSED = "passed"
     FAILED = "failed"
     OUTAGE = "outage"
-    """The machine, the network or a service failed."""
     SKIPPED = "skipped"
 
 
 class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one leg of a scheduled run: a small JSON file."""
+    """The result of one leg of a scheduled run, as a JSON file."""
 
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    """The number of the run; later runs have larger ones. Clocks differ, so the order is this and not the time."""
+    """The run number. Runs are ordered by it, because clocks differ."""
     at: str
-    """When, as ISO 8601 with an offset."""
     kernel: Word
     variant: Word
     system: Word
     outcome: LegOutcome
     torch: _Optional = ""
-    """What it was tested with."""
     compute: _Optional = ""
     error: str = ""
-    """What went wrong: one line, or a part of the log."""
     log: str = ""
     replay: str = ""
-    """A command that does the same again."""
     catalog: str = ""
     commit: str = ""
     attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
     hardware: bool = False
-    """True if it is about loading and testing on the machine that the variant is for, and not about building it."""
+    """True if it is about loading and testing on the hardware, and not about building."""
     look: Annotated[int, Meta(ge=1, le=9)] = 1
-    """The second is a suspect's: the leg again, later in the same run, on another machine."""
+    """2 for a suspect that ran again in the same run."""
     machine: _Optional = ""
-    """The name of a machine that a second look could meet again; empty for one that exists for one job only."""
+    """The name of a persistent machine; empty for an ephemeral one."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -89,30 +77,29 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def leg(self) -> str:
-        """The key of the leg: kernel, variant, system, torch and compute version."""
+        """The key of the leg in the history."""
         system = self.system + HARDWARE if self.hardware else self.system
         return leg_key(self.kernel, self.variant, system, self.torch, self.compute)
 
 
 def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: str = "") -> str:
-    """The text by which a leg is known from run to run."""
+    """The key of a leg: kernel, variant, system, torch and compute version."""
     return f"{kernel} {variant} {system} {torch or '-'} {compute or '-'}"
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A leg that failed, with its first error."""
+    """A failed leg and its first error."""
 
     leg: str
     error: str
     log: str = ""
     replay: str = ""
     excerpt: str = ""
-    """The lines around the error, where more than one is known."""
     machine: str = ""
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """Which run it is, and what the world was in it."""
+    """A run, with its catalog and commit."""
 
     run: int
     at: str
@@ -121,7 +108,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Results of one run, or of a part of one. Legs are sorted."""
+    """The results of one run or a part of one, with sorted leg keys."""
 
     run: int
     at: str
@@ -131,13 +118,9 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     passed: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Legs that an outage hit or that were skipped: their state is unknown."""
     look: int = 1
     earlier: tuple[Failure, ...] = ()
-    """What legs said that were looked at again in the same run, the oldest first; what they say now stands above.
-
-    It is worked out of the parts of a run, and in no file.
-    """
+    """Failures of legs that ran again in the same run, oldest first; `merged` computes it, and no file has it."""
     schema: int = SCHEMA
 
     @property
@@ -151,11 +134,8 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
                 raise ValueError(f"{leg[:80]!r} is not the key of a leg")
 
 
-# --- results of legs --------------------------------------------------------------------------------------------------
-
-
 def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnostic]]:
-    """The results in JSON files and folders of them, and what is wrong with others."""
+    """Read results from JSON files and folders of them; each unreadable file becomes a KCI801."""
     found: list[LegResult] = []
     problems: list[Diagnostic] = []
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
@@ -173,11 +153,7 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
 
 
 def gather(results: Iterable[LegResult]) -> list[RecordedRun]:
-    """Results as runs, one for each run, attempt and look.
-
-    A failure that is an outage becomes one, and a leg that was skipped for want of a wheel that nobody has a failure.
-    Where one leg has two different results in one look, the failure counts.
-    """
+    """Group results by run, attempt and look; outages become unknown, and a leg's failure counts before its pass."""
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
         legs = groups.setdefault((result.run, result.attempt, result.look), {})
@@ -214,14 +190,8 @@ def _has_failed(item: LegResult) -> bool:
     return item.outcome is LegOutcome.FAILED and not is_outage(item.error)
 
 
-# --- the history ------------------------------------------------------------------------------------------------------
-
-
 def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
-    """Write runs into a history, a directory that is made if it is missing; returns the files that are new.
-
-    OSError if one cannot be written; those before it are there.
-    """
+    """Write runs into a history and return the new files; OSError leaves the earlier ones."""
     written = []
     history.mkdir(parents=True, exist_ok=True)
     for name, raw in map(_run_file, runs):
@@ -232,18 +202,12 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
 
 
 def _run_file(run: RecordedRun) -> tuple[str, bytes]:
-    """The name and content of the file that a run is in a history."""
     raw = msgspec.json.encode(run) + b"\n"
     return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
 
 
 def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
-    """The runs of a history, oldest first, each once; only one is in memory at a time.
-
-    What is wrong with a file goes to `report`.
-
-    OSError if there is no such directory.
-    """
+    """Yield the runs of a history, oldest first; problems go to `report`. OSError without the directory."""
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
         parts = []
@@ -262,7 +226,7 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
 
 
 def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
-    """One run from its parts: the latest look at a leg says how it is, and within a look the failure counts."""
+    """Merge the parts of one run: the latest look at a leg counts, and within a look the failure."""
     parts = sorted(parts, key=lambda part: (part.attempt, part.look))
     looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
     unknown: set[str] = set()
@@ -293,28 +257,21 @@ def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
 
 
 FOLDER = "history"
-"""Where the history is there."""
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
 
 
 class HistoryBranch:
-    """A branch that has a history, or will have one."""
+    """A branch of a remote that holds a history; fetching tolerates a branch that does not exist yet."""
 
     def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
-        """Name the address of a repository, and a branch; `environment` has more variables for git, such as a login."""
         self.remote = remote
         self.branch = branch
         self._environment = environment
 
     def fetch(self, into: Path) -> Path:
-        """The history as a directory in a new clone; empty where the branch does not exist yet.
-
-        Raises:
-            FindingsError: the repository cannot be read.
-            UnsafeError: what is there is a link.
-        """
+        """Clone the branch and return its history folder; FindingsError if that fails, UnsafeError for a link."""
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "--", "origin", self.remote)
         listed = self._run(into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
@@ -329,10 +286,7 @@ class HistoryBranch:
         return into / FOLDER
 
     def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs; returns the number of new files.
-
-        FindingsError if the repository cannot be read or written.
-        """
+        """Append runs and push; returns the number of new files. FindingsError if the remote refuses."""
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
         refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
@@ -367,6 +321,6 @@ def _message(runs: Sequence[RecordedRun]) -> str:
 
 
 def address_of(directory: Path, remote: str) -> str:
-    """The address of a remote that the repository around `directory` knows by name; else what was named."""
+    """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
     known = run_git(directory, "remote", "get-url", "--end-of-options", remote)
     return known.decode().strip() if known else remote

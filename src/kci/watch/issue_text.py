@@ -1,4 +1,4 @@
-"""What an issue says: the error, since when, what moved, and a table of kernels and backends; all of it from logs."""
+"""The text of an issue: the error, its first run, what changed, and a table of kernels and backends."""
 
 from __future__ import annotations
 
@@ -14,29 +14,25 @@ from kci.watch.causes import demangle_cause
 from kci.watch.history import Failure, RunFacts
 
 SHOWN, _ROWS = 50, 150
-"""Legs that an issue lists one by one, and rows of kernels and backends."""
 
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 
 
 class OpenCause(msgspec.Struct):
-    """An issue that is open."""
+    """An open issue."""
 
     cause: str
     flaky: bool
     since: RunFacts
     before: RunFacts | None
-    """The latest run in which the first of its legs had passed."""
     moved: str
-    """The catalog that came in force when it began; empty if it began under one that was in force."""
+    """The catalog that came into force when it began; empty if none did."""
     failure: Failure
     opened: int
-    """The run in which it was opened, as they are counted here."""
     pending: set[str]
-    """Legs that have not passed yet."""
     all: set[str]
     retired: set[str]
-    """Groups (kernel and backend) of legs that the catalog no longer has; a pass of the group is theirs."""
+    """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts for them."""
     changed: bool = False
 
     @property
@@ -46,7 +42,7 @@ class OpenCause(msgspec.Struct):
 
 @lru_cache(maxsize=65536)
 def backend_of(variant: str) -> str:
-    """The backend of a variant, by its name; `other` for a name that is not one of a variant."""
+    """The backend in a variant's name; `other` for a name that is not valid."""
     try:
         return parse_variant_name(variant).backend
     except ValueError:
@@ -54,12 +50,12 @@ def backend_of(variant: str) -> str:
 
 
 def mark(key: str, since: int) -> str:
-    """The invisible line by which an issue is found again: the cause, and the run in which it began."""
+    """The HTML comment that identifies an issue: the cause id and the run in which it began."""
     return f"<!-- kci-cause: {key} since run {since} -->"
 
 
 def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
-    """The text of an issue that is open, or of one whose legs all pass again."""
+    """The Markdown of an open issue, or with `recovered` of one whose legs all pass."""
     since, failure = issue.since, issue.failure
     head = "Scheduled runs fail, every time and on more than one machine, with this error:"
     if issue.flaky:
@@ -117,7 +113,6 @@ def _what_moved(issue: OpenCause) -> str:
 
 
 def _code(text: str) -> str:
-    """What a result says of itself, as it is and not as markup."""
     return f"`{plain(text)[:40]}`"
 
 
@@ -126,10 +121,10 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def plain(text: str) -> str:
-    """Text from a log on one line, which cannot end the comment, mention people or close a code span."""
+    """A log excerpt on one line that cannot end a comment, mention people or close a code span."""
     return printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
 
 
 def web_link(text: str) -> str:
-    """An address that a browser may follow, and that is no other markup; empty for anything else."""
+    """The text if it is an http(s) URL without markup, else empty."""
     return text if _LINK.fullmatch(text) else ""

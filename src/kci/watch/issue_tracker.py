@@ -1,10 +1,7 @@
-"""GitHub's API through its command line, which carries out what was decided about issues.
+"""Issues on GitHub through `gh api`, brought to the state that the decisions ask for.
 
-It can be done again at any time: an issue is found by the mark in its text, which names the cause and the run in which
-it began, so that none is opened twice and one that was missed is made up for by the next run. An issue that a person
-has closed stays closed. The run in which a cause began can turn out to be another, one that records late or runs again:
-so an issue is also that of a cause if it began while the cause was there. One that no decision is about any more, as
-after a change of the rules, is closed.
+It is idempotent: a mark in the text names the cause and its first run. An issue that a person closed stays closed. The
+first run of a cause moves when a run is recorded late, so an issue also matches if it began while the cause was there.
 """
 
 from __future__ import annotations
@@ -28,16 +25,16 @@ _Shape = TypeVar("_Shape")
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Who has made something."""
+    """A GitHub account."""
 
     login: str = ""
 
 
 class GitHubApi:
-    """What one repository is asked and told."""
+    """The REST API of one repository."""
 
     def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """Name the repository (`owner/name`), and what to look at when GitHub refuses; `run` is as `subprocess.run`."""
+        # `hint` goes with each error; `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
         self.owner = repository.partition("/")[0]
@@ -46,10 +43,7 @@ class GitHubApi:
         self._process = run
 
     def ask(self, method: str, path: str, **fields: object) -> bytes:
-        """Ask once, by a method of HTTP for a path below the repository; `fields` are sent as JSON.
-
-        MissingToolError without `gh`; FindingsError if GitHub does not answer, or refuses.
-        """
+        """Send one request for a path of the repository; MissingToolError without `gh`, FindingsError if it fails."""
         command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
         command += ["--input", "-"] if fields else []
         try:
@@ -67,7 +61,7 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
-        """The answer as a type. Raises as `ask`, and FindingsError if it has another type."""
+        """As `ask`, with the response decoded as `shape`; FindingsError if it does not fit."""
         try:
             return decode_json(self.ask(method, path, **fields), shape)
         except ValueError as error:
@@ -79,7 +73,7 @@ _PAGE, _PAGES = 100, 100
 
 
 class TrackedIssue(msgspec.Struct, frozen=True):
-    """An issue or pull request, as GitHub tells it."""
+    """An issue or pull request of GitHub's API."""
 
     number: int
     state: str
@@ -94,22 +88,21 @@ class TrackedIssue(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, int] | None:
-        """The cause and the run that it is about; None if it is not one of kci's."""
+        """The cause id and the first run in its mark; None without one."""
         found = _MARK.match(self.body or "")
         return (found[1], int(found[2])) if found else None
 
 
 class GitHubIssues:
-    """The issues of a repository on GitHub."""
+    """The issues of a repository on GitHub that one account has opened."""
 
     def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """Name the repository, and whose issues count; others may hold a mark that somebody has copied."""
+        # `author` is the only account whose marks count: others can be copies
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
         self._author = author
 
     def issues(self) -> Iterator[TrackedIssue]:
-        """All that kci has opened, open or closed, the newest first."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
             found = self._api.told(list[TrackedIssue], "GET", f"issues?{query}")
@@ -126,21 +119,13 @@ class GitHubIssues:
         self._api.ask("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        """Close one, and say why in its text."""
         self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
 
 
 def carry_out(
     actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
 ) -> list[str]:
-    """Make the issues what they should be; returns a line for each issue that was changed.
-
-    Args:
-        actions: the latest decisions about each cause, see `kci.watch.decide.standing`.
-        tracker: the issues.
-        recorded: the first and the last run of the whole history. An open issue that began in between and that no
-            decision is about is closed; without it, as where a part could not be read, none is.
-    """
+    """Apply decisions; returns a line per change. Open issues of `recorded` runs without a decision are closed."""
     left: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
@@ -148,7 +133,7 @@ def carry_out(
             twice.append(issue)
     ours = [(action, left.pop((action.id, action.since), None)) for action in actions]
     done = []
-    for action, exact in reversed(ours):  # the latest first: an open issue is about what is there now
+    for action, exact in reversed(ours):
         there = exact or _of_same(action, left)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
         if there is None:
@@ -176,7 +161,6 @@ _BODY = 60_000
 
 
 def _of_same(action: IssueAction, left: dict[tuple[str, int], TrackedIssue]) -> TrackedIssue | None:
-    """The issue of the same cause that began while the cause was there, if there is one; it is taken out of `left`."""
     until = 2**63 if action.until is None else action.until
     found = [key for key in left if key[0] == action.id and action.since <= key[1] <= until]
     found += [key for key, issue in left.items() if key[0] == action.id and issue.is_open and key not in found]

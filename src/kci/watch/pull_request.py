@@ -1,8 +1,4 @@
-"""A pull request on GitHub: what its runs uploaded, and the one comment that kci keeps in it.
-
-Who can make a pull request decides what its runs upload, and so does whoever made the commit that they build. All of
-that is fetched within bounds and read as data. What GitHub itself says, such as which commit a run is of, is believed.
-"""
+"""The comment of kci in a pull request, from the records that its runs uploaded: untrusted data, read within bounds."""
 
 from __future__ import annotations
 
@@ -21,20 +17,17 @@ import msgspec
 
 from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
-from kci.run.gate import GateRow, missing_results
+from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
-from kci.run.tree_index import INDEX_FILE, NO_PLAN, RunUploads, read_uploads
 from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.suggest import count
 from kci.watch.issue_text import plain
 from kci.watch.issue_tracker import Account, GitHubApi
 
 RUN_FILE = ".github/workflows/kci.yml"
-"""The workflow whose runs count."""
 
 BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
-"""How the comment begins."""
 
 _PAGE, _PAGES = 100, 50
 _RECORDS = 4 * 1024 * 1024
@@ -43,14 +36,14 @@ _READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
 
 
 class Repository(msgspec.Struct, frozen=True):
-    """A repository, by its full name."""
+    """A repository of GitHub's API."""
 
     full_name: str = ""
     owner: Account = Account()
 
 
 class WorkflowRun(msgspec.Struct, frozen=True):
-    """A run, as GitHub tells it."""
+    """A workflow run of GitHub's API."""
 
     id: int
     event: str
@@ -63,32 +56,30 @@ class WorkflowRun(msgspec.Struct, frozen=True):
 
     @property
     def of_pull_request(self) -> bool:
-        """True if it is one of kci.yml for a pull request: any other workflow can have the same name."""
+        """True for a run of kci.yml: another workflow can have the same name."""
         return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The newest commit of a pull request."""
+    """The head commit of a pull request."""
 
     sha: str
     repo: Repository | None = None
-    """None once the fork is gone."""
 
 
 class PullRequestState(msgspec.Struct, frozen=True):
-    """A pull request, as GitHub tells it."""
+    """A pull request of GitHub's API."""
 
     number: int
     state: str
     head: Head
 
     def from_fork(self, repository: str) -> bool:
-        """True if its commits are of another repository."""
         return self.head.repo is None or self.head.repo.full_name != repository
 
 
 class Comment(msgspec.Struct, frozen=True):
-    """A comment, as GitHub tells it."""
+    """A comment of GitHub's API."""
 
     id: int
     body: str | None = None
@@ -96,7 +87,7 @@ class Comment(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[int, int]:
-        """The run and the attempt that it is about."""
+        """The run and attempt in its first line; (0, 0) without them."""
         found = MARK.match(_unix(self.body))
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -113,10 +104,9 @@ class _Artifacts(msgspec.Struct, frozen=True):
 
 
 class PullRequestComments:
-    """The pull requests of a repository; every method raises FindingsError where GitHub refuses or does not answer."""
+    """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does not answer."""
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:
-        """Name whose comments count: others may hold a mark that somebody has copied."""
         self._api = api
         self._author = author
 
@@ -124,7 +114,7 @@ class PullRequestComments:
         return self._api.told(WorkflowRun, "GET", f"actions/runs/{number}")
 
     def pulls_of(self, run: WorkflowRun) -> list[PullRequestState]:
-        """The open pull requests whose newest commit the run is of; GitHub names none for a run of a fork."""
+        """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if run.head_repository is None or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
@@ -132,7 +122,7 @@ class PullRequestComments:
         return [pull for pull in found if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
-        """Put what a run says of itself into a folder, for `read_uploads`; returns the names of what is too large."""
+        """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
         left, room = [], _ALL_RECORDS
         for artifact in self._artifacts(run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
@@ -155,7 +145,7 @@ class PullRequestComments:
                 return
 
     def own_comments(self, number: int) -> list[Comment]:
-        """The comments of a pull request that kci keeps, the oldest first: one, unless two jobs made one each."""
+        """The comments of kci, oldest first; two jobs at once can leave two."""
         own = []
         for page in range(1, _PAGES + 1):
             found = self._api.told(list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}")
@@ -165,7 +155,7 @@ class PullRequestComments:
         return own
 
     def keep_comment(self, number: int, body: str) -> str:
-        """Make the one comment say this, unless it is about a newer run; returns what was done."""
+        """Create or update the comment, unless it is about a newer run, and return what was done."""
         there = self.own_comments(number)
         if there and max(item.key for item in there) > Comment(0, body).key:
             return "the comment is about a newer run"
@@ -185,7 +175,6 @@ def _unix(text: str | None) -> str:
 
 
 def _unpack(packed: bytes, folder: Path) -> bool:
-    """Write those members of an archive that are records; False for what is no archive, or holds too much."""
     with suppress(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for member in archive.infolist()[: len(_READ) + 1]:
@@ -205,12 +194,12 @@ def _unpack(packed: bytes, folder: Path) -> bool:
 
 
 def github_api(repository: str) -> GitHubApi:
-    """What asks about pull requests."""
+    """The API client for pull requests."""
     return GitHubApi(repository, "may the job write to pull requests (pull-requests: write)?")
 
 
 def run_number(text: str) -> int:
-    """The number of a run from an event; FindingsError for anything else."""
+    """Parse a run number of an event; FindingsError for anything else."""
     if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
         raise FindingsError(f"{text[:40]!r} is not the number of a run")
     return int(text)
@@ -229,7 +218,7 @@ _ENDINGS = {
 
 
 def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Sequence[str], repository: str) -> str:
-    """The comment, from the records of a run in a folder; `left` names those that were too large to read."""
+    """The Markdown of the comment; `unread` names artifacts that `fetch_records` left out."""
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
     link = f"[Run {run.id}]({server}/{repository}/actions/runs/{run.id}/attempts/{run.run_attempt})"
     ended = _ENDINGS.get(run.conclusion or "", "ended in another way")
@@ -284,7 +273,7 @@ def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
 
 
 def _tests(uploads: RunUploads) -> Iterator[str]:
-    tests, lacking = uploads.plan.tests, uploads.untested()
+    tests, lacking = uploads.plan.tests, uploads.failed_tests()
     if tests:
         yield from ("", "| tested kernel | on | result |", "|---|---|---|")
     for test in tests[:_ROWS]:
@@ -316,7 +305,6 @@ def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRo
 
 
 def _replay(row: GateRow, path: str) -> str:
-    """The command that shows a failure elsewhere, of names that have the form of one; the record's own is not shown."""
     if not _PATH.fullmatch(path):
         return ""
     words = ["kci", "check"]
@@ -328,7 +316,7 @@ def _replay(row: GateRow, path: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text that is not trusted, as Markdown shows it and makes nothing of it."""
+    """Untrusted text as a Markdown code span."""
     return f"`{plain(text).replace('|', '¦')[:_TEXT].strip() or ' '}`"
 
 

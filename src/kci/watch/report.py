@@ -1,8 +1,4 @@
-"""The report: every leg of a history today, kernels x (backend, torch, toolkit, system), in Markdown.
-
-The state of a leg is its latest known result. A leg that no run among the latest had is left out: the catalog no longer
-has it. Which failures are one cause, and which legs are flaky, is what `kci compat decide` says.
-"""
+"""The Markdown report of a history: the latest known result of each leg, by kernel, toolkit, torch and system."""
 
 from __future__ import annotations
 
@@ -26,11 +22,10 @@ from kci.watch.issue_text import backend_of, plain
 RECENT_RUNS = 14
 """A leg that is in none of the latest runs is left out."""
 SHOWN = 100
-"""Causes and failing legs with their errors; the others are counted."""
 
 
 class CellState(enum.StrEnum):
-    """The state of a leg, the worst first."""
+    """The state of a leg, worst first."""
 
     FAILS = "fails"
     FLAKY = "flaky"
@@ -42,7 +37,7 @@ _SYMBOLS = {CellState.FAILS: "✗", CellState.FLAKY: "≈", CellState.UNKNOWN: "
 
 
 class GridColumn(NamedTuple):
-    """With what a leg is tested. A missing version is `-`."""
+    """The environment of a leg; `-` for no version."""
 
     backend: str
     torch: str
@@ -56,32 +51,28 @@ class GridColumn(NamedTuple):
 
 
 class GridCell(msgspec.Struct, frozen=True):
-    """One leg today."""
+    """The state of one leg."""
 
     variant: str
     column: GridColumn
     state: CellState
     runs: int
-    """For how many known results it has been so."""
+    """Consecutive known results with this state."""
     days: int | None
-    """From the first of them to the last run of the history; None where a run has no readable date."""
+    """Days from the first of them to the last run; None without a readable date."""
     since: RunFacts | None
-    """The run of the first of them; None where no result is known."""
+    """The run of the first of them; None without a known result."""
     before: RunFacts | None = None
-    """The latest run with the other result, before that one."""
     failure: Failure | None = None
-    """The latest failure of a leg that fails or is flaky."""
 
     @property
     def age(self) -> str:
-        """For how long it has been so, in days or else in results."""
         if self.since is None:
             return ""
         return f"{self.days} d" if self.days is not None else count(self.runs, "run")
 
     @property
     def began(self) -> str:
-        """Since when a leg is as it is, and what was new in the run that began it."""
         if self.since is None:
             return "No result is known."
         began = f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in a row."
@@ -97,7 +88,7 @@ class GridCell(msgspec.Struct, frozen=True):
 
 
 class KernelCells(msgspec.Struct, frozen=True):
-    """A kernel's legs, sorted by column and variant."""
+    """The legs of a kernel, sorted by column and variant."""
 
     kernel: str
     cells: tuple[GridCell, ...]
@@ -112,23 +103,21 @@ class KernelCells(msgspec.Struct, frozen=True):
 
 
 class GridCause(msgspec.Struct, frozen=True):
-    """Legs that fail for one reason."""
+    """The legs that fail for one cause."""
 
     cause: str
     is_open: bool
-    """True if it failed often enough for an issue."""
     legs: tuple[str, ...]
     kernels: tuple[str, ...]
 
 
 class LegGrid(msgspec.Struct, frozen=True):
-    """A whole history, today."""
+    """The state of all legs after the last run."""
 
     latest: RunFacts | None
     columns: tuple[GridColumn, ...]
     kernels: tuple[KernelCells, ...]
     causes: tuple[GridCause, ...]
-    """The one with the most legs first."""
 
     def count(self, state: CellState) -> int:
         return sum(cell.state is state for kernel in self.kernels for cell in kernel.cells)
@@ -136,7 +125,6 @@ class LegGrid(msgspec.Struct, frozen=True):
 
 class _LegTrack(msgspec.Struct):
     seen: int = 0
-    """The number of the latest run that had the leg."""
     failing: bool = False
     since: RunFacts | None = None
     before: RunFacts | None = None
@@ -152,7 +140,7 @@ class _LegTrack(msgspec.Struct):
 
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
-    """Every leg today. `history` has its runs, oldest first and each once; the policy says what is flaky."""
+    """The state of each leg; `history` has its runs oldest first, each once, and the policy defines flaky."""
     watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
     number, latest = -1, None
     for number, run in enumerate(history):
@@ -182,14 +170,13 @@ def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
 
 
 def markdown_report(grid: LegGrid, title: str) -> str:
-    """The report: a table for each backend, and the errors of the first failing legs; it trusts no text of a log."""
+    """Render the report: a table per backend and the errors of failing legs, with log text escaped."""
     values = {
         "grid": grid,
         "title": title,
         "symbols": _SYMBOLS,
         "failing": [(kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells if cell.failure],
         "shown": SHOWN,
-        # Indented, so that nothing in a block of code can end it.
         "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
         "text": lambda text: plain(text).translate(_MARKUP),
         "plain": plain,
@@ -199,7 +186,7 @@ def markdown_report(grid: LegGrid, title: str) -> str:
 
 
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for char in "\\|[]*_#!"})
-"""What would be HTML, a table's border or a link."""
+"""Escapes for HTML, table borders and links."""
 
 
 def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -> GridCell:
@@ -220,7 +207,6 @@ def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
-    """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
     causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
     told = {leg for _, _, legs in causes for leg in legs}
     causes += [
@@ -253,5 +239,4 @@ def _column_order(column: GridColumn) -> tuple[object, ...]:
 
 @lru_cache(maxsize=4096)
 def _number(version: str) -> tuple[int, ...]:
-    """For sorting: 2.9 before 2.14, and what is not a version first."""
     return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))

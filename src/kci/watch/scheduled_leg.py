@@ -1,9 +1,4 @@
-"""The legs of a scheduled run: what became of each is a result, and never fails its job.
-
-A variant is built once and loaded with every torch that it promises. Where a machine with the hardware is lent, what
-was built elsewhere is loaded and tested there; that is another leg than the build. A machine that is lost leaves no
-result, and its leg stays what it was.
-"""
+"""The legs of a scheduled run: results of builds and tests, which never fail the job; a lost machine leaves none."""
 
 from __future__ import annotations
 
@@ -25,20 +20,17 @@ from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, probe, run_kernel_tests, why_incompatible
-from kci.tree.artifacts import find_sources, newest
+from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
 MOST = 200
-"""So many jobs look again at most; what is left is a suspect until the next run."""
+"""Jobs of a second look; other suspects wait for the next run."""
 
 
 def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
-    """The jobs for some legs, by their keys in the history: those that built them, and those that tested them.
-
-    There are at most `MOST` of each kind. What is compiled in parts is not among them: the next run is its second look.
-    """
+    """The jobs that built or tested the suspects, at most `MAX_JOBS` of each kind, none of them compiled in parts."""
     built: set[tuple[str, str]] = set()
     tested: set[tuple[str, str]] = set()
     for key in suspects:
@@ -53,20 +45,16 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
 
 
 _KEPT = 16_000
-"""Characters of an error, from its end: what went wrong is said last."""
 
 
 def unknown_leg(run: int, **known: Any) -> LegResult:
-    """The result of a job of a scheduled run before it is known which leg it is about; nothing is wrong so far."""
+    """A passed result without kernel and variant, which a job completes."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **known)
 
 
 def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay: str, log: Log) -> list[LegResult]:
-    """Build a variant and load it, whatever comes of it; `replay` is the command that builds it elsewhere.
-
-    There is one result for the build and the torch it was made with, and one for each other torch that loaded it.
-    """
+    """Build a variant and load it: one result for the build with its torch, one for each other torch."""
     variant, kernel = request.variant, Path(request.kernel.directory)
     base = replace(
         run,
@@ -82,8 +70,7 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
     except KciError as error:
         first = first_error(error)
         more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError | MissingToolError) else ""
-        # A machine that lacks something, or time, says nothing about the kernel; all else does. What no machine can
-        # have, such as a wheel that is gone, is told by the words when it is recorded.
+        # A lack of the machine says nothing about the kernel; `is_external` sorts out what no machine can have.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         told = f"{first}\n{more}" if more.strip() not in ("", first) else first
@@ -101,7 +88,6 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
 
 
 def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, log: Log) -> LegResult:
-    """The result with what comes of loading and testing."""
     try:
         report = test_run()
     except (MissingToolError, FindingsError) as error:
@@ -109,7 +95,6 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
         return result
-    # What pytest or Python says last is the error; the rest is how it came about.
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()
@@ -118,27 +103,19 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
-    """The directories of variants that legs have built, the newest attempt of each, in the order of their names.
-
-    The folder of artifacts is missing where no leg built anything. FindingsError or UnsafeError if an artifact cannot
-    be read.
-    """
+    """Unpack the newest artifact of each variant, sorted by name; FindingsError or UnsafeError for a bad one."""
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
     found = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            found.append(unpack(newest(same).path, into).directory)
+            found.append(unpack(newest_source(same).path, into).directory)
     return found
 
 
 def watch_hardware(
     kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: LegResult, cache: Path, log: Log
 ) -> Iterator[LegResult]:
-    """Load and test directories of variants on this machine: a result for each that its torch can load.
-
-    `python` has torch for this machine's hardware, kernels and pytest; `system` is that of the machine.
-    MissingToolError if the Python has no torch or no loader.
-    """
+    """Test variant directories on this machine; `python` needs torch, kernels and pytest, else MissingToolError."""
     environment = probe(python)
     for directory in variants:
         name = parse_variant_name(directory.name)
@@ -163,7 +140,7 @@ def watch_hardware(
 
 
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
-    """Write each result of a leg into a separate file of a folder, which is made if it is missing."""
+    """Write each result into a JSON file of the folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for result in results:

@@ -1,12 +1,4 @@
-"""What a repository adds to its rendered workflows: steps at named points, and jobs.
-
-All of it lies in `.github/kci/`, where rendering never writes:
-
-- `<point>.yml`: a list of steps, put where `POINTS` says;
-- `jobs.yml`: jobs for kci.yml, by id.
-
-A part that has no place any more is an error, never left out.
-"""
+"""Steps and jobs that a repository adds to its rendered workflows: `<point>.yml` and `jobs.yml` in `.github/kci/`."""
 
 from __future__ import annotations
 
@@ -25,13 +17,12 @@ from kci.utils.suggest import nearest
 from kci.workflows.rendered_files import Pin, read_committed, repinned
 
 _MOST_NODES = 500_000
-"""No file that GitHub takes has more, unless its aliases repeat themselves."""
 _MOST_LEVELS = 100
-"""The library in C takes a level of the stack for each, and ends the process where there is none left."""
+"""Deeper nesting overflows the stack of the C parser."""
 
 
 def load_workflow(text: str) -> Any:
-    """Parse a workflow file; ValueError, one line, says where it is not YAML, or not what GitHub takes."""
+    """Parse a workflow file as GitHub does; ValueError, one line, for anything else."""
     import yaml
 
     try:
@@ -49,7 +40,6 @@ def load_workflow(text: str) -> Any:
 
 
 def _require_shallow(text: str) -> None:
-    """Refuse a text that is nested more deeply than anybody means (ValueError); YAMLError if it is not YAML."""
     import yaml
 
     level = 0
@@ -60,11 +50,10 @@ def _require_shallow(text: str) -> None:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """How many nodes there are with every alias written out; one that is inside of itself has no end."""
     import yaml
 
     if id(node) not in known:
-        known[id(node)] = _MOST_NODES + 1  # until it is counted
+        known[id(node)] = _MOST_NODES + 1
         below = node.value if isinstance(node, yaml.SequenceNode) else ()
         if isinstance(node, yaml.MappingNode):
             below = [part for pair in node.value for part in pair]
@@ -111,38 +100,32 @@ POINTS = {
     "after-merge": "in every merge job, after the tree was merged and verified; `steps.merge.outputs.tree` is the tree",
     "before-publish": "in every publish job, before anything leaves the runner",
 }
-"""The named points for steps, and where each of them is."""
 
 _HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
-"""Status functions that let a job run behind a skipped one; `success()` is what holds for every job without any."""
+"""Status functions that let a job run after a skipped one; `success()` is the default."""
 _OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
 _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
 
 class OwnParts(msgspec.Struct, frozen=True):
-    """What was found, each part as the text of its file."""
+    """The files in `.github/kci/`, as text."""
 
     steps: dict[str, str] = {}
-    """By point."""
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
     results: dict[str, str] = {}
-    """What the gate is told of a job, by its id: also the jobs that it needs, where nothing else decides of it."""
+    """The entry of a job in the gate's input, by id, with its `needs` where nothing else decides whether it runs."""
 
     def parts(self) -> dict[str, str]:
-        """The text of each point that has one, and of `jobs`."""
         return self.steps | ({"jobs": self.jobs} if self.jobs else {})
 
     def mark(self, part: str) -> str:
-        """What a template puts where a part goes: a line that `fill` replaces; nothing without that part."""
+        """The line of a template that `fill` replaces; empty without that file."""
         return f"@@{part}@@" if part in self.parts() else ""
 
     def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
-        """Put the parts into a rendered file with marks.
-
-        Steps that use an action of kci's are pinned as kci pins it; newer committed pins of others are kept.
-        """
+        """Replace the marks of a rendered file. kci's actions get kci's pins; others keep a newer committed pin."""
 
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
@@ -152,7 +135,7 @@ class OwnParts(msgspec.Struct, frozen=True):
         return _MARK.sub(filled, text)
 
     def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
-        """KCI423 for each part that no template has a mark for, by the rendered files before they are filled."""
+        """KCI423 for each file whose mark is in no rendered file."""
         placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
         return [
             finding(
@@ -166,7 +149,7 @@ class OwnParts(msgspec.Struct, frozen=True):
         ]
 
     def misplaced_jobs(self, text: str) -> list[Diagnostic]:
-        """KCI423 for each job with an id of kci's, or a need that is not there, by the file before it is filled."""
+        """KCI423 for each job with an id of kci's jobs or with a missing need."""
         taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
         found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
@@ -179,12 +162,7 @@ NO_PARTS = OwnParts()
 
 
 def read_own_parts(root: Path) -> OwnParts:
-    """Read `.github/kci/`.
-
-    Raises:
-        UnsafeError: a file, or a directory on the way, is a symbolic link.
-        FindingsError: a file is not what its name says (KCI422), or has no place (KCI423).
-    """
+    """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422) or place (KCI423)."""
     texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
@@ -214,12 +192,10 @@ def _needs(job: Mapping[str, Any]) -> list[str]:
 
 
 def _runs_by_needs(job: Mapping[str, Any]) -> bool:
-    """True if a job runs as soon as the jobs that it needs have succeeded, by its `if`."""
     return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
 
 
 def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """KCI424: jobs that GitHub skips when any job before them, however far, is skipped, as many are by design."""
     for name, job in jobs.items():
         needs = _needs(job)
         if set(needs) <= {"plan"} or _HOLDS.search(str(job.get("if", ""))):

@@ -1,4 +1,4 @@
-"""GitLab: the file that plans, and the child pipeline that a plan is made into. Both are pure functions."""
+"""GitLab: the file that plans, and the child pipeline of a plan. Both are pure functions."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if [ -n "$install" ]; then
   export PATH="$venv/bin:$PATH"
 fi
 """.strip()
-"""What a job does before its script. An empty KCI_INSTALL is for images that have kci."""
+"""The start of a job's script; an empty KCI_INSTALL is for images that have kci."""
 
 
 _UNFINISHED = 75
-"""The exit code of a job whose build ended itself, which GitLab then starts again (EX_TEMPFAIL)."""
+"""EX_TEMPFAIL: the exit code of an unfinished build, after which GitLab retries the job."""
 
 
 class Purpose(enum.StrEnum):
-    """What a pipeline is for, beside telling whether the kernels are good."""
+    """The result of a pipeline besides its status."""
 
     KEEP = "keep"
-    """It leaves its trees to the next one: of pushes to the default branch."""
+    """Trees for the next pipeline: on pushes to the default branch."""
     PUBLISH = "publish"
-    """It publishes, what earlier ones have kept as well: of pushed tags."""
+    """A release, of kept trees too: on pushed tags."""
 
 
 class GitlabData(Dated, frozen=True):
@@ -57,7 +57,6 @@ class GitlabData(Dated, frozen=True):
 
 
 gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
-"""GitLab's defaults, as dated data."""
 
 
 def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
@@ -81,13 +80,9 @@ def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
 def child_pipeline(
     plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None, version: str = __version__
 ) -> str:
-    """The jobs of a plan: one for each leg, for each kernel those that merge, test and publish, and the gate.
-
-    UnsafeError as `refuse_unsafe`.
-    """
+    """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish, and the gate."""
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
-    # A kernel that cannot be planned is a job that fails, and stops no other.
     faulty = [
         {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
         for item in plan.faulty
@@ -109,14 +104,13 @@ def child_pipeline(
 
 
 def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
-    """True if there is anything to build, to test or to publish of a kernel."""
     if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
         return True
     return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
 
 
 def _written(value: Any, file: str) -> str:
-    """The command that writes JSON to a file. GitLab evaluates nothing in a script, as it does in variables."""
+    # GitLab expands variables in `variables:`, and nothing in a script
     return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
 
@@ -133,7 +127,6 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", *build_words(leg, tier)]
     words += [] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
-    # A pack has the objects of one variant.
     name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
     pack = f"kci-objects/{name}.tar" if name else ""
     if pack:
@@ -146,7 +139,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
         "tags": _tags(leg.runner, leg.system),
         "timeout": leg.timeout,
         "part": leg.part,
-        # More than GitLab takes: then the stage of the parts is waited for as a whole.
+        # Beyond GitLab's limit, the job waits for the whole stage of the parts.
         "takes": [f"{leg.kernel}: {name}" for name in leg.takes] if len(leg.takes) <= gitlab_data().max_needs else [],
         "links": bool(leg.takes),
         "objects": name,
@@ -173,7 +166,6 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
     return {
         "name": name,
         "merge": merge,
-        # Beyond what GitLab takes, the stage before is waited for as a whole, and all of its artifacts are there.
         "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
         "planned": _written(own.promised(), "kci-planned.json"),
         "carries": bool(own.skipped),
@@ -204,7 +196,6 @@ def _test(test: TestLeg) -> dict[str, Any]:
 
 
 def _tags(runner: Sequence[str] | RunnerGroup, system: str) -> list[str]:
-    """The tags of a runner: the labels that kci.toml gives it, else those of GitLab's own for the system."""
     if isinstance(runner, RunnerGroup):
         return [*runner.labels] or [runner.group]
     return [*gitlab_data().tags.get(system, ())] if is_hosted(runner) else [*runner]

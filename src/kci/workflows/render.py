@@ -1,4 +1,4 @@
-"""Rendering the workflow files: a pure function of its inputs, byte for byte."""
+"""Rendering of the GitHub workflow files: a pure function of its inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_c
 
 
 def build_words(leg: Leg, tier: str) -> list[str]:
-    """`build` and the options of `kci build` that say what a leg makes and how; not where it is put."""
+    """`build` and the options of `kci build` that select a leg, without its output."""
     words = ["build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
@@ -42,58 +42,48 @@ REUSABLE_FILES = {
     ".github/workflows/kernel.yml": "github/release.yml.j2",
     ".github/workflows/kernel-legs.yml": "github/kernel.yml.j2",
 }
-"""The workflow of kci's own repository that short files call, and what it calls for each kernel; their templates."""
+"""Reusable workflows in kci's repository and their templates: the one that short files call, and the one per kernel."""
 FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
-"""What the others call for each kernel."""
 
 _FILTER_SIGNS = re.compile(r"^!|\+")
-"""What is no text in GitHub's filters for branches, and can be in the name of one."""
+"""Special in GitHub's branch filters, and possible in a branch name."""
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """Everything that the workflow files depend on, besides the templates, the pins and kci's version."""
+    """The inputs of the workflow files, besides templates, pins and kci's version."""
 
     names: tuple[str, ...]
-    """The names of the kernels; they spread the schedules of different repositories."""
+    """Kernel names, which spread the schedules of different repositories."""
     kernels: tuple[str, ...] = (".",)
-    """The directories to plan, relative to the repository's root."""
     submodules: bool = False
-    """True if checkouts fetch submodules."""
     lfs: bool = False
-    """True if checkouts fetch what Git LFS stores."""
     branch: str = "main"
     """A push to this branch builds a release."""
     pin: str = "tag"
-    """How kci's own actions are named: `tag` or `sha`."""
+    """The form of kci's own references: `tag` or `sha`."""
     callers: int = 1
-    """How many caller jobs share the kernels; each of them calls a workflow for every kernel of its own."""
+    """The number of caller jobs among which the kernels are distributed."""
     pr_tier: str = str(Tier.PR)
-    """What a pull request and the merge queue build."""
     forks: str = str(Forks.HOSTED)
-    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+    """The policy for legs on self-hosted machines in pull requests from forks."""
     comment: bool = False
-    """True if pull requests have a comment with the state of their runs."""
+    """True if pull requests get a comment with the state of their runs."""
     schedule_tier: str = str(Tier.COMPAT)
-    """What the scheduled run builds."""
     schedule: str = ""
-    """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
+    """A cron line; empty for one that `cron` derives from the names."""
     tiers: tuple[str, ...] = ()
-    """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
-    """True if there are machines that test."""
     compiled: bool = False
-    """True if a kernel is compiled, so that there are objects to keep from run to run."""
+    """True if a kernel is compiled, so that objects are kept between runs."""
     nix: bool = False
-    """True if the nix builder makes a variant."""
     part_jobs: int = 0
-    """How many jobs compile parts of variants that do not fit into a job: one for as many as a matrix takes."""
+    """The number of matrix jobs for parts of variants."""
     publish: Publish | None = None
-    """How the kernels are published; None for no such workflow."""
     short: bool = False
-    """True if one file calls the reusable workflow of kci, in place of kci.yml with jobs and of kci-compat.yml."""
+    """True for one file that calls kci's reusable workflow."""
 
 
 def render(
@@ -103,14 +93,7 @@ def render(
     own: OwnParts = NO_PARTS,
     committed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """The workflow files, by their path in the repository.
-
-    In the committed files pins of what the repository adds may have been moved.
-
-    Raises:
-        UnsafeError: see `refuse_unsafe`.
-        FindingsError: a part of the repository's has no place (KCI423).
-    """
+    """The workflow files by path; UnsafeError as `refuse_unsafe`, FindingsError (KCI423) for a part without a place."""
     refuse_unsafe(inputs)
     values = _values(inputs, own) | {
         "version": version,
@@ -167,11 +150,10 @@ def _beside(action: str) -> str:
 
 
 def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
-    """The reusable workflow that short files call, and what it calls, by their path in kci's repository.
+    """The reusable workflows by path in kci's repository, with kci's own actions of the same commit.
 
-    What a rendered file decides when it is written is decided there when it runs. Kci's own actions are those of the
-    same commit: `$/` needs a runner of 2.336 or newer and is not on GitHub Enterprise Server, see
-    https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax.
+    `$/` needs runner 2.336 or newer and is not on GitHub Enterprise Server:
+    https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax
     """
     legs_file = next(reversed(REUSABLE_FILES))
     values = _values(_EVERYTHING, NO_PARTS) | {
@@ -189,7 +171,7 @@ _DISPATCHED = (str(Tier.RELEASE), str(Tier.PR), str(Tier.ALL))
 
 
 def caller_names(count: int) -> list[str]:
-    """The ids of the jobs that call kernels."""
+    """The ids of the caller jobs."""
     return ["kernels"] if count == 1 else [f"kernels-{number}" for number in range(1, count + 1)]
 
 
@@ -199,7 +181,7 @@ def part_names(count: int) -> list[str]:
 
 
 def command(inputs: Inputs) -> list[str]:
-    """The command line that renders these inputs again."""
+    """The `kci render` command line of these inputs."""
     usual = Inputs(())
     words = ["kci", "render", *(inputs.kernels if inputs.kernels != usual.kernels else ())]
     for name in ("branch", "pin"):
@@ -209,16 +191,13 @@ def command(inputs: Inputs) -> list[str]:
 
 
 def input_digest(inputs: msgspec.Struct, own: OwnParts = NO_PARTS) -> str:
-    """A short digest of the inputs, so that two files can be told apart without comparing them."""
+    """A 16-digit sha256 of the inputs, for the header of a file."""
     made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cron(names: tuple[str, ...]) -> str:
-    """A weekly moment that depends on the kernels' names only.
-
-    Full hours are crowded, and GitHub delays or drops schedules then; so no minute within five of the full hour.
-    """
+    """A weekly cron line from the kernels' names, five minutes from the full hour, when GitHub drops some."""
     seed = int.from_bytes(hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:8], "big")
     minute, seed = 5 + seed % 50, seed // 50
     hour, seed = 1 + seed % 5, seed // 5
@@ -230,15 +209,12 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     action = (pin.repository or action_of(action)) + action.removeprefix(action_of(action))
     if pin.sha:
         return f"{action}@{pin.sha}" + (f" # {pin.version}" if pin.version else "")
-    # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.
+    # Auditors want a commit here; the tag is kci's documented contract.
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 
 
 def refuse_unsafe(inputs: Any) -> None:
-    """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
-
-    UnsafeError if a value has one, at any depth.
-    """
+    """Raise UnsafeError for a CI expression or an unprintable character at any depth: quoting does not stop either."""
     waiting = [msgspec.to_builtins(inputs)]
     while waiting:
         match waiting.pop():

@@ -1,4 +1,4 @@
-"""The files of a repository that kci writes: reading and writing them, what their header says, and what is stale."""
+"""Rendered files in a repository: reading, writing, their header, and drift."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY, __version__
 
 OWN = "kci/build"
-"""kci's own actions, as templates and kci.toml name them, whatever `REPOSITORY` is; what the files call them is
-`Pin.repository`."""
 
 RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
@@ -38,15 +36,12 @@ _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The commit of an action, and the version that it is.
-
-    Without a commit, workflows name the version's tag.
-    """
+    """The commit and version of an action; without a commit, workflows name the version's tag."""
 
     sha: str
     version: str
     repository: str = ""
-    """Where it is, if that is another place than its name."""
+    """The repository, if its name is not the action's."""
 
 
 class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,13 +63,13 @@ _pin_file = shipped("workflows/data/pins.toml", _PinFile)
 
 
 def shipped_pins() -> dict[str, Pin]:
-    """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
+    """The pins of `data/pins.toml`, by `owner/repository`."""
     own = _pin_file().own
     return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
-    """The reference of kci's own actions, if it is the one that exists only once kci is released; else empty."""
+    """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
     known = _pin_file().own.released or RELEASE_DATA.is_file()
@@ -82,10 +77,7 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
 
 
 def release_pin() -> Pin:
-    """The commit of kci's own actions that this kci was released from; UsageError if it is not a release.
-
-    A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
-    """
+    """The pin of kci's own actions at this release, from its package; UsageError for a checkout."""
     if not RELEASE_DATA.is_file():
         hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
         raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
@@ -99,7 +91,7 @@ def action_of(reference: str) -> str:
 
 
 def own_pin(wanted: Actions, start: Pin) -> Pin:
-    """Kci's own actions as `[actions]` of kci.toml says, where it says something; else as they are."""
+    """The pin of kci's own actions, with what `[actions]` of kci.toml overrides."""
     pin = msgspec.structs.replace(start, repository=wanted.repository or start.repository)
     if wanted.ref is None:
         return pin
@@ -109,7 +101,7 @@ def own_pin(wanted: Actions, start: Pin) -> Pin:
 
 
 def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
-    """The pins that kci.toml names, of the actions that kci knows."""
+    """The pins of kci.toml for the actions that kci uses."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
@@ -121,12 +113,9 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
 def choose_pins(
     files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
 ) -> dict[str, Pin]:
-    """The pins to render with: a newer one in the committed files wins over the one that kci ships.
+    """The pins to render with: `fixed`, else the newer of the shipped and the committed one.
 
-    Args:
-        files: the committed workflow files, text by path.
-        fixed: pins that win over both; see `fixed_pins`.
-        own: what to take for kci's own actions in place of the major tag; see `release_pin` and `own_pin`.
+    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own actions.
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
@@ -142,7 +131,7 @@ def choose_pins(
 
 
 def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
-    """Every `uses:` that names a commit and says its version, by `owner/repository`."""
+    """Each `uses:` with a commit and a version comment, by `owner/repository`."""
     for match in _USES.finditer(text):
         version = (match[3] or "").split(" ")[0]
         if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
@@ -150,11 +139,11 @@ def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
 
 
 def without_pins(text: str) -> str:
-    """The text with every well-formed pin taken out, for comparing what is left."""
+    """The text without its well-formed pins, for comparison."""
 
     def without(match: re.Match[str]) -> str:
         pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
-        # A line of kci's own actions elsewhere has the comment that their tags have in rendered files.
+        # Rendered files give the tags of kci's own actions this comment.
         own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
         tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
         return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
@@ -163,11 +152,7 @@ def without_pins(text: str) -> str:
 
 
 def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
-    """Steps of the repository, with the pins that hold for the file that they are put into.
-
-    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin of
-    the committed file is kept, as a bot moves it there.
-    """
+    """The repository's own steps with kci's pins for actions that kci uses; of others a newer committed pin is kept."""
     newest: dict[str, Pin] = {}
     for action, pin in find_pins(committed):
         if action not in newest or Version(pin.version) > Version(newest[action].version):
@@ -190,12 +175,7 @@ _MAX_BYTES = 2_000_000
 
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """The text of those files that exist, by path relative to the root, with the line ends of Unix.
-
-    Raises:
-        UnsafeError: one of them, or a directory on the way, is a symbolic link or no regular file.
-        FindingsError: one cannot be read, is not UTF-8, or is far larger than a workflow may be.
-    """
+    """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is unreadable or too large."""
     found = {}
     for path in sorted(paths):
         file = _inside(root, path)
@@ -213,7 +193,7 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write the files, each in one step, after all of them were prepared. UnsafeError as `read_committed`."""
+    """Write all files, each atomically, after all are prepared; UnsafeError as `read_committed`."""
     with ExitStack() as stack:
         targets = [(_inside(root, path), text) for path, text in sorted(files.items())]
         prepared = [(stack.enter_context(replacing(target)), text) for target, text in targets]
@@ -234,7 +214,6 @@ def remove_files(root: Path, paths: Iterable[str]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """The file, if nothing on the way to it leads elsewhere."""
     file = root / path
     for place in reversed((file, *file.parents[: len(Path(path).parts) - 1])):
         if place.is_symlink() or (place.exists() and not (place.is_file() if place == file else place.is_dir())):
@@ -251,7 +230,6 @@ _GENERATED = re.compile(rf"^{HEADER}(\S+) from ", re.MULTILINE)
 _INPUTS = re.compile(r"^# kci-inputs: .*\n", re.MULTILINE)
 _VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE)
 _TOP = 4096
-"""Characters in which a header is looked for."""
 
 
 class RecordedOptions(msgspec.Struct, frozen=True):
@@ -268,10 +246,7 @@ _OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 
 def recorded_options(text: str) -> RecordedOptions:
-    """The options of the command in a file's header; none where it cannot be read, or says what kci never writes.
-
-    The file is one of the repository's, so what it says about kernels holds only inside of the repository.
-    """
+    """The options in a file's header; defaults for a command that kci does not write, such as with kernels outside."""
     found = _COMMAND.search(text[:_TOP])
     try:
         options, kernels = gnu_getopt(shlex.split(found[1])[2:], "", _OPTIONS) if found else ([], [])
@@ -285,7 +260,7 @@ def recorded_options(text: str) -> RecordedOptions:
 
 
 def with_content(text: str) -> str:
-    """The file with a line in its header that tells later whether somebody has edited it."""
+    """The file with a checksum in its header, which reveals later edits."""
     return _INPUTS.sub(lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1)
 
 
@@ -294,12 +269,11 @@ def _content_digest(text: str) -> str:
 
 
 def _comparable(text: str) -> str:
-    """What a file does: without its pins, empty lines, and what the header says about versions."""
     return "\n".join(line for line in without_pins(_VOLATILE.sub("", text)).split("\n") if line.strip())
 
 
 def default_branch(root: Path) -> str:
-    """The branch that a push to builds a release: the remote's default, else main or master, whichever there is."""
+    """The branch of releases: the remote's default, else `main` or `master`, whichever exists."""
     head = run_git(root, "symbolic-ref", "--short", "refs/remotes/origin/HEAD") or b""
     name = head.decode("utf-8", "replace").strip().removeprefix("origin/")
     if name and name.isprintable():
@@ -314,17 +288,15 @@ _MAX_DIFF_LINES = 20_000
 
 
 class Drift(enum.StrEnum):
-    """How a committed file relates to the rendered one."""
+    """The relation of a committed file to the rendered one."""
 
     SAME = "same"
     MISSING = "missing"
     CHANGED = "changed"
     EDITED = "edited"
-    """kci wrote it, and somebody has changed it since."""
     LEFT = "left"
-    """kci wrote it and does not any more, as a comment's that kci.toml does not ask for now."""
+    """Written by kci and no longer rendered."""
     FOREIGN = "foreign"
-    """It does not carry kci's header: somebody wrote it by hand."""
 
 
 _SAID = {
@@ -349,7 +321,7 @@ _SAID = {
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One file, compared; `diff` turns the committed file into the rendered one."""
+    """A file with its drift; `diff` turns the committed file into the rendered one."""
 
     path: str
     state: Drift
@@ -357,11 +329,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
-    """Compare what kci renders with what is committed, by path and in its order.
-
-    Action pins, empty lines, and the lines of the header that name the version and the inputs do not count: none of
-    them changes what the workflow does.
-    """
+    """Compare rendered and committed files by path; pins, empty lines and version lines of the header do not count."""
     found = []
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
@@ -376,7 +344,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
     if not written_by(old):
-        return Drift.FOREIGN if new is not None else None  # what somebody wrote beside kci's files is theirs
+        return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
     if content is None or content[1] != _content_digest(old):
         return Drift.EDITED
@@ -384,7 +352,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
-    """What is wrong with the committed files: KCI401, KCI402, KCI406."""
+    """KCI401, KCI402 and KCI406 for the committed files."""
     found = []
     for item in comparisons:
         if item.state in _SAID:
@@ -394,14 +362,14 @@ def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
 
 
 def written_by(text: str) -> str:
-    """The version of kci in the header of a file; empty when kci did not write it."""
+    """The version of kci in a file's header; empty for a file of another origin."""
     match = _GENERATED.search(text[:_TOP])
     return match[1] if match else ""
 
 
 def _diff(path: str, old: str | None, new: str | None) -> str:
     before, after = old.split("\n") if old else [], new.split("\n") if new else []
-    if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib takes the square of the length at worst
+    if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib is quadratic at worst
         return f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
     names = "/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}"
     return "\n".join(difflib.unified_diff(before, after, *names, lineterm="")) + "\n"

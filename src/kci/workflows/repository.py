@@ -1,4 +1,4 @@
-"""From a workspace to workflow files: what is rendered, how large its runs get, and what that comes to here."""
+"""Workflow files of a workspace: rendering, the limits of its runs, and drift from the committed files."""
 
 from __future__ import annotations
 
@@ -49,33 +49,28 @@ from kci.workflows.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What there is to say about the size of the runs."""
+    """The largest run of each tier, and what GitHub would refuse of it."""
 
     refused: list[Diagnostic]
     plans: dict[str, Plan]
-    """Everything that a run of each tier can build."""
 
 
 _GROWTH = 1.25
-"""How much a repository is assumed to grow before its files are rendered again: a quarter in a year, about one more
-release of torch and CUDA beside those that the catalog has, and a few more kernels."""
+"""The factor for kernels and torch releases that come before the files are rendered again: about a year's."""
 
 
 def with_growth(count: int) -> int:
-    """A number of kernels, legs or jobs after the growth that a workflow file must have room for."""
+    """A number of kernels, legs or jobs with room for growth."""
     return math.ceil(count * _GROWTH)
 
 
 def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
-    """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
-
-    The reusable workflow, which `short` files call, has one caller job. What no run would get past is KCI419.
-    """
+    """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
-    # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
+    # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
@@ -85,36 +80,29 @@ def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
 
 
 class RenderedFiles(msgspec.Struct, frozen=True):
-    """The workflow files of a repository, and how the committed ones relate to them."""
+    """Rendered workflow files and their drift."""
 
     root: Path
     files: dict[str, str]
-    """Text by path in the repository."""
     comparisons: tuple[Comparison, ...]
     diagnostics: tuple[Diagnostic, ...]
-    """What is wrong with the committed files."""
     rewritten: tuple[str, ...] = ()
     """The files that writing changes, if only in a pin."""
     told: tuple[Diagnostic, ...] = ()
-    """What whoever writes the files should know; nothing is wrong with the committed ones."""
+    """Findings for the person who renders; the committed files are right."""
 
     @property
     def left(self) -> list[str]:
-        """Files that kci wrote and has no use for any more."""
         return [item.path for item in self.comparisons if item.path not in self.files]
 
     def write(self, *, force: bool = False) -> None:
-        """Write the files, and remove those that are left from before; by force also over what somebody has edited.
-
-        FindingsError, and nothing is written, if somebody wrote one of them by hand (KCI402), or without force if
-        somebody has edited one (KCI406).
-        """
+        """Write the files and remove obsolete ones, all or none; FindingsError as `require_own`."""
         self.require_own(force=force)
         write_files(self.root, self.files)
         remove_files(self.root, self.left)
 
     def require_own(self, *, force: bool = False) -> None:
-        """Refuse as `write` does."""
+        """FindingsError for files of another origin (KCI402) or, without `force`, edited ones (KCI406)."""
         kept = ("KCI402",) if force else ("KCI402", "KCI406")
         refused = [item for item in self.diagnostics if item.rule in kept]
         if refused:
@@ -130,29 +118,16 @@ def render_workflows(
     by_commit: bool | None = None,
     short: bool = False,
 ) -> RenderedFiles:
-    """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
+    """Render the workflow files and compare them with the committed ones; writes nothing.
 
-    Args:
-        workspace: the kernels that the workflows build.
-        root: the root of the repository.
-        kernels: the directories to name in the files, as they were given; by default the root.
-        branch: pushes to it build a release.
-        by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
-            where no committed file names a commit.
-        short: write a file that calls kci's reusable workflow. What kci.toml asks for and that has no job for is told
-            (KCI454).
-
-    Raises:
-        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
-        FindingsError: a kernel has an error, a run would be too large for GitHub, or kci.toml pins an action that the
-            files do not use.
-        UnsafeError: a name or path holds an expression or control characters.
+    `kernels` are the directories that the header names. `by_commit` pins kci's own actions to the release's commit
+    (True) or to their tag (False); None keeps a committed pin. UsageError for a kernel outside of `root` or no
+    release, FindingsError for a bad kernel, run or pin, UnsafeError for an expression in a name.
     """
     named = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
     require_readable(workspace)
     bounds = check_bounds(workspace, short=short)
-    # What tells kernels of different repositories apart best.
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels
@@ -210,10 +185,7 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
-    """Render the file for GitLab and compare it with the committed one. Nothing is written; see `render_workflows`.
-
-    What kci.toml asks for and no job of GitLab does is told (KCI454).
-    """
+    """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it cannot express."""
     require_readable(workspace)
     told: list[Diagnostic] = []
     chosen = workspace.settings.settings
@@ -257,12 +229,12 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
 
 
 def has_submodules(root: Path) -> bool:
-    """True if a checkout of the repository lacks files without its submodules."""
+    """True if the repository has submodules."""
     return (root / ".gitmodules").is_file()
 
 
 def has_lfs(root: Path) -> bool:
-    """True if a .gitattributes of the repository, at its top or below, leaves files to Git LFS."""
+    """True if a .gitattributes of the repository uses Git LFS."""
     listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
     names = os.fsdecode(listed or b".gitattributes").split("\0")
     texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]
@@ -270,7 +242,6 @@ def has_lfs(root: Path) -> bool:
 
 
 def _part_jobs(plans: Iterable[Plan]) -> int:
-    """How many jobs compile parts; at least one where links take objects. There is room for more parts."""
     if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
         return 0
     parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
@@ -286,12 +257,12 @@ def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -
 
 
 def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
-    """The options that the committed files were rendered with, by the header of one; raises as `read_committed`."""
+    """The options in the header of a committed file; raises as `read_committed`."""
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 
 
 def publish_jobs(found: RepositorySettings) -> Publish | None:
-    """How the kernels are published, where they are."""
+    """The publish settings; None if no kernel is published."""
     if not found.publishes:
         return None
     chosen = found.settings.publish
@@ -299,7 +270,6 @@ def publish_jobs(found: RepositorySettings) -> Publish | None:
 
 
 def _relative(directory: str, root: Path) -> str:
-    """The directory as the workflow will see it, from the root of the repository."""
     relative = os.path.relpath(Path(directory).resolve(), root.resolve())
     if relative == ".." or relative.startswith("../"):
         raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
@@ -307,10 +277,7 @@ def _relative(directory: str, root: Path) -> str:
 
 
 def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
-    """The settings on GitHub that the workflows count on and that no file can make, a sentence or two each.
-
-    `short`: whether kci.yml is the file that calls kci's reusable workflow.
-    """
+    """Instructions for the settings on GitHub that the workflows rely on; the check's name depends on `short`."""
     check = "kci / kci" if short else "kci"
     lines = [
         f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the branch that releases. "

@@ -22,24 +22,22 @@ SNAKEFILE = "Snakefile"
 _OUT = "kci-out"
 _GIB = 1024
 _THREADS, _MEMORY_GB = 4, 16
-"""Of a machine that kci.toml says nothing about: as GitHub's runners have."""
+"""Of a machine without numbers in kci.toml: as GitHub's runners."""
 
 
 class SnakemakeInputs(msgspec.Struct, frozen=True):
-    """Everything that the Snakefile depends on, besides the template and kci's version."""
+    """The inputs of the Snakefile, besides its template and kci's version."""
 
     kernels: tuple[str, ...]
-    """The directories to plan, relative to the Snakefile."""
     plan: Plan
-    """With paths relative to the Snakefile."""
     sources: dict[str, tuple[str, ...]]
-    """What each kernel is built from: its directory, kci.toml, and the inputs that this declares."""
+    """Files that each kernel depends on: its directory, kci.toml, declared inputs."""
     sizes: dict[str, tuple[int, int]]
-    """The compilers at once and the GiB of memory of each leg, by `<kernel>/<leg>`."""
+    """Threads and GiB of memory of each leg, by `<kernel>/<leg>`."""
 
 
 def leg_sizes(plan: Plan, runners: Runners) -> dict[str, tuple[int, int]]:
-    """How many compilers a leg runs at once and how many GiB they may take, as kci.toml says of its machine."""
+    """The threads and GiB of memory of each leg, from its machine in kci.toml and the memory of a compiler."""
     sizes = {}
     for leg in plan.legs:
         runner = runners.machine("noarch" if leg.kind is Kind.NOARCH else leg.backend, leg.system)
@@ -51,11 +49,7 @@ def leg_sizes(plan: Plan, runners: Runners) -> dict[str, tuple[int, int]]:
 
 
 def render_snakemake(inputs: SnakemakeInputs, version: str = __version__) -> dict[str, str]:
-    """The Snakefile, by its path in the repository.
-
-    Raises:
-        UnsafeError: a name or path holds an expression or control characters.
-    """
+    """The Snakefile by its path; UnsafeError as `refuse_unsafe`."""
     plan = inputs.plan
     refuse_unsafe(inputs)
     names = _Names()
@@ -76,7 +70,7 @@ def render_snakemake(inputs: SnakemakeInputs, version: str = __version__) -> dic
 
 
 class _Names:
-    """Names of rules: identifiers of Python, none of them twice."""
+    """Unique rule names: Python identifiers."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -92,7 +86,7 @@ class _Names:
 
 
 def _words(words: Sequence[str]) -> str:
-    """Words of a shell line, in which Snakemake replaces nothing."""
+    # Snakemake expands braces
     return shlex.join(words).replace("{", "{{").replace("}", "}}")
 
 
@@ -153,7 +147,6 @@ def _kernel(name: str, legs: Sequence[Leg], names: _Names) -> dict[str, Any]:
         "manifest": f"{tree}/kci-manifest.json",
         "verified": _verified(name),
         "merge": names("merge", name),
-        # What an earlier run left there is no part of this tree.
         "merge_script": f"rm -rf {_words([tree])} && {_kci(['merge'])} {{input.artifacts:q}} "
         f"--plan {{input.plan:q}} {_words(merge)}",
         "verify": names("verify", name),

@@ -48,4 +48,4 @@ def test_a_real_ninja_says_its_progress_and_keeps_to_a_pool(tmp_path: Path) -> N
     assert run_in_group([str(ninja), "-C", str(tmp_path), "-j3"], said.append, env=environment).code == 0
     told = [progress for line in said if (progress := read_progress(line))]
     assert [(item.done, item.total) for item in told] == [(1, 3), (2, 3), (3, 3)]
-    assert told[-1].left == 0
+    assert told[-1].seconds_left == 0

@@ -14,7 +14,7 @@ from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
 from kci.plan.plan import Plan, Unplanned
 from kci.run import gate
-from kci.run.gate import GateRow, JobResult, job_problem, read_results
+from kci.run.gate import NO_PLAN, GateRow, JobResult, RunUploads, job_problem, read_results, read_uploads
 from kci.run.records import (
     FAILURE_PREFIX,
     PLAN_FILE,
@@ -25,7 +25,6 @@ from kci.run.records import (
     write_failure,
     write_record,
 )
-from kci.run.tree_index import NO_PLAN, RunUploads, read_uploads
 from planning import leg
 
 CPU, CUDA = "torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"

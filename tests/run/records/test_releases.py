@@ -9,8 +9,8 @@ import msgspec
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import KernelPlan, Plan, Skipped, TestLeg
 from kci.run import gate
+from kci.run.gate import RunUploads, TreeIndex, TreePlace
 from kci.run.records import KernelRecord, TestRecord
-from kci.run.tree_index import RunUploads, TreeIndex, TreePlace
 from kci.tree.manifest import Manifest, Origin, Present
 from planning import leg
 

@@ -12,18 +12,7 @@ from conftest import ROOT
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import Plan, Skipped, TestLeg
-from kci.run.records import (
-    OBJECTS_FILE,
-    PLAN_FILE,
-    RECORD_FILE,
-    TEST_FILE,
-    KernelRecord,
-    LegObjects,
-    TestRecord,
-    read_objects,
-    write_record,
-)
-from kci.run.tree_index import (
+from kci.run.gate import (
     INDEX_FILE,
     KEPT_DAYS,
     OBJECTS_DAYS,
@@ -35,6 +24,17 @@ from kci.run.tree_index import (
     next_index,
     read_index,
     read_uploads,
+)
+from kci.run.records import (
+    OBJECTS_FILE,
+    PLAN_FILE,
+    RECORD_FILE,
+    TEST_FILE,
+    KernelRecord,
+    LegObjects,
+    TestRecord,
+    read_objects,
+    write_record,
 )
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from kci.utils.atomic import write_atomic
@@ -126,7 +126,7 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     run = left(tmp_path / "1", TreeIndex(), (TEST,), "d1", passed_on("d1"))
     first = next_index(run, "41", 6)
     assert known(first) == {TEST.name: TestPass(tree_under_test({CUDA: "d1"}, (CUDA,)), "1" * 64)}
-    assert first.carried()["aa"].passed == known(first)
+    assert first.carried_trees()["aa"].passed == known(first)
     # A run in which nothing is merged and another machine tests the tree.
     carried = msgspec.structs.replace(ROCM, run="41")
     second = next_index(left(tmp_path / "2", first, (carried,), "", passed_on("d1", ROCM)), "42", 6)
@@ -178,8 +178,8 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
     tree = msgspec.structs.replace(manifest("aa"), present=(told, untold))
     write_atomic(tmp_path / FILE_NAME, encode(tree))
     known = TreeIndex({"aa": TreePlace("41", 1, tree)})
-    assert known.published().keys() == {("aa", CUDA)}
-    assert known.published() == read_published([tmp_path / FILE_NAME])[0]
+    assert known.published_fingerprints().keys() == {("aa", CUDA)}
+    assert known.published_fingerprints() == read_published([tmp_path / FILE_NAME])[0]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])

@@ -45,7 +45,7 @@ from kci.build.toolchains.environment import (
     tvm_ffi_environment,
 )
 from kci.build.toolchains.glibc import find_newer_parts
-from kci.build.toolchains.oneapi import code_for, default_extensions
+from kci.build.toolchains.oneapi import default_extensions, sycl_code
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Backend, Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
@@ -62,7 +62,7 @@ def plan(request: Request, log: Log) -> Recipe:
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
     cxx = build_compiler(variant)
     device = find_device_compiler(variant.backend, compute, variant.system, request.options.cache, log)
-    sycl = code_for(request.build, compute) if variant.backend == Backend.XPU else None
+    sycl = sycl_code(request.build, compute) if variant.backend == Backend.XPU else None
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
     if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):
@@ -95,7 +95,7 @@ def build(request: Request, log: Log) -> BuildResult:
     recipe = plan(request, log)
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
-    for part in recipe.chain.fetched():
+    for part in recipe.chain.downloads():
         part.ensure(environment.python, log)
         if part is environment and not recipe.target.tvm_ffi:
             _check_torch(request, environment)
@@ -114,7 +114,7 @@ def build(request: Request, log: Log) -> BuildResult:
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
-        with _packed(objects, log):
+        with _packing_objects(objects, log):
             done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
             if done.code != 0:
                 raise build_error(recipe, request, done, log)
@@ -134,7 +134,7 @@ def build(request: Request, log: Log) -> BuildResult:
 
 
 @contextmanager
-def _packed(objects: Objects, log: Log) -> Iterator[None]:
+def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
     # objects are packed even if the build fails
     try:
         yield
@@ -153,10 +153,10 @@ def _compile(
 ) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
-    names = {step.output: step.what.partition(" ")[2] for step in recipe.steps if step.depfile}
+    names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
     run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
     try:
-        done = run_ninja(run, _readable(log, recipe, request.kernel_dir))
+        done = run_ninja(run, _display_log(log, recipe, request.kernel_dir))
     except KeyboardInterrupt:
         done = None
     if done is None:
@@ -164,23 +164,23 @@ def _compile(
     return done
 
 
-def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
-    units = {step.what for step in recipe.steps if step.depfile}
+    units = {step.label for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         nonlocal timed, failing
         failing = is_failure_output(line, begun=failing)
         if failing:
             return
         progress = read_progress(line)
         if progress is not None and not timed:
-            timed = progress.what in units
-            line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
+            timed = progress.command in units
+            line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
         log(show_kernel_paths(line, kernel_dir))
 
-    return tell
+    return show
 
 
 def _require_buildable(request: Request) -> None:
@@ -228,7 +228,7 @@ def _check_torch(request: Request, environment: Environment) -> None:
     facts = BACKENDS[variant.backend]
     if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), variant.compute):
         message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
-        raise MissingToolError(f"{message} is for {torch.built_for}", hint=hint)
+        raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
 
 
 def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:
@@ -259,6 +259,6 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_RUN_PATH", None)
-    for tool in chain.fetched():
+    for tool in chain.downloads():
         environment |= tool.variables()
     return environment

@@ -33,11 +33,11 @@ from kci.matrix.variants import Kind, Variant
 _POISON = "@"
 
 
-def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
-    """Macros of a `[torch]` source; `named` defines the extension's name. Raises BuildFailedError."""
+def torch_definitions(variant: Variant, kernel_id: str, *, with_name: bool) -> list[str]:
+    """Macros of a `[torch]` source; `with_name` defines the extension's name. Raises BuildFailedError."""
     major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
     defines = [
-        f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
+        f"-DTORCH_EXTENSION_NAME={kernel_id if with_name else _POISON}",
         f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
     ]
     defines += BACKENDS[variant.backend].defines
@@ -47,9 +47,9 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
     return defines
 
 
-def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
+def tvm_ffi_definitions(backend: str, kernel_id: str, *, with_name: bool) -> list[str]:
     """Macros of a `[tvm-ffi]` source."""
-    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
+    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if with_name else _POISON}"]
 
 
 def stable_abi_define(stable_abi: str) -> str:
@@ -62,7 +62,7 @@ def stable_abi_define(stable_abi: str) -> str:
 
 
 TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"
-"""Links in the work directory; see `links`."""
+"""Links in the work directory; see `work_links`."""
 
 GENERATED = "generated/torch-ext"
 """Directory of `registration.h`, which sources also include as `../torch-ext/registration.h`."""
@@ -106,7 +106,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     launcher: Path | None = None
     """The compiler cache."""
 
-    def fetched(self) -> list[FetchedTool]:
+    def downloads(self) -> list[FetchedTool]:
         """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
         tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
@@ -148,7 +148,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *_launcher(chain),
         *chain.cxx,
-        *standard(target, gnu=True),
+        *cxx_standard_flag(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
@@ -163,7 +163,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     ]
 
 
-def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
+def stub_libraries(chain: Toolchain, target: Target) -> tuple[str, ...]:
     """Torch libraries that empty stubs replace at link time."""
     if target.tvm_ffi:
         return ()
@@ -205,7 +205,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
         needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
         return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
     stable = target.variant.kind is Kind.STABLE_ABI
-    if stand_ins := stubs(chain, target):
+    if stand_ins := stub_libraries(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += [*older, f"-L{TORCH}/lib"]
     if cuda is not None:
@@ -248,7 +248,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        *standard(target),
+        *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
         *([] if target.tvm_ffi else TORCH_NVCC),
@@ -282,7 +282,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *_launcher(chain),
         str(chain.rocm.hipcc),
         f"--rocm-path={chain.rocm.link}",
-        *standard(target),
+        *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -292,7 +292,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DCUDA_HAS_FP16=1",
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
-        *torch_definitions(target.variant, kernel_id, named=unit.named),
+        *torch_definitions(target.variant, kernel_id, with_name=unit.uses_name),
         *_includes(chain, target, unit),
         *_toolkit_includes(chain),
         *unit.flags,
@@ -316,7 +316,7 @@ def _launcher(chain: Toolchain) -> list[str]:
     return [str(chain.launcher)] if chain.launcher else []
 
 
-def standard(target: Target, *, gnu: bool = False) -> list[str]:
+def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
     """The C++ standard flag; host sources get GNU extensions, as with CMake."""
     if target.tvm_ffi:
         return []
@@ -331,9 +331,9 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if target.tvm_ffi:
-        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, named=unit.named)
+        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, with_name=unit.uses_name)
     else:
-        defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
+        defines = torch_definitions(target.variant, target.kernel_id, with_name=unit.uses_name)
     tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
     return [*defines, *tla, *_includes(chain, target, unit)]
 
@@ -365,7 +365,7 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
     return [part for path in chain.device.include for part in ("-isystem", f"{chain.device.link}/{path}")]
 
 
-def links(chain: Toolchain) -> dict[str, Path]:
+def work_links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}

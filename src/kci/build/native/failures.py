@@ -73,7 +73,7 @@ class ErrorSpot(msgspec.Struct, frozen=True):
     """Relative to the kernel's directory; empty outside of it."""
     line: int = 0
     column: int = 0
-    at: int = 0
+    line_index: int = 0
     """Index of the output line."""
 
 
@@ -86,16 +86,16 @@ def find_error(lines: Sequence[str]) -> ErrorSpot | None:
                     return ErrorSpot(match["text"], place, int(match["line"]), _column(match), number)
                 text = f"{match['text']} ({match['path']}:{match['line']})"
                 through = _instantiation_site(lines[max(0, number - _BEFORE) : number + _BEHIND])
-                return ErrorSpot(text, *through, at=number)
+                return ErrorSpot(text, *through, line_index=number)
     for number, line in enumerate(lines):
         if match := _UNPLACED.fullmatch(line):
-            return ErrorSpot(match["linker"] or match["other"], at=number)
+            return ErrorSpot(match["linker"] or match["other"], line_index=number)
     return None
 
 
-def error_excerpt(lines: Sequence[str], at: int) -> list[str]:
+def error_excerpt(lines: Sequence[str], line_index: int) -> list[str]:
     """Output around the first error, with counts of omitted lines."""
-    start = max(0, at - _BEFORE)
+    start = max(0, line_index - _BEFORE)
     shown = list(lines[start : start + _SHOWN])
     omitted = len(lines) - start - len(shown)
     before = [f"... ({start} lines before it)"] if start else []
@@ -145,15 +145,15 @@ def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log 
             f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
         )
     failed, more = commands[0], len(commands) - 1
-    what = next((step.what for step in recipe.steps if step.output == failed.made), failed.made)
-    spot = find_error(failed.said) or ErrorSpot(f"{what} failed")
+    what = next((step.label for step in recipe.steps if step.output == failed.output), failed.output)
+    spot = find_error(failed.lines) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
-    for other in commands if len(failed.said) > _SHOWN else commands[1:]:
-        for line in (f"FAILED: {other.made}", other.command, *other.said):
+    for other in commands if len(failed.lines) > _SHOWN else commands[1:]:
+        for line in (f"FAILED: {other.output}", other.command, *other.lines):
             log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
-    message += [show_kernel_paths(line, request.kernel_dir) for line in error_excerpt(failed.said, spot.at)]
+    message += [show_kernel_paths(line, request.kernel_dir) for line in error_excerpt(failed.lines, spot.line_index)]
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
@@ -174,7 +174,7 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
             path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
             if path != beside and not f"/{path}".endswith(f"/{header}"):
                 continue
-            table, searched = _table_of(spot.path, request)
+            table, searched = _source_table(spot.path, request)
             include = path.removesuffix(header).rstrip("/") or "."
             add = [] if path in seen else [f'"{path}" to `src`']
             add += [] if path == beside or include in searched else [f'"{include}" to `include`']
@@ -183,7 +183,7 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
     return ""
 
 
-def _table_of(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
+def _source_table(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
     for label, part in active(request.build, request.variant).items():
         if source in part.src:
             return f"[kernel.{label}]", (*(part.include or ()), "csrc")
@@ -215,6 +215,6 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
 
 def timeout_error(request: Request, objects: Objects) -> KciError:
     """The error for a build that reached its time limit."""
-    done = objects.done()
+    done = objects.count()
     hint = "" if objects.use().made else "nothing was done in this time; give it more"
-    return UnfinishedBuildError(request.variant.name, done, objects.wanted, hint)
+    return UnfinishedBuildError(request.variant.name, done, objects.expected, hint)

@@ -24,7 +24,7 @@ class Step(msgspec.Struct, frozen=True):
     output: str
     inputs: tuple[str, ...]
     command: tuple[str, ...]
-    what: str
+    label: str
     implicit: tuple[str, ...] = ()
     """Dependencies that are not on the command line."""
     depfile: bool = False
@@ -50,7 +50,7 @@ def ninja_text(steps: Iterable[Step], *defaults: str, pools: Mapping[str, int]) 
         lines += [
             f"build {_path(step.output)}: make {inputs}",
             f"  run = {_dollars(shell_line(step.command))}",
-            f"  what = {_dollars(step.what)}",
+            f"  what = {_dollars(step.label)}",
         ]
         if step.pool:
             lines.append(f"  pool = {step.pool}")
@@ -88,10 +88,10 @@ _KILLED_CODES = ("137", "-9")
 class FailedCommand(msgspec.Struct, frozen=True):
     """A failed ninja command."""
 
-    made: str
+    output: str
     """Relative to the work directory."""
     command: str
-    said: tuple[str, ...]
+    lines: tuple[str, ...]
     killed: bool
     """True if it ran out of memory."""
 
@@ -124,7 +124,7 @@ def run_ninja(run: NinjaRun, log: Log) -> ProgramResult | None:
             done = run_in_group(command, log, env=run.environment, lock=run.lock, started=limit.follow)
         if limit.over:
             return None
-        killed = [item.made for item in failed_commands(done.output) if item.killed and item.made in run.objects]
+        killed = [item.output for item in failed_commands(done.output) if item.killed and item.output in run.objects]
         for output in killed:
             if output in tried:
                 raise _too_big(run.objects[output])

@@ -209,7 +209,7 @@ class Objects:
         self._begun = time.time()
 
     @property
-    def wanted(self) -> int:
+    def expected(self) -> int:
         return len(self._steps)
 
     def environment(self) -> dict[str, str]:
@@ -238,11 +238,11 @@ class Objects:
             lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        hits = min(sum(line in _HITS for line in lines), self.done())
+        hits = min(sum(line in _HITS for line in lines), self.count())
         runs = tuple(sorted({head.run for head in self.heads if head.run})) if hits else ()
-        return ObjectUse(hits, self.done() - hits, runs)
+        return ObjectUse(hits, self.count() - hits, runs)
 
-    def done(self) -> int:
+    def count(self) -> int:
         """Number of objects so far."""
         return sum((self._work / step.output).is_file() for step in self._steps)
 
@@ -254,8 +254,8 @@ class Objects:
                 kernel=request.build.name,
                 variant=request.variant.name,
                 part=request.part,
-                objects=self.done(),
-                wanted=self.wanted,
+                objects=self.count(),
+                wanted=self.expected,
                 use=self.use(),
                 run=request.options.run,
             )
@@ -267,9 +267,7 @@ class Objects:
 
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
-        words = sorted(
-            path for path, _ in inputs.compiled_from(self._request.variant)
-        )  # sorted, because sets have no order
+        words = sorted(path for path, _ in inputs.compiled_from(self._request.variant))
         words += ["", *chain.versions, *environment_flags()]
         words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
         if any(word.endswith("=native") for step in self._steps for word in step.command):

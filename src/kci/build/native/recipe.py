@@ -18,16 +18,16 @@ from kci.build.native.command_lines import (
     Target,
     Toolchain,
     compile_command,
+    cxx_standard_flag,
     link_command,
-    links,
-    standard,
     stub_command,
+    stub_libraries,
     stub_path,
-    stubs,
+    work_links,
     work_path,
 )
 from kci.build.native.ninja import Step
-from kci.build.native.units import CXX, Sources, Unit, collect
+from kci.build.native.units import CXX, Sources, Unit, collect_units
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.process.run import Log, shell_line
 from kci.build.request import BuildPart, Request
@@ -39,7 +39,7 @@ from kci.utils.cache import work_dir
 from kci.utils.suggest import count
 
 
-def share_of(units: tuple[Unit, ...], part: BuildPart) -> frozenset[str]:
+def part_objects(units: tuple[Unit, ...], part: BuildPart) -> frozenset[str]:
     """Objects of a part: the sources by name, dealt out in turn."""
     ordered = sorted(units, key=lambda unit: unit.shown)
     return frozenset(unit.object for unit in ordered[part.number - 1 :: part.of])
@@ -75,7 +75,7 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", object_path)
         return Step(object_path, (source,), command, f"c++ {what}", generated)
 
-    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *standard(target, gnu=True))
+    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(target, gnu=True))
     for library in old_libraries(target.system):
         link = tuple(library.command(chain.cxx))
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
@@ -128,7 +128,7 @@ def checked_sources(request: Request, log: Log) -> Sources:
     """Check a kernel's files and list its sources. Raises FindingsError, UnsafeError or BuildFailedError."""
     checked_id(request.kernel_id)
     package_files(request.kernel_dir, request.build, compiled=True)
-    return collect(request, log)
+    return collect_units(request, log)
 
 
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
@@ -144,7 +144,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         work=work,
         target=target,
         chain=chain,
-        links=links(chain),
+        links=work_links(chain),
         sources=sources,
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
@@ -161,7 +161,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
 def _share(request: Request, sources: Sources) -> frozenset[str] | None:
     if (part := request.part) is None:
         return None
-    return share_of(sources.units, part)
+    return part_objects(sources.units, part)
 
 
 def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Iterator[str]:
@@ -171,10 +171,10 @@ def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Ite
         yield f"it ends itself after {minutes:g} minutes"
 
 
-def commands(recipe: Recipe) -> list[str]:
+def recipe_commands(recipe: Recipe) -> list[str]:
     """The shell lines of a build, for `--dry-run`."""
     python = recipe.chain.environment.python
-    lines = [line for part in recipe.chain.fetched() for line in part.planned(python)]
+    lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
     lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
@@ -200,8 +200,8 @@ def _steps(
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
         pool = name if (name := _pool(target.variant, unit)) in pools else ""
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
-    libraries = tuple(stub_path(library) for library in stubs(chain, target))
-    for library, stub in zip(stubs(chain, target), libraries, strict=True):
+    libraries = tuple(stub_path(library) for library in stub_libraries(chain, target))
+    for library, stub in zip(stub_libraries(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
     older = tuple(compat_steps(chain, target, generated))
     yield from older

@@ -154,7 +154,7 @@ class Unit(msgspec.Struct, frozen=True):
     """The component's own; those of others follow."""
     translated: bool = False
     """True for paths in hipify's output."""
-    named: bool = True
+    uses_name: bool = True
     """True if the source may use the extension's name, the kernel id."""
 
     @property
@@ -181,12 +181,12 @@ class _Origin(msgspec.Struct, frozen=True):
     """Empty without device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
-    left: bool = False
+    lacks_archs: bool = False
     """True without code for the requested archs."""
     depends: tuple[Depend, ...] = ()
 
 
-def collect(request: Request, log: Log) -> Sources:
+def collect_units(request: Request, log: Log) -> Sources:
     """List the units in the order of build.toml; a component above the variant's toolkit is left out.
 
     Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of the kernel.
@@ -200,7 +200,7 @@ def collect(request: Request, log: Log) -> Sources:
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
-    if request.options.archs and all(origin.left for origin in origins if origin.archs):
+    if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
         hint = "`kci matrix --format json` lists its archs"
         raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint=hint)
     units: dict[PurePosixPath, Unit] = {}
@@ -213,7 +213,9 @@ def collect(request: Request, log: Log) -> Sources:
             )
     named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
     return Sources(
-        units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
+        units=tuple(
+            msgspec.structs.replace(unit, uses_name=unit.source.as_posix() in named) for unit in units.values()
+        ),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -246,7 +248,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     facts = BACKENDS[component.backend]
     if component.backend == Backend.XPU:
-        code = oneapi.code_for(request.build, request.variant.compute or "")
+        code = oneapi.sycl_code(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if not facts.archs:
@@ -270,7 +272,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
     # its functions must exist even so
     return msgspec.structs.replace(
-        origin, backend=component.backend, device_flags=flags, archs=archs or listed[:1], left=not archs
+        origin, backend=component.backend, device_flags=flags, archs=archs or listed[:1], lacks_archs=not archs
     )
 
 
@@ -302,7 +304,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
         if language is None:
             continue
         if language not in flags:
-            flags[language] = tuple(_evaluated(request.variant, origin, language))
+            flags[language] = tuple(_expanded_flags(request.variant, origin, language))
         yield Unit(
             source=PurePosixPath(posixpath.normpath(entry)),
             shown=entry,
@@ -315,7 +317,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
         )
 
 
-def _evaluated(variant: Variant, origin: _Origin, language: str) -> Iterator[str]:
+def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterator[str]:
     flags = origin.cxx_flags if language == CXX else origin.device_flags
     if not any("$<" in flag for flag in flags):
         yield from flags

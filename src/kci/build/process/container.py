@@ -193,7 +193,7 @@ class ContainerBuild(msgspec.Struct, frozen=True):
     """Additional files."""
 
 
-def engine() -> str:
+def container_engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
@@ -221,7 +221,7 @@ def container_command(
     """The docker command for an image: `environment` is passed by name, `settings` by value. Raises UsageError."""
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
-    name = engine()
+    name = container_engine()
     arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     if sys.platform != "win32":
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
@@ -271,13 +271,14 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     named = [*command[:2], f"--name={container}", *command[2:]]
     # On a stop the container must be removed; podman's monitor writes a file `oom` into its working directory.
     with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
-        done = run_in_group(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
+        engine = container_engine()
+        done = run_in_group(named, log, cwd=Path(folder), undo=[engine, *_REMOVE[engine], container])
     if done.code == 0:
         _tell_digest(image, log)
         return done
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
-        raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"{container_engine()} cannot run {image}:\n{done.tail()}", hint=hint)
     unfinished = UNFINISHED.search(done.output)
     if unfinished and done.code == UnfinishedBuildError.exit_code:
         raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
@@ -291,7 +292,7 @@ def _tell_digest(image: str, log: Log) -> None:
     if "@" in image:
         return
     name = (
-        program_output(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+        program_output(container_engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
         .strip()
         .rpartition("\n")[2]
     )
@@ -316,7 +317,7 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
 
 def require_engine() -> None:
     """Raise MissingToolError unless a container engine answers, or UsageError for an unknown one."""
-    name = engine()
+    name = container_engine()
     if shutil.which(name) is None:
         hint = f"install {' or '.join(ENGINES)}, or use --container none"
         raise MissingToolError(f"{name} is not installed on this machine", hint=hint)

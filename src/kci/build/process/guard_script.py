@@ -36,7 +36,7 @@ def main() -> int:
     while True:
         ready, _, _ = select.select([alive, wake], [], [])
         received = os.read(wake, 4096) if wake in ready else b""
-        if (code := _ended(child)) is not None:
+        if (code := _exit_code(child)) is not None:
             if not undo:  # a container's remains are left to the engine
                 _kill_rest(child)
             return code
@@ -58,7 +58,7 @@ def _start(command: list[str]) -> int:
     os._exit(127)
 
 
-def _ended(child: int) -> int | None:
+def _exit_code(child: int) -> int | None:
     # also reaps adopted processes
     code = None
     while True:
@@ -87,12 +87,12 @@ def _kill_rest(child: int) -> None:
     while below := _descendants():
         for pid in below:
             _signal(pid, signal.SIGKILL)
-        _ended(child)
+        _exit_code(child)
 
 
 def _wait(child: int, wake: int, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while _ended(child) is None and (remaining := end - time.monotonic()) > 0:
+    while _exit_code(child) is None and (remaining := end - time.monotonic()) > 0:
         if wake in select.select([wake], [], [], remaining)[0]:
             os.read(wake, 4096)
 

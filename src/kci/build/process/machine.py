@@ -144,9 +144,9 @@ class Progress(msgspec.Struct, frozen=True):
     done: int
     """Finished commands."""
     total: int
-    left: int | None
+    seconds_left: int | None
     """Estimated seconds; None without an estimate."""
-    what: str
+    command: str
     """Last finished command, such as `c++ csrc/relu.cpp`."""
 
 

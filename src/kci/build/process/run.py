@@ -126,7 +126,7 @@ def run_in_group(
     `lock` is an open lock file that they inherit, `undo` a command that cleans up after a stop, and `started` receives
     the session id, except on Windows.
     """
-    if sys.platform == "win32":  # Windows cannot adopt processes
+    if sys.platform == "win32":  # pragma: no cover - Windows cannot adopt processes
         return _finish(command, log, cwd, env)
     if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")

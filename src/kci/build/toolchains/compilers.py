@@ -263,7 +263,7 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
         return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
         torch = read_torch_version(python_environment().torch)
-        return f"torch {torch.release} of this Python, for {torch.built_for}"
+        return f"torch {torch.release} of this Python, for {torch.device}"
     return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
 
 

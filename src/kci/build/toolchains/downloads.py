@@ -120,8 +120,8 @@ def pip_index() -> str:
     return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
 
 
-def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
-    """Run a pip command. Raises MissingToolError if it fails; `what` and `into` are for the message."""
+def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
+    """Run a pip command. Raises MissingToolError if it fails; `package` and `into` are for the message."""
     done = run_pip(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
@@ -134,13 +134,13 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
         none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
-        raise MissingToolError(f"cannot install {what}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
 
 
 _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
 
 
-def is_step(line: str) -> bool:
+def explains_wait(line: str) -> bool:
     """True for lines that explain a wait, which are always shown."""
     return _STEP.match(line) is not None
 

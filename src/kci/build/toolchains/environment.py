@@ -45,16 +45,16 @@ class TorchVersion(msgspec.Struct, frozen=True):
         return ".".join(self.release.split(".")[:2])
 
     @property
-    def built_for(self) -> str:
+    def device(self) -> str:
         """The device, for messages."""
         built = [f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items()]
         return built[0] if built else "the CPU"
 
     @property
-    def no_tests(self) -> str:
+    def test_limitation(self) -> str:
         """The reason why a GPU torch cannot test CPU kernels; empty for a CPU torch."""
-        without = f"`kci test` cannot import it without the libraries of {self.built_for}"
-        return f"torch {self.release} is for {self.built_for}: `kci run` builds with it, and {without}"
+        without = f"`kci test` cannot import it without the libraries of {self.device}"
+        return f"torch {self.release} is for {self.device}: `kci run` builds with it, and {without}"
 
 
 TO_TEST = (
@@ -184,7 +184,7 @@ class Environment(FetchedTool, frozen=True):
         if self.flavour == HOST and not (self.requirement or self.headers_only):
             version = read_torch_version(self.torch)
             if version.toolkits:
-                log(f"warning: {version.no_tests}. To test, {TO_TEST}")
+                log(f"warning: {version.test_limitation}. To test, {TO_TEST}")
         _check_flavour(self)
         install(ninja, "ninja", log, place)
 
@@ -261,7 +261,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
     if version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
-        raise MissingToolError(version.no_tests, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
+        raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
@@ -318,5 +318,5 @@ def _check_flavour(environment: Environment) -> None:
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(
-            f"the index has torch {torch.release} for {torch.built_for}, not for {environment.flavour}", hint=hint
+            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}", hint=hint
         )

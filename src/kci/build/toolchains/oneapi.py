@@ -51,7 +51,7 @@ class SyclCode(msgspec.Struct, frozen=True):
     defines: tuple[str, ...] = ()
 
 
-def code_for(build: Build, compute: str) -> SyclCode:
+def sycl_code(build: Build, compute: str) -> SyclCode:
     """The targets of a variant; SYCL*TLA decides for all components, as in the reference. Raises MissingToolError."""
     parts = build.components(Backend.XPU).values()
     plain, tla = toolchains().sycl, toolchains().sycl_tla

@@ -60,7 +60,7 @@ class PackageModule(msgspec.Struct, frozen=True):
     package: bool
     """True for an `__init__.py`."""
     sites: tuple[ImportSite, ...]
-    bound: frozenset[str] | None
+    top_names: frozenset[str] | None
     """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
@@ -111,7 +111,7 @@ class ImportGraph:
             return []
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
-    def missing(self, module: PackageModule, site: ImportSite) -> str | None:
+    def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
         """The reason why a relative import fails; None if it works."""
         if not site.level:
             return None
@@ -121,9 +121,9 @@ class ImportGraph:
         if base not in self._known:
             return f"there is no module {base}"
         owner = self.modules.get(base)
-        if owner is None or owner.bound is None or site.names == ("*",):
+        if owner is None or owner.top_names is None or site.names == ("*",):
             return None
-        lacking = [item for item in site.names if item not in owner.bound and _join(base, item) not in self._known]
+        lacking = [item for item in site.names if item not in owner.top_names and _join(base, item) not in self._known]
         lacking = [item for item in lacking if not (item.startswith("__") and item.endswith("__"))]
         return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 

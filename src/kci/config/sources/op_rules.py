@@ -76,28 +76,32 @@ def resolve_names(nodes: Iterable[ast.AST]) -> FileNames:
     return file_names
 
 
-def may_define_ops(text: bytes, own: str) -> bool:
+def may_define_ops(text: bytes, package: str) -> bool:
     """True if a file has a word that the op rules look for; most files have none."""
     if any(word in text for word in _WORDS):
         return True
-    return b"ops" in text and re.search(rb"\.[\s\\]*" + own.encode(), text) is not None
+    return b"ops" in text and re.search(rb"\.[\s\\]*" + package.encode(), text) is not None
 
 
 _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 
-def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
+def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[Diagnostic]:
     """Yield the findings about ops of a Python file, without paths."""
     names = resolve_names(nodes)
-    for call, _, what in fixed_names(tree, nodes, names):
+    for call, _, what in fixed_namespace_calls(tree, nodes, names):
         yield _unprefixed(call, what)
     for inner in nodes:
-        if isinstance(inner, ast.Attribute) and inner.attr == own and names.canonical(inner) == f"torch.ops.{own}":
-            message = f"it uses torch.ops.{own}, and no build of this kernel registers that namespace"
+        if (
+            isinstance(inner, ast.Attribute)
+            and inner.attr == package
+            and names.canonical(inner) == f"torch.ops.{package}"
+        ):
+            message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
             yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
 
 
-def fixed_names(
+def fixed_namespace_calls(
     tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
 ) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """Yield calls with an op name of a fixed namespace: the call, the argument, and the function's name."""
@@ -138,9 +142,9 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr
         yield node, argument, target
 
 
-def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
+def _unprefixed(node: ast.Call, function: str) -> Diagnostic:
     name = last_name(node.func)
-    message = f"{what} takes its op name without {PREFIX}"
+    message = f"{function} takes its op name without {PREFIX}"
     hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
     return finding("KCI772", message, hint=hint, span=node_span(node))
 

@@ -73,7 +73,7 @@ class Package(msgspec.Struct, frozen=True):
         """True for an allowed module and for its submodules."""
         return not self.allowed.isdisjoint(with_parents(module))
 
-    def lacks(self, module: str) -> tuple[str, ...]:
+    def backends_without(self, module: str) -> tuple[str, ...]:
         """Backends that lack an allowed module."""
         return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
 
@@ -125,7 +125,7 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
-    yield from _absent(graph, modules, package)
+    yield from _backend_gaps(graph, modules, package)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -183,7 +183,7 @@ def _import(
 ) -> Iterator[Diagnostic]:
     reach = min(graph.reach[module.name], site.reach)
     if site.level:
-        reason = graph.missing(module, site)
+        reason = graph.import_problem(module, site)
         if reason and not site.guarded and reach is Reach.LOADED:
             yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
         return
@@ -212,12 +212,14 @@ def _import(
     yield finding(rule, message, hint=hint, path=where, span=site.span)
 
 
-def _absent(graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package) -> Iterator[Diagnostic]:
+def _backend_gaps(
+    graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
+) -> Iterator[Diagnostic]:
     reported = set(graph.registered)
     sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
     for where, module, site in sites:
         imported = [f"{site.module}.{name}" for name in site.names] or [site.module]
-        without = ", ".join(sorted({backend for name in imported for backend in package.lacks(name)}))
+        without = ", ".join(sorted({backend for name in imported for backend in package.backends_without(name)}))
         top = site.module.partition(".")[0]
         if (
             site.level

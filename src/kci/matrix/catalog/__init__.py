@@ -1,1 +1,1 @@
-"""Versions, archs, images, runners and prices of the world, as dated data."""
+"""Versions, archs, images, runners and prices, as dated data."""

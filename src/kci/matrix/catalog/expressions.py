@@ -1,4 +1,4 @@
-"""Expressions that choose among rows or variants: `cuda>=13.0 and torch==newest`.
+"""Expressions that select rows or variants: `cuda>=13.0 and torch==newest`.
 
     expression = and-part { "or" and-part }
     and-part   = part { "and" part }
@@ -6,8 +6,7 @@
     operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
     value      = word | quoted text | "newest" | "oldest"
 
-docs/filters.md says it for users. A subject is a mapping of field to text. A field that it lacks makes every
-comparison false, and `!=`, which is the opposite of `==`, true.
+A subject maps fields to text. A missing field makes each comparison false but `!=` (docs/filters.md).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _TOKEN = re.compile(
 Subject = Mapping[str, str]
 Test = Callable[[Subject], bool]
 Part = Callable[[Sequence[Subject]], Test]
-"""A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
+"""A part of an expression: maps all subjects (for newest and oldest) to a test of one."""
 
 VERSIONS = ("compute", "stable-abi", "torch", "tvm-ffi", *VERSIONED)
 """The fields whose values compare as versions."""
 
 
 class WhereError(ValueError):
-    """An expression that cannot be read: what is wrong, where (a column, from 0), and what would help."""
+    """An invalid expression, with its column (from 0) and a hint."""
 
     def __init__(self, message: str, column: int, hint: str = "") -> None:
         super().__init__(message)
@@ -55,20 +54,12 @@ class Where:
         self._part = part
 
     def over(self, subjects: Sequence[Subject]) -> Test:
-        """The test of one subject, where `newest` and `oldest` are meant among `subjects`."""
+        """The test of one subject; `newest` and `oldest` refer to `subjects`."""
         return self._part(subjects)
 
 
 def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
-    """Read an expression.
-
-    Args:
-        text: the expression.
-        fields: the fields that may be named, each with its allowed values; empty where any text will do.
-
-    Raises:
-        WhereError: it is not one.
-    """
+    """Parse an expression; `fields` have their allowed values, empty for any. WhereError if it is invalid."""
     if len(text) > _MAX_LENGTH:
         raise WhereError(f"the expression is longer than {_MAX_LENGTH} characters", _MAX_LENGTH)
     parser = _Parser(text, fields)
@@ -171,11 +162,7 @@ def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
 
 
 def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
-    """Read an expression that a person typed.
-
-    Raises:
-        UsageError: the text is not an expression; the message shows where.
-    """
+    """Parse the expression of a command line; UsageError shows the place of an error."""
     try:
         return parse_where(text, fields)
     except WhereError as error:
@@ -194,7 +181,6 @@ def _holds(text: str | None, operator: str, wanted: Version) -> bool:
 
 
 def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
-    # Compute versions of different backends have no common order.
     best: dict[str, Version] = {}
     for subject in subjects:
         if field in subject:
@@ -208,7 +194,6 @@ def _group(field: str, subject: Subject) -> str:
 
 
 def _joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
-    """`and` for `all`, `or` for `any`."""
 
     def over(subjects: Sequence[Subject]) -> Test:
         tests = [part(subjects) for part in parts]

@@ -1,9 +1,4 @@
-"""Editions of the catalog, and overlays: what a repository or a kernel changes about one.
-
-The reference lets a kernel pass a function from the support table to another one. An overlay has the same power, as
-data: it replaces the table, adds rows, changes rows, and narrows by expressions. The order is fixed: `replace`, then
-`change`, then `keep` and `drop`, then the rows that are added, which nothing narrows.
-"""
+"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added rows."""
 
 from __future__ import annotations
 
@@ -34,36 +29,21 @@ FIELDS: dict[str, Sequence[str]] = {
     "system": SYSTEMS,
     **dict.fromkeys(["compute", "torch", "tvm-ffi", *VERSIONED], ()),
 }
-"""What an expression about rows can name."""
 
 
 def is_overlay(document: Document) -> bool:
-    """True if a catalog file is an overlay rather than an edition."""
+    """True if a catalog file is an overlay and not an edition."""
     return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
 
 
 def read_overlay(document: Document) -> Overlay:
-    """Read an overlay that is a separate file.
-
-    Raises:
-        FindingsError: the file is not an overlay (KCI120, KCI128); the error carries every problem.
-    """
+    """Read an overlay file; FindingsError (KCI120, KCI128) has all problems."""
     table = read_as(document, OverlayFile, rule="KCI120")
     return interpret_overlay(document, table, (), table.edition)
 
 
 def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, edition: str | None = None) -> Overlay:
-    """Turn a table into an overlay.
-
-    Args:
-        document: the file of the table.
-        table: as read.
-        place: where it stands, for example `("overlay", 0)`; empty for a separate file.
-        edition: the edition that it is about, where it names one.
-
-    Raises:
-        FindingsError: an expression cannot be read (KCI128), or a row is no row (KCI120).
-    """
+    """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128) or row (KCI120)."""
     problems: list[Diagnostic] = []
 
     def parse(text: str, at: KeyPath) -> Where:
@@ -89,11 +69,7 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
 
 
 def overlays_of(found: RepositorySettings) -> list[tuple[str | None, Overlay]]:
-    """The overlays of a kci.toml, each with the name of the kernel that it is for, or None for every kernel.
-
-    Raises:
-        FindingsError: see `interpret_overlay`.
-    """
+    """The overlays of a kci.toml, each with its kernel's name or None for all; raises as `interpret_overlay`."""
     if found.document is None:
         return []
     document = found.document
@@ -102,7 +78,7 @@ def overlays_of(found: RepositorySettings) -> list[tuple[str | None, Overlay]]:
 
 
 def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]], kernel: str) -> Catalog:
-    """The catalog of one kernel: with the overlays that are for it or for every kernel, in order."""
+    """The catalog with the overlays for one kernel applied in order."""
     for name, overlay in overlays:
         if name in (None, kernel):
             catalog = apply(catalog, overlay)
@@ -110,7 +86,7 @@ def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]],
 
 
 def where_problem(document: Document, place: KeyPath, text: str, error: WhereError) -> Diagnostic:
-    """The finding for an expression in a file that cannot be read, at the character that is at fault."""
+    """KCI128 for an invalid expression in a file, at the column of the error."""
     span = document.value_span(place)
     if span is not None and span.line == span.end_line and span.end_column - span.column == len(text) + 2:
         column = span.column + 1 + min(error.column, len(text))  # a plain string: one quote, then its characters
@@ -119,7 +95,7 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
 
 
 def subject(row: Row) -> Subject:
-    """What expressions see of a row."""
+    """A row as a subject of expressions."""
     found = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
     if row.compute is not None:
         found["compute"] = found[str(row.backend)] = row.compute.text
@@ -129,7 +105,7 @@ def subject(row: Row) -> Subject:
 
 
 def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
-    """The catalog with an overlay's changes. Rows keep the place that made them, so that they can be explained."""
+    """The catalog with an overlay applied; each row keeps the place that made it."""
     if overlay.replace:
         by_replace: KeyPath = (*overlay.place, "replace")
         removed = [Removed(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows]
@@ -151,7 +127,7 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
 
 
 def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
-    """The rows with each `[[change]]` applied, in order. A changed row gets the place of its change."""
+    """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
     found = list(rows)
     for change in overlay.change:
         test = change.where.over([subject(row) for row in rows])
@@ -168,13 +144,7 @@ def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
 
 
 def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
-    """What `keep` and `drop` leave of some rows, and what they take out.
-
-    Args:
-        overlay: whose `keep` and `drop`.
-        rows: to choose from.
-        among: the rows among which `newest` and `oldest` are meant.
-    """
+    """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest` refer to `among`."""
     subjects = [subject(row) for row in among]
     tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
     tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
@@ -197,20 +167,15 @@ _EDITIONS = Path(__file__).parent / "data" / "editions"
 
 
 def editions() -> list[str]:
-    """The names of the editions that kci ships, oldest first."""
+    """The names of kci's editions, oldest first."""
     return sorted(file.stem for file in _EDITIONS.glob("*.toml"))
 
 
 def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Catalog:
-    """Load an edition by its name, or a file (an edition or an overlay) by its path; the default edition for None.
+    """Load an edition by name, or a catalog or overlay file; None is the default edition.
 
-    Args:
-        name: what to load.
-        within: the overlays that lead to it.
-
-    Raises:
-        UsageError: there is no such edition.
-        FindingsError: the file is not a catalog, or an overlay that changes itself (KCI120).
+    `within` are the overlays on the way. UsageError for an unknown name, FindingsError (KCI120) for an invalid file or
+    cycle.
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
@@ -231,7 +196,6 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
 
 @cache
 def _shipped(edition: str) -> Catalog:
-    """An edition that comes with kci; read once, however many kernels ask for it."""
     return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
 
 
@@ -244,11 +208,7 @@ class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_f
 
 
 def interpret_edition(document: Document) -> Catalog:
-    """Turn a parsed TOML file into a catalog.
-
-    Raises:
-        FindingsError: the file is not an edition (KCI120); the error carries every problem.
-    """
+    """Parse an edition; FindingsError (KCI120) has all problems."""
     data = document.data
     if isinstance(data.get("as-of"), date):
         data = {**data, "as-of": data["as-of"].isoformat()}
@@ -263,11 +223,10 @@ def interpret_edition(document: Document) -> Catalog:
 
 
 def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
-    """The rows outside a catalog's supported range, which the compat tier builds; and those that its overlays remove.
+    """The rows of the compat tier outside of the supported torch range, and those that overlays remove.
 
-    They are the catalog's rows that are not bundled, and rows of its neighbor editions: those of the next older and the
-    next newer torch, and those of a supported torch with a compute version that the catalog does not have for it. The
-    overlays narrow these rows too.
+    They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
+    versions with other compute versions.
     """
     rows = list(_outside_range(catalog))
     if not catalog.overlays:
@@ -302,27 +261,25 @@ def _outside_range(catalog: Catalog) -> Iterator[Row]:
 
 
 OUTDATED_DAYS = 56
-"""After how many days a catalog is old: torch has a new release about every eight weeks."""
+"""Days: torch has a release about every eight weeks."""
 
 
 class Freshness(msgspec.Struct, frozen=True):
-    """What is known about the age of a catalog."""
+    """The age of a catalog."""
 
     name: str
     as_of: str
     days: int
-    """Since its date; negative for one of the future."""
+    """Days since its date; negative for a future one."""
     newer: tuple[str, ...]
-    """Editions that come with kci and are newer, and not of a day after today; the newest last."""
 
     @property
     def outdated(self) -> bool:
-        """True if it is old, or a newer one is there."""
         return self.days > OUTDATED_DAYS or bool(self.newer)
 
 
 def freshness(catalog: Catalog, today: date) -> Freshness:
-    """How old a catalog is on a day."""
+    """The age of a catalog on a day."""
     as_of = date.fromisoformat(catalog.as_of)
     newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
     return Freshness(catalog.name, catalog.as_of, (today - as_of).days, newer)

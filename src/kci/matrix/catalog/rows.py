@@ -1,7 +1,4 @@
-"""The catalog as data: its rows, each with its place in a file, and the archs that each toolkit targets.
-
-`kci.matrix.catalog.loading` reads editions, and changes one for a repository or a kernel.
-"""
+"""The rows of the catalog with their places, and the archs of each toolkit."""
 
 from __future__ import annotations
 
@@ -22,24 +19,22 @@ if TYPE_CHECKING:
     from kci.matrix.catalog.expressions import Where
 
 OLDEST = datetime.date.min.isoformat()
-"""A day before every change that kci knows of."""
 
 
 class ArchTables(msgspec.Struct, frozen=True):
-    """What a build targets by default; also what a component's own list is intersected with."""
+    """The default archs, which a component's list is intersected with."""
 
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
     """Capabilities by the lowest toolkit version that they hold for, newest first."""
     names: dict[str, tuple[str, ...]]
     """By key of build.toml, for backends whose archs are names."""
     since: str | None = None
-    """The day on which a list of CUDA, or the way it is used, changed last, as far as kci knows."""
+    """The day of the last change for CUDA."""
     exact: bool = False
-    """True if a component's list is intersected with the default one exactly; else loosely."""
+    """True for exact intersection; see `kci.matrix.archs.intersect_capabilities`."""
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
-        """The default capabilities at a toolkit version."""
-        for minimum, archs in self.cuda:  # asked for each component of each variant
+        for minimum, archs in self.cuda:
             if minimum <= toolkit:
                 return archs
         raise LookupError(f"no list holds for CUDA {toolkit}")
@@ -59,11 +54,7 @@ class _ArchFile(Dated, frozen=True):
 
 @cache
 def arch_tables(as_of: str | None = None) -> ArchTables:
-    """The tables that kci ships.
-
-    Args:
-        as_of: a day, as an edition of the catalog has it; the tables are those of that day. By default today's.
-    """
+    """The arch tables of a day such as `2026-08-20`, by default today's."""
     table = shipped("matrix/catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
     known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
@@ -95,29 +86,25 @@ class _Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Toolkits(Dated, frozen=True):
-    """The toolkits that kci knows, oldest first, and the capabilities that changed their number."""
+    """The toolkits, oldest first, and renamed capabilities."""
 
     toolkit: tuple[_Toolkit, ...]
     renamed: tuple[_Renamed, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
-        """True if a toolkit can generate code for a capability such as `9.0a` or `12.0+PTX`.
-
-        A toolkit that is not in the data counts as the newest one that is not newer.
-        """
+        """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
         known = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(known[-1] if known else self.toolkit[0], capability)
 
     def ever_built(self, capability: str) -> bool:
-        """True if any toolkit can."""
         return any(_builds(entry, capability) for entry in self.toolkit)
 
     def newest_building(self, capability: str) -> Version:
-        """The newest toolkit in the data that can. Raises IndexError: none can."""
+        """The newest toolkit that builds it; IndexError for none."""
         return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
 
     def new_name(self, capability: str, version: Version) -> str:
-        """What a capability is called at a toolkit that renamed it, else nothing; a suffix is kept."""
+        """The new name of a capability that a toolkit renamed, with its suffix; else empty."""
         for entry in self.renamed:
             if capability.startswith(entry.old) and entry.since <= version:
                 return entry.new + capability[len(entry.old) :]
@@ -133,7 +120,6 @@ def _builds(toolkit: _Toolkit, capability: str) -> bool:
 
 
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
-"""The data that kci ships."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -146,25 +132,21 @@ class Row(msgspec.Struct, frozen=True):
     bundled: bool
     tvm_ffi: Version | None
     edition: str
-    """The name of the edition or overlay that it is in."""
     place: KeyPath
-    """Its place there."""
     document: Document
-    """The file that it is in."""
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """What makes it this toolchain, whatever edition it is in."""
+        """The toolchain, independent of the edition."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
-        """File and line."""
         span = self.document.key_span(self.place)
         return self.document.path, span.line if span else 0
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """A row that an overlay takes out of the table, and the place that does it."""
+    """A row that an overlay removes, and the place of that."""
 
     row: Row
     reason: str
@@ -172,12 +154,11 @@ class Removed(msgspec.Struct, frozen=True):
     place: KeyPath
 
     def line(self) -> tuple[str, int]:
-        """File and line of what took it out."""
         return self.document.place(self.place)
 
 
 class RowChange(msgspec.Struct, frozen=True):
-    """What is different about the rows that match."""
+    """A `[[change]]` of an overlay."""
 
     where: Where
     bundled: bool | None
@@ -186,11 +167,10 @@ class RowChange(msgspec.Struct, frozen=True):
 
 
 class Overlay(msgspec.Struct, frozen=True):
-    """A parsed overlay, with the place of every part of it."""
+    """A parsed overlay with the places of its parts."""
 
     document: Document
     place: KeyPath
-    """Its place in the file; empty for a separate file."""
     edition: str | None
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
@@ -200,39 +180,25 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """One edition, perhaps changed by an overlay: its rows in table order, one per system."""
+    """An edition with its overlays: rows in table order, one per system."""
 
     name: str
     as_of: str
     source: str
     rows: tuple[Row, ...]
     neighbors: tuple[str, ...]
-    """Editions from which the compat tier takes rows outside of the supported torch range."""
+    """Editions with further rows for the compat tier."""
     document: Document
-    """The edition's file."""
     overlays: tuple[Overlay, ...] = ()
-    """What changed it, in this order."""
     removed: tuple[Removed, ...] = ()
-    """What the overlays took out."""
 
     @property
     def archs(self) -> ArchTables:
-        """The arch lists of the edition's day."""
         return arch_tables(self.as_of)
 
 
 def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:
-    """One row for each compute version and system of each `[[row]]`.
-
-    Args:
-        document: the file of the tables.
-        tables: as read.
-        place: the place of the array `row`, without its name.
-        edition: the name to give to the rows.
-
-    Raises:
-        FindingsError: a system that does not exist, or compute versions where the backend has none (KCI120).
-    """
+    """Expand each `[[row]]` of the table at `place` to a row per compute version and system; FindingsError (KCI120)."""
     rows: list[Row] = []
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)

@@ -1,4 +1,4 @@
-"""Runners, images, limits and prices: kci's defaults (hosted runners, public images), and what users add."""
+"""Runners, images, limits and prices: kci's defaults and those of kci.toml."""
 
 from __future__ import annotations
 
@@ -13,81 +13,72 @@ from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
-"""GiB, for a compiler that was never measured."""
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """A kind of machine that takes jobs."""
+    """A kind of machine for jobs."""
 
     labels: tuple[str, ...]
     cpus: int
     memory_gb: int
     group: str = ""
-    """The runner group; empty for none."""
     price: float | None = None
-    """What an hour costs, in `currency`."""
     currency: str = ""
     pool_size: int | None = None
-    """How many of them there are."""
 
     @property
     def hosted(self) -> bool:
-        """True if GitHub hosts the machine for everybody; see `is_hosted`."""
         return not self.group and is_hosted(self.labels)
 
 
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """How the variants of one backend are built."""
+    """The build of one backend's variants."""
 
     minutes: int
-    """What a variant takes, roughly, where nothing was recorded."""
     timeout: int
-    """Minutes after which a leg of one variant is given up."""
+    """Minutes of a leg with one variant."""
     setup: int = 1
-    """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
+    """Minutes before the build: start, checkout, image."""
     memory: int = 0
-    """The GiB that one compiler needs at its worst; 0 where that bounds nothing."""
+    """Peak GiB of one compiler; 0 for no limit."""
     memory_cutlass: int = 0
-    """The same of a source with the headers of CUTLASS; 0 where they make no difference."""
+    """Peak GiB with CUTLASS headers; 0 for no difference."""
     image: dict[str, str] = {}
-    """The build image by system; a system without one cannot be built by kci's own builders."""
+    """The build image by system; kci's builders cannot build a system without one."""
     images: dict[str, dict[str, str]] = {}
-    """Images of single compute versions by system and version; they go before `image`."""
+    """Images by system and compute version, before `image`."""
     disk: int = 0
-    """The gigabytes of free disk that the image and a build in it need; 0 where every runner has enough."""
+    """Gigabytes of free disk for the image and a build; 0 if each runner has enough."""
 
     def image_for(self, system: str, compute: str | None) -> str:
-        """The image for a system and a compute version; empty for none."""
         version = ".".join((compute or "").split(".")[:2])
         found = self.images.get(system, {}).get(version) or self.image.get(system, "")
         return found.replace("{compute}", version) if version else found
 
 
 class Runners(msgspec.Struct, frozen=True):
-    """Everything in runners.toml; `build` is keyed by backend, or `noarch`. The rest is what users add to it."""
+    """The content of runners.toml, with additions of kci.toml."""
 
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
     own: dict[tuple[str, str], Runner] = {}
-    """Runners by backend (or `noarch`) and system; they go before `runner`."""
+    """Runners of kci.toml by backend (or `noarch`) and system, before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
-    """Runners that test, by backend and system."""
     limits: tuple[Limit, ...] = ()
     nix: frozenset[str] = frozenset()
-    """The systems and backends for which the nix builder makes what no image of `build` compiles."""
+    """Systems and backends of the nix builder, for variants without an image."""
 
     def machine(self, backend: str, system: str) -> Runner | None:
-        """The runner on which a backend (or `noarch`) is built for a system; None if kci knows no such runner."""
+        """The runner for a backend (or `noarch`) and system; None for none."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
     def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
-        """The bytes that one compiler is expected to take at its worst, where nothing was recorded."""
         build = self.build.get(backend)
         found = build and ((cutlass and build.memory_cutlass) or build.memory)
         return (found or _UNKNOWN_MEMORY) * 2**30
 
     def limit(self, kernel: str, backend: str) -> Limit:
-        """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""
+        """The limits of a kernel's legs for a backend; for each key the last matching entry counts."""
         found: dict[str, Any] = {}
         for entry in self.limits:
             if entry.kernel in (None, kernel) and entry.backend in (None, backend):
@@ -103,13 +94,13 @@ class _RunnerTable(Dated, frozen=True):
 
 @cache
 def default_runners() -> Runners:
-    """The runners and images that kci ships."""
+    """The runners and images of kci."""
     table = shipped("matrix/catalog/data/runners.toml", _RunnerTable)()
     return Runners(table.runner, table.build)
 
 
 class Quotas(Dated, frozen=True):
-    """What one account may use of the machines that GitHub hosts for everybody."""
+    """GitHub's limits for an account's hosted runners."""
 
     max_minutes: int
     concurrent: int
@@ -117,31 +108,24 @@ class Quotas(Dated, frozen=True):
 
 
 quotas = shipped("matrix/catalog/data/quotas.toml", Quotas)
-"""GitHub's limits for its own runners."""
 
 
 class HostedRunners(Dated, frozen=True):
-    """The runners that GitHub hosts for everybody."""
+    """The GitHub-hosted runners."""
 
     default: str
-    """The label for jobs that do not build: plan, merge, gate."""
+    """The label for jobs without a build: plan, merge, gate."""
     labels: dict[str, str]
-    """Each with the system of its machines."""
     retired: frozenset[str]
 
 
 hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
-"""The one list of GitHub's own runners."""
 
 
 def is_hosted(runner: object) -> bool:
-    """True if a `runs-on` can only mean machines that GitHub hosts and throws away, on which a fork's code may run.
+    """True if a `runs-on` (label, labels or group) can only mean GitHub-hosted machines, where a fork's code may run.
 
-    A runner must have all of the labels, so one that GitHub does not give to its own runners means a self-hosted one;
-    a group is never GitHub's. GitHub ignores the case of labels.
-
-    Args:
-        runner: a label, a list of labels, or a mapping with a group, as in a leg or a workflow.
+    A runner has all of the labels, so an unknown label means self-hosted, and so does a group. GitHub ignores case.
     """
     labels = [runner] if isinstance(runner, str) else runner
     if not isinstance(labels, list | tuple):
@@ -151,39 +135,38 @@ def is_hosted(runner: object) -> bool:
 
 
 class Prices(Dated, frozen=True):
-    """A price table; `rate` is by label and minute."""
+    """A price table; `rate` is per minute, by label."""
 
     currency: str
     rate: dict[str, float]
 
     def of(self, labels: Iterable[str]) -> float | None:
-        """The price of a minute on a runner with these labels, or None if no label is in the table."""
+        """The price of a minute for these labels; None for none."""
         return next((self.rate[label] for label in labels if label in self.rate), None)
 
 
 default_prices = shipped("matrix/catalog/data/prices.toml", Prices)
-"""The price table that kci ships."""
 
 
 OWN_MINUTES = 5 * 24 * 60
-"""What a job on a self-hosted runner may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
+"""GitHub's limit for a job on a self-hosted runner ("Actions limits")."""
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Machines that take jobs from one queue."""
+    """Machines with a common queue."""
 
     name: str
-    """Empty for runners whose number is unknown."""
+    """Empty for runners of unknown number."""
     size: int | None
     queued: bool = False
-    """True if GitHub holds jobs back itself, so that a workflow needs no limit."""
+    """True if GitHub queues jobs itself."""
 
 
 UNKNOWN = Pool("", None)
 
 
 def pool_of(runner: Runner) -> Pool:
-    """The pool that a runner is taken from."""
+    """The pool of a runner."""
     if runner.pool_size is not None:
         return Pool(" ".join((*([f"group:{runner.group}"] if runner.group else []), *runner.labels)), runner.pool_size)
     if not runner.hosted:
@@ -194,12 +177,12 @@ def pool_of(runner: Runner) -> Pool:
 
 
 def most_minutes(runner: Runner) -> int:
-    """What one job may take on a runner at most."""
+    """The most minutes of a job on a runner."""
     return quotas().max_minutes if runner.hosted else OWN_MINUTES
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:
-    """The price of a minute and its currency; None if unknown. A price of kci.toml goes before the table's."""
+    """The price of a minute and its currency, of kci.toml before the table; None if unknown."""
     if runner.price is not None:
         return runner.price / 60, runner.currency or default_prices().currency
     rate = None if runner.group else default_prices().of(runner.labels)
@@ -207,10 +190,10 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
 
 
 def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
-    """The runners, images and limits of a repository: its kci.toml laid over what kci ships.
+    """The runners, images and limits of a repository: kci's with those of kci.toml.
 
-    For a backend and a system, each key is taken from `runners.<backend>.<system>`, else `runners.any.<system>`, else
-    the defaults; labels and group go together. What has neither labels nor group is no runner.
+    Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the default; labels and group
+    go together. An entry without either is no runner.
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)
@@ -227,7 +210,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 
 
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
-    """What a backend's images make of the defaults; a size that is not named is unknown for another image."""
+    # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
     for (system, *compute), named in images.images():
         if compute:
@@ -240,7 +223,6 @@ def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
 
 
 UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
-"""Of a backend for which kci has no image."""
 
 
 def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:

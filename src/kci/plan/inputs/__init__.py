@@ -1,1 +1,1 @@
-"""The files that decide a variant's bytes, and the rules about them."""
+"""The files that affect a variant's bytes, and lints about them."""

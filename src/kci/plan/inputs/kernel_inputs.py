@@ -1,11 +1,7 @@
-"""What the variants of a kernel are made from: which file decides which variant, and why.
+"""The inputs of a kernel: the files that affect each variant, for `affected`, fingerprints and builders.
 
-One answer for every question about it: what does a change touch (`affected`), what is a variant made from
-(`fingerprint`), what does a compiler see (the builders).
-
-A compiled variant is made from the sources that its components and the binding list, from the headers that build.toml
-lists anywhere, from what kci.toml declares, and from the files of the Python package that are installed with it; a
-variant of Python only is made from the package. No other file counts, and a build sees no other file.
+A compiled variant has the sources of its components and binding, all listed headers, the inputs of kci.toml, and the
+installed files of the Python package; a noarch variant has the package. A build sees no other file.
 """
 
 from __future__ import annotations
@@ -27,22 +23,22 @@ from kci.plan.inputs.source_tree import EntryKind, SourceTree
 from kci.utils.walk import is_bytecode
 
 BINDING = ""
-"""In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""
+"""The label of the binding of `[torch]` or `[tvm-ffi]`, which each compiled variant has."""
 
 SEALED = ("metadata.json", "metadata.json.sigstore")
-"""Sealing a variant writes them; a copy of them in the package would be taken for the real one."""
+"""Files that sealing writes; copies in the package would pass for them."""
 
 _TESTS = "tests"
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
-"""What pytest reads beside the tests and in every directory above; some of it only if that speaks of pytest."""
+"""Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
 
 _Files = frozenset[tuple[str, str]]
-"""Paths in the tree, and the real path behind each, empty without a file."""
+"""Pairs of a path in the tree and its real path, empty without a file."""
 
 
 def active(build: Build, variant: Variant) -> dict[str, Component]:
-    """The components compiled into a variant, by label; `cuda-minver` can exclude some (docs/format.md#components)."""
+    """The components of a variant by label, without those that `cuda-minver` excludes (docs/format.md#components)."""
     if variant.kind is Kind.NOARCH:
         return {}
     compute = Version.parse(variant.compute) if variant.compute else None
@@ -51,28 +47,22 @@ def active(build: Build, variant: Variant) -> dict[str, Component]:
 
 
 def package_path(build: Build) -> str:
-    """Where the Python package lies, relative to the kernel's directory (docs/format.md#visible-files)."""
+    """The Python package, relative to the kernel's directory (docs/format.md#visible-files)."""
     return f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
 
 
 def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
-    """True if a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree)."""
+    """True if a variant carries a file of the package; a compiled one by `pyext` (docs/format.md#tree)."""
     if name in SEALED or is_bytecode(name):
         return False
     return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
 
 
 class KernelInputs:
-    """The files of one kernel, and which of its variants each decides.
+    """The files of a kernel and the variants that they affect.
 
-    Args:
-        build: what build.toml says.
-        directory: the kernel's.
-        tree: the files of its repository; without one, those of its directory alone.
-        extra: what kci.toml declares: files and directories outside of the kernel, relative to the tree's root.
-
-    Raises:
-        FindingsError: a declared input is not in the tree (KCI333).
+    `tree` is that of its repository, by default of its directory; `extra` are the inputs of kci.toml, relative to the
+    tree's root. FindingsError (KCI333) for a missing one.
     """
 
     def __init__(
@@ -85,16 +75,14 @@ class KernelInputs:
             raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
         self.kernel = real[len(self.tree.root) + 1 :]
         self.declared = tuple(self._declared(entry) for entry in extra)
-        """What kci.toml declares: real paths in the tree."""
         self._by_labels: dict[tuple[str, ...], _Files] = {}
         self._parents: dict[_Files, frozenset[str]] = {}
 
     def of(self, variant: Variant) -> _Files:
-        """The files that decide a variant; raises a FindingsError if a directory cannot be read."""
+        """The files that affect a variant; FindingsError for an unreadable directory."""
         return self.compiled_from(variant) | self.package_of(variant)
 
     def compiled_from(self, variant: Variant) -> _Files:
-        """Those of `of` that compilers see, the package aside."""
         if variant.kind is Kind.NOARCH:
             return frozenset()
         labels = tuple(sorted({BINDING, *active(self.build, variant)}))
@@ -108,34 +96,29 @@ class KernelInputs:
         return self._by_labels[labels]
 
     def package_of(self, variant: Variant) -> _Files:
-        """Those of `of` that are files of the Python package, which the variant carries."""
         return self._package[variant.kind is not Kind.NOARCH]
 
     def everything(self) -> _Files:
-        """Every file of the kernel and of what is declared: for builders that look at more than the native one."""
+        """All files of the kernel and its declared inputs, for builders that may read any."""
         return frozenset(item for place in (self.kernel, *self.declared) for item in self._below(place))
 
     def visible(self) -> frozenset[str]:
-        """The paths that some variant's build sees."""
+        """The paths that any variant's build sees."""
         files = self._headers.union(*self._listed.values(), *self._package)
         declared = (path for place in self.declared for path, _ in self._below(place))
         return frozenset([*(path for path, _ in files), *declared])
 
     def paths_of(self, variant: Variant) -> frozenset[str]:
-        """Where a change changes a variant: its files, what is behind links, each link or submodule on the way."""
         return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
 
     def is_test(self, path: str) -> bool:
-        """True if the kernel's tests read a file, or might if it were there."""
+        """True if the kernel's tests read this path, or would if it existed."""
         files, folders = self.tests
         return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
 
     @cached_property
     def tests(self) -> tuple[_Files, frozenset[str]]:
-        """The files of the kernel's tests, as `of` says them, and the directories that they lie in, behind links too.
-
-        The tests are a folder, and what pytest reads around it.
-        """
+        """The files and directories of the tests, with what pytest reads around them."""
         around = [self.kernel]
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
@@ -158,11 +141,10 @@ class KernelInputs:
         return real is None or not path.endswith(_ALSO_OF_OTHERS) or b"pytest" in self.tree.content(real)
 
     def inside(self, path: str) -> str:
-        """A path of build.toml in the tree."""
         return f"{self.kernel}/{path}" if self.kernel else path
 
     def shown(self, path: str) -> str:
-        """A path of the tree as seen from the kernel's directory; this is how fingerprints name files."""
+        """A path of the tree relative to the kernel, as fingerprints name it."""
         if not self.kernel:
             return path
         prefix = f"{self.kernel}/"
@@ -177,7 +159,6 @@ class KernelInputs:
 
     @cached_property
     def _listed(self) -> dict[str, _Files]:
-        # by component, `BINDING` among them
         framework = self.build.torch or self.build.tvm_ffi
         lists = {BINDING: framework.src} if framework is not None else {}
         lists |= {label: part.src for label, part in self.build.kernel.items()}
@@ -185,7 +166,7 @@ class KernelInputs:
 
     @cached_property
     def _headers(self) -> _Files:
-        # of whatever component, and data beside the package: the reference shows them to all
+        # Headers of each component and data beside the package: the reference shows them to all variants.
         every = (item for files in self._listed.values() for item in files)
         found = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
         if endings := tuple(f".{ending}" for ending in self.build.data_extensions):
@@ -206,7 +187,6 @@ class KernelInputs:
 
     @cached_property
     def _package(self) -> tuple[_Files, _Files]:
-        # what a noarch variant carries of it, and what a compiled one does
         where = self.inside(package_path(self.build))
         real = self.tree.real(where)
         if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
@@ -232,17 +212,13 @@ class KernelInputs:
 
     def _below(self, place: str) -> list[tuple[str, str]]:
         if self.tree.kind(place) is EntryKind.DIRECTORY:
-            # What build.toml says is counted by itself, without its comments.
+            # build.toml counts by its values, without comments.
             own = self.inside(BUILD_TOML)
             return [item for item in self.tree.below(place).items() if item[0] != own]
         return [(place, self.tree.file(place) or "")]
 
 
 def inputs_for(build: Build, directory: Path, settings: RepositorySettings | None = None) -> KernelInputs:
-    """The inputs of a kernel in the repository that it lies in, with what its kci.toml declares.
-
-    Raises:
-        FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
-    """
+    """The inputs of a kernel in its repository; FindingsError for an invalid kci.toml or a missing input (KCI333)."""
     found = settings or find_settings(directory)
     return KernelInputs(build, directory, SourceTree(find_root(directory)[0]), found.settings.inputs_of(build.name))

@@ -1,9 +1,4 @@
-"""Lints of the files that a build.toml names, and of flags that do not suit them.
-
-Are the files there, inside the kernel, and all that a build needs? The reference builds in a sandbox in which only
-files named in a `src` list are visible, so that a header in the directory of a source is not enough
-(docs/format.md#visible-files).
-"""
+"""Lints of the files in build.toml. Builds see only those of `src` lists (docs/format.md#visible-files)."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ from kci.plan.inputs.source_tree import EntryKind, SourceTree
 from kci.utils.suggest import nearest_name
 
 _SPLICE = re.compile(rb"\\[ \t\v\f]*\n")
-# A string without an end goes to that of its line: looking for the end from each quote anew might take for ever.
+# An unterminated string ends at its line: a search from each quote would be quadratic.
 _COMMENT_OR_STRING = re.compile(
     rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
 )
@@ -47,17 +42,17 @@ _CONDITIONAL = re.compile(
 
 
 def quoted_includes(raw: bytes) -> list[str]:
-    """The names that a source includes in quotes, outside of comments and strings, in order."""
+    """The names in quoted includes of a source, in order, without comments and strings."""
     return [name for name, quoted in _included(raw) if quoted] if b'"' in raw else []
 
 
 def included(raw: bytes) -> list[str]:
-    """The same, and those in angle brackets."""
+    """The names in all includes of a source."""
     return [name for name, _ in _included(raw)]
 
 
 def certain_includes(raw: bytes) -> list[str]:
-    """The names that a source includes on no condition but that of an include guard, in order."""
+    """The names in includes of a source without a condition other than an include guard."""
     if b"include" not in raw:
         return []
     text = _plain(raw)
@@ -71,7 +66,7 @@ def certain_includes(raw: bytes) -> list[str]:
             case b"endif" if certain:
                 certain.pop()
             case b"define" if macro == guard and certain:
-                certain[-1] = True  # right behind its #ifndef
+                certain[-1] = True
             case b"if" | b"ifdef" | b"ifndef":
                 certain.append(False)
         guard = macro if word == b"ifndef" else b""
@@ -86,7 +81,7 @@ def _included(raw: bytes) -> list[tuple[str, bool]]:
 
 
 def _plain(raw: bytes) -> bytes:
-    # without comments and the byte order mark, with LF at the ends of its lines, and joined where a line goes on
+    # without comments and BOM, with LF line ends and joined continuation lines
     text = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -96,22 +91,19 @@ def _plain(raw: bytes) -> bytes:
 
 
 GENERATED = frozenset({"torch-ext/registration.h"})
-"""Headers that the generated project brings along (docs/format.md#visible-files)."""
+"""Headers that the generated project provides (docs/format.md#visible-files)."""
 
 MAX_MISSING = 50
-"""How many missing sources of a file are named one by one."""
 
 
 class _Source(NamedTuple):
-    """An entry of a `src` list, with where its quoted includes are looked for."""
-
     place: KeyPath
     text: str
     include: tuple[str, ...]
 
 
 def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
-    """Every finding about the files of a kernel; with `errors_only` no source is read."""
+    """All findings about a kernel's files; `errors_only` reads no source."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
         found += pybind_included(kernel, directory)
@@ -119,7 +111,7 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
 
 
 def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI137: a path that is absolute or leads out of the kernel; asks nothing of the disk."""
+    """KCI137: a path that is absolute or leads out of the kernel, without a look at the disk."""
     for source in _sources(kernel):
         if escapes(source.text):
             message = f"{quoted(source.text[:100])} leads out of the kernel's directory"
@@ -127,9 +119,9 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
             yield kernel.document.at_value(source.place, "KCI137", message, hint)
 
 
-@lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
+@lru_cache(maxsize=65536)  # several lints repeat many paths
 def escapes(path: str) -> bool:
-    """True if a path is absolute, has a drive, or has more `..` than directories before them."""
+    """True for a path that is absolute, has a drive, or leads above its start."""
     slashed = path.replace("\\", "/")
     if slashed.startswith("/") or slashed[1:2] == ":":
         return True
@@ -137,7 +129,7 @@ def escapes(path: str) -> bool:
 
 
 def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI136: a file of a `src` list does not exist. One that `escapes` is not looked at."""
+    """KCI136: a missing file of a `src` list, unless it `escapes`."""
     tree = SourceTree(directory)
     missing = 0
     for source in _sources(kernel):
@@ -162,7 +154,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 
 
 def submodule_of(directory: Path, path: str) -> str:
-    """The submodule, as .gitmodules names its folder, that a path of a kernel lies in; empty for none."""
+    """The submodule of .gitmodules that a kernel's path lies in; empty for none."""
     root, _ = find_root(directory)
     try:
         modules = (root / ".gitmodules").read_text(encoding="utf-8", errors="replace")
@@ -174,7 +166,7 @@ def submodule_of(directory: Path, path: str) -> str:
 
 
 def _nearest_file(tree: SourceTree, path: str) -> str:
-    # a name in its folder that is near, or the same name in another folder
+    # a near name in its folder, or the same name in another folder
     folder, _, name = path.rpartition("/")
     try:
         here = tree.real(folder)
@@ -193,7 +185,7 @@ def _nearest_file(tree: SourceTree, path: str) -> str:
 
 
 def _is_there(tree: SourceTree, path: str) -> bool:
-    # a link to nowhere is there too; a folder of many files is read once
+    # A dangling link exists too; a folder of many files is read once.
     folder, _, name = path.rpartition("/")
     try:
         here = tree.real(folder)
@@ -203,17 +195,14 @@ def _is_there(tree: SourceTree, path: str) -> bool:
 
 
 def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI138: a listed file includes, in quotes, a file of the repository that no build sees, because none lists it.
-
-    An include of anything else is the compiler's matter. Each file is reported once, at the first that includes it.
-    """
+    """KCI138: a listed file includes, in quotes, a repository file that no `src` lists; once per file."""
     try:
         inputs = KernelInputs(
             kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
         )
         visible = inputs.visible()
     except KciError:
-        return  # said where the input is declared
+        return
     reported: set[str] = set()
     for source in _sources(kernel):
         path = _normal(inputs.inside(source.text))
@@ -243,13 +232,13 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 
 
 def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
-    """KCI167: a compiled source includes headers of pybind11, on no condition: they have no limited API."""
+    """KCI167: a source includes pybind11's headers unconditionally: they have no limited API."""
     reached = _Reached(directory, certain_includes)
     if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
-            continue  # what includes it is looked at
+            continue
         for file, names in reached.of(source):
             name = next(filter(_PYBIND.fullmatch, names), "")
             if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
@@ -264,18 +253,16 @@ INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <
 
 
 class _Reached:
-    """The kernel's files that its sources include, each read once."""
-
     def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
         self.tree = SourceTree(directory)
         self._read = read
         self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
 
     def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
-        """A source and what it includes, also through others; each with the names of no such file."""
+        """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
         todo = [_normal(source.text)]
         seen = set(todo)
-        for file in todo:  # which grows
+        for file in todo:
             own, foreign = self._includes(file, source.include)
             todo += sorted(own - seen)
             seen |= own
@@ -296,7 +283,6 @@ class _Reached:
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
-    # empty for a file that is missing or cannot be read, which other lints say
     try:
         real = None if escapes(path) else tree.file(path)
         return tree.content(real) if real is not None else b""
@@ -320,7 +306,7 @@ def _normal(path: str) -> str:
 
 
 def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI333: `[[inputs]]` names what is not in the repository."""
+    """KCI333: an `[[inputs]]` path that is not in the repository."""
     if settings.document is None:
         return
     for index, entry in enumerate(settings.settings.inputs):
@@ -333,18 +319,15 @@ def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> It
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
 _ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
-"""Headers of torch, without those that are made for older standards."""
+"""Headers of torch, without those for older standards."""
 _DEVICE = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
 _NOT_GIVEN = {"cxx-flags": (".cuh", *sum(_DEVICE.values(), ())), **dict.fromkeys(_DEVICE, CXX_ENDINGS)}
-"""Sources that another compiler takes, whose flags are others."""
+"""Sources of another compiler with other flags."""
 _OLD_CENTURY = 90
 
 
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
-    """KCI159: one finding for each flag that names a C++ standard older than the headers of a torch accept.
-
-    What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
-    """
+    """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
     named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"]
     old = [(flag, int(found[1])) for flag, found in named if found is not None]
     if not old:

@@ -1,9 +1,4 @@
-"""The files of a repository: links followed in memory, directories listed and files hashed once.
-
-Paths are relative to the tree's root, with `/`; the root itself is empty. What leads out of the root is not there.
-A tree is read when it is asked and remembers what it read, so it shows one moment of the disk: make a new one for the
-next.
-"""
+"""A snapshot of a repository's files. Paths are relative to the root, with `/`; links out of it lead nowhere."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ _MOST_LINKS = 40
 
 
 class EntryKind(enum.Enum):
-    """What a name in a directory is."""
+    """The type of a directory entry."""
 
     FILE = enum.auto()
     DIRECTORY = enum.auto()
@@ -31,7 +26,7 @@ class EntryKind(enum.Enum):
 
 
 class SourceTree:
-    """Files below a directory of this machine, usually a repository; `remembered` is what earlier runs read of it."""
+    """Files below a directory, usually a repository; `remembered` caches their digests."""
 
     def __init__(self, root: Path, remembered: StatCache | None = None) -> None:
         self.root = os.path.realpath(root)
@@ -41,18 +36,18 @@ class SourceTree:
         self._digests: dict[str, str] = {}
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
-        """What is in a real directory; nothing if it does not exist."""
+        """The entries of a real directory; empty if it does not exist."""
         found = self._entries.get(directory)
         if found is None:
             found = self._entries[directory] = self._list(directory)
         return found
 
     def real(self, path: str) -> str | None:
-        """Where a path leads, with every link followed; None if there is nothing, or it is outside of the root."""
+        """The path with all links resolved; None if it does not exist or leaves the root."""
         return self._follow(path, _MOST_LINKS)
 
     def file(self, path: str) -> str | None:
-        """The real path of a regular file; None if a path leads to no file."""
+        """The real path of a regular file; None for anything else."""
         folder, _, name = path.rpartition("/")
         if self._directories.get(folder) == folder and folder in self._entries:
             kind = self._entries[folder].get(name)
@@ -64,21 +59,19 @@ class SourceTree:
         return found if found and self.kind(found) is EntryKind.FILE else None
 
     def kind(self, real: str) -> EntryKind | None:
-        """What is at a path in which no directory is a link; None if nothing is."""
+        """The type of the entry at a real path; None for nothing."""
         if not real:
             return EntryKind.DIRECTORY
         folder, _, name = real.rpartition("/")
         return self.entries(folder).get(name)
 
     def digest(self, real: str) -> str:
-        """The SHA-256 of a regular file's content, in hex."""
         found = self._digests.get(real)
         if found is None:
             found = self._digests[real] = self._digest(real)
         return found
 
     def content(self, real: str) -> bytes:
-        """The bytes of a regular file."""
         try:
             with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
                 return file.read()
@@ -86,10 +79,7 @@ class SourceTree:
             raise _unreadable(self.root, real, error) from error
 
     def below(self, directory: str) -> dict[str, str]:
-        """Every path below a directory but those of directories, bytecode and .git, with the file that it leads to.
-
-        The file is empty for a link to none, and for what is neither a file nor a link.
-        """
+        """All paths below a directory but directories, bytecode and .git, with their real files or an empty text."""
         found: dict[str, str] = {}
         for name, kind in sorted(self.entries(directory).items()):
             path = f"{directory}/{name}" if directory else name
@@ -102,7 +92,6 @@ class SourceTree:
         return found
 
     def target(self, path: str) -> str:
-        """What a link says."""
         try:
             return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError as error:
@@ -125,7 +114,6 @@ class SourceTree:
         return self._step(here, name, links)
 
     def _directory(self, path: str, links: int) -> str | None:
-        # remembered, because sources name few directories, and each of them often
         if path not in self._directories:
             if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
                 return None
@@ -162,18 +150,14 @@ class SourceTree:
 
 
 class PatchedTree(SourceTree):
-    """A tree in which some paths are as they were at another time, and everything else as it is now.
-
-    `patch` has the kind and the content of each path that differs, or None if it was not there. The content of a link
-    is where it leads; that of anything else that is no file, what tells it from others.
-    """
+    """A tree with some paths of another time: `patch` has the type and content of each, None if it was absent."""
 
     def __init__(self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]) -> None:
         super().__init__(Path(now.root))
         self._now = now
         self._patch = patch
         self._patched: dict[str, dict[str, EntryKind | None]] = {}
-        # What was not there comes first: a file of now may have been a directory then, with files in it.
+        # Absent paths first: a present file may have been a directory.
         for path, entry in sorted(patch.items(), key=lambda item: item[1] is not None):
             folder, _, name = path.rpartition("/")
             self._patched.setdefault(folder, {})[name] = entry[0] if entry is not None else None
@@ -190,7 +174,7 @@ class PatchedTree(SourceTree):
         return os.fsdecode(entry[1]) if entry is not None else self._now.target(path)
 
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
-        # A directory that was no directory then: what is in it now was not there.
+        # A directory that was none: its present entries were absent.
         parent, _, name = directory.rpartition("/")
         then = self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY) if directory else EntryKind.DIRECTORY
         still = then is EntryKind.DIRECTORY and self._now.kind(directory) is EntryKind.DIRECTORY
@@ -220,10 +204,7 @@ def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
 
 
 class SourceTrees:
-    """The files of the repositories that some kernels lie in: one tree for each, read once.
-
-    The digests of files are kept from run to run in the directory `remember`, if there is one.
-    """
+    """The source trees of several kernels, one per repository; digests are kept below `remember`."""
 
     def __init__(self, remember: Path | None = None) -> None:
         self.remember = remember
@@ -231,7 +212,7 @@ class SourceTrees:
         self._of: dict[str, SourceTree] = {}
 
     def of(self, directory: str) -> SourceTree:
-        """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
+        """The tree around a kernel: its repository, else the directory of its kci.toml or its own."""
         if directory not in self._of:
             root = find_root(Path(directory))[0]
             if root not in self._trees:
@@ -241,7 +222,6 @@ class SourceTrees:
         return self._of[directory]
 
     def save(self) -> None:
-        """Keep what was read for the next run."""
         for tree in self._trees.values():
             if tree.remembered is not None:
                 tree.remembered.save()

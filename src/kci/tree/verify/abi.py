@@ -188,7 +188,7 @@ class Exports(msgspec.Struct, frozen=True):
             mask &= self._mask(name)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
 
-    def gives(self, name: str, versions: Iterable[str]) -> bool:
+    def provides(self, name: str, versions: Iterable[str]) -> bool:
         """True if all versions export a `std::` name; unrecorded versions do not count."""
         if not is_std_name(name):
             return False

@@ -114,14 +114,14 @@ def hip_code(data: bytes) -> DeviceCode:
     return DeviceCode(frozenset(archs - {""}))
 
 
-def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
+def _next(data: bytes, start: int, magics: tuple[bytes, ...], container: str) -> int:
     # -1 at the end; only padding may stand between containers
     padding = _PADDING.match(data, start)
     start = padding.end() if padding else start
     if start == len(data):
         return -1
     if not data.startswith(magics, start):
-        raise FatbinError(f"there is no {what} at offset {start}")
+        raise FatbinError(f"there is no {container} at offset {start}")
     return start
 
 
@@ -244,12 +244,12 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
         return
     expected = expected_code(backend, metadata.backend.archs)
-    yield from _compared("machine code", expected.binary, code.binary, variant.shown)
-    yield from _compared("PTX", expected.ptx, code.ptx, variant.shown)
+    yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
+    yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
 
 
-def _compared(what: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
+def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
     if missing := sorted(expected - actual):
-        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {what} for it", path=where)
+        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", path=where)
     if extra := sorted(actual - expected):
-        yield finding("KCI760", f"there is {what} for {', '.join(extra)}, which the metadata does not list", path=where)
+        yield finding("KCI760", f"there is {kind} for {', '.join(extra)}, which the metadata does not list", path=where)

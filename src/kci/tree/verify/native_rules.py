@@ -109,7 +109,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     symbols = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
     old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
-        message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
+        message = f"it uses std::string as it was before the C++11 ABI: {_shortened(old)}"
         yield finding("KCI752", message, path=where)
         return
     version = name.framework_version or ""
@@ -119,7 +119,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
             symbol for symbol in symbols if is_torch_name(symbol) or is_std_name(symbol)
         )
         hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
-        yield finding("KCI751", f"torch {version} does not export {_listed(missing)}", hint=hint, path=where)
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", hint=hint, path=where)
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
@@ -129,7 +129,7 @@ def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
         users[symbol.version].append(symbol.name)
     for version in sorted(elf.required_versions):
         if cap := exceeded_cap(version, cpu):
-            by = f" (for {_listed(users[version])})" if users[version] else ""
+            by = f" (for {_shortened(users[version])})" if users[version] else ""
             yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", path=where)
 
 
@@ -143,7 +143,7 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
         elif added is not None and added > floors().python:
             outside.append(f"{symbol.name} ({'.'.join(map(str, added))})")
     if outside:
-        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_listed(outside)}", path=where)
+        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", path=where)
 
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -165,15 +165,15 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         and symbol.name not in python_symbols()
         and not symbol_provided(symbol.name, groups)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
-        and not (versions and torch_exports().gives(symbol.name, versions))
+        and not (versions and torch_exports().provides(symbol.name, versions))
     ]
     if unexplained:
-        hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
+        hint = f"they may be those of {_shortened(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
             if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-        message = f"undefined symbols without a version: {_listed(unexplained)}"
+        message = f"undefined symbols without a version: {_shortened(unexplained)}"
         yield finding("KCI746", message, hint=hint, path=where)
 
 
@@ -187,7 +187,7 @@ def _toolkit(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    yield finding("KCI746", f"{title} {version} does not export {_listed(missing)}", hint=hint, path=where)
+    yield finding("KCI746", f"{title} {version} does not export {_shortened(missing)}", hint=hint, path=where)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -196,10 +196,10 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
     symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := symbols - known.keys():
-        yield finding("KCI746", f"apache-tvm-ffi does not export {_listed(unknown)}", path=where)
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", path=where)
     newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > version_numbers(oldest)}
     if newer:
-        listed = _listed(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
+        listed = _shortened(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
         hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
 
@@ -212,7 +212,7 @@ def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagno
     symbols = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
     if symbols:
         of = f"{name.backend} {name.compute_version or ''}".strip()
-        yield finding("KCI750", f"that {of} exports {_listed(symbols)} is not checked: kci has no list", path=where)
+        yield finding("KCI750", f"that {of} exports {_shortened(symbols)} is not checked: kci has no list", path=where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
@@ -239,12 +239,12 @@ def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnost
     c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
     missing = torch_exports().missing(filter(is_torch_name, c_names), shown)
     if missing := [symbol for symbol in missing if torch_shims().get(symbol, (0,)) <= version]:
-        yield finding("KCI751", f"torch {shown} does not export {_listed(missing)}", path=where)
+        yield finding("KCI751", f"torch {shown} does not export {_shortened(missing)}", path=where)
     if unstable:
-        yield finding("KCI747", f"it uses torch's C++ interface: {_listed(unstable)}", path=where)
+        yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", path=where)
     if newer:
-        yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_listed(newer)}", path=where)
+        yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_shortened(newer)}", path=where)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _shortened(names: Iterable[str]) -> str:
     return first_of(sorted(names), _SHOWN)

@@ -194,12 +194,12 @@ def find_places(shown: str) -> list[VerifiedPlace]:
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
-    places = _built(root, shown)
+    places = _built_places(root, shown)
     below = root / "build"
     if not places and holds_variants(below):
         # the variants of `build/build/` are one directory too deep
         places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        places += _built(below, join_shown(shown, "build"))
+        places += _built_places(below, join_shown(shown, "build"))
     if not places:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
@@ -233,7 +233,7 @@ def _kernel_places(root: Path, shown: str) -> Iterator[VerifiedPlace]:
         where = join_shown(shown, name)
         _require_not_aside(root / name, where)
         if (root / name).is_dir():
-            yield from _built(root / name, where) or [VerifiedPlace(PlaceKind.OTHER, where)]
+            yield from _built_places(root / name, where) or [VerifiedPlace(PlaceKind.OTHER, where)]
 
 
 def _is_built(root: Path) -> bool:
@@ -242,7 +242,7 @@ def _is_built(root: Path) -> bool:
     return below or is_variant_dir(root.resolve()) or (root / MANIFEST_NAME).exists()
 
 
-def _built(root: Path, shown: str) -> list[VerifiedPlace]:
+def _built_places(root: Path, shown: str) -> list[VerifiedPlace]:
     if looks_like_variant(root.resolve()):
         return [VerifiedPlace(PlaceKind.VARIANT, shown)]
     if _is_tree(root):

@@ -1,7 +1,4 @@
-"""Rules about a variant directory and a whole tree: layout, metadata, manifest, checksums, card, signatures.
-
-Every claim is computed again (docs/format.md).
-"""
+"""Rules about variant directories and trees (docs/format.md). Every claim is computed again."""
 
 from __future__ import annotations
 
