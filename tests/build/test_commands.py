@@ -82,7 +82,7 @@ def test_a_cpp_source_of_a_full_build() -> None:
 
 
 def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, nvcc_threads=2)
+    made = chain(device=toolkit, nvcc_threads=2)
     source = unit("CUDA", "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
     command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
     options = ["-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers", "-frandom-seed=obj/000/a.cu.o"]
@@ -103,13 +103,13 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
 
 
 def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
-    command = compile_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
+    command = compile_command(chain(device=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
     assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", "cuda/include", "cuda/include/cccl"} <= set(command)
     assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
 
 
 def test_the_system_directory_is_never_named_as_an_include() -> None:
-    made = chain(cuda=Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr")))
+    made = chain(device=Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr")))
     command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
     assert not any("cuda/" in word for word in command)
 
@@ -157,12 +157,12 @@ def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
 
 def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: Toolkit) -> None:
     old = msgspec.structs.replace(toolkit, reproducible=False)
-    command = compile_command(chain(cuda=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0"))
+    command = compile_command(chain(device=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0"))
     assert not any(word == "-objtemp" or word.startswith("--frandom-seed") for word in command)
 
 
 def test_every_compiler_is_started_through_the_compiler_cache(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, launcher=Path("/usr/bin/ccache"))
+    made = chain(device=toolkit, launcher=Path("/usr/bin/ccache"))
     for language, program in (("CXX", "g++"), ("CUDA", "/cuda/bin/nvcc")):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[:2] == ["/usr/bin/ccache", program]
@@ -191,7 +191,7 @@ def test_linking_a_full_cpu_build() -> None:
 
 def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> None:
     made = target("torch-stable-abi211-cu130-x86_64-linux")
-    command = link_command(chain(cuda=toolkit), made, ["a.o"])
+    command = link_command(chain(device=toolkit), made, ["a.o"])
     assert command == [
         "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug", "-Wl,--discard-all",
         "-Wl,--version-script=exports.map",
@@ -202,7 +202,7 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
 
 
 def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True))
+    made = chain(device=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True))
     command = link_command(made, target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
     assert command[command.index("-Wl,--no-as-needed") :] == [
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
@@ -211,7 +211,7 @@ def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> No
 
 
 def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
+    made = chain(device=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
     for language in ("CXX", "CUDA"):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[command.index("cuda-headers") - 1] == "-isystem"

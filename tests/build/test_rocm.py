@@ -205,7 +205,7 @@ def chain(tmp_path: Path) -> Toolchain:
         gcc_flags=GCC_FLAGS,
         environment=ENVIRONMENT,
         python_include=Path("/py"),
-        rocm=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
+        device=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
     )
 
 
@@ -264,7 +264,7 @@ def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolc
 
 
 def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), rocm=Rocm("7.2", "7.2.1", Path("/usr")))
+    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), device=Rocm("7.2", "7.2.1", Path("/usr")))
     assert "rocm/include" not in compile_command(made, target(FULL), unit("a.cpp"))
     assert "rocm/include" in compile_command(chain, target(FULL), unit("a.cpp"))
 

@@ -54,7 +54,7 @@ def test_a_cpp_source(tmp_path: Path) -> None:
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
-    made = chain(tmp_path, cuda=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
+    made = chain(tmp_path, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
     command = compile_command(made, Target(variant(CUDA), "_k_cuda_1"), unit("CUDA"))
     assert {"-DCUDA_KERNEL", "-gencode=arch=compute_80,code=sm_80"} <= set(command)
     assert not any("torch" in word.lower() or "std=" in word or "FP8" in word or "expt" in word for word in command)
@@ -69,7 +69,7 @@ def test_the_link(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "lib64").mkdir()
     (tmp_path / "lib64/libcudart.so.13").touch()
-    made = chain(tmp_path, cuda=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
+    made = chain(tmp_path, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
     cuda = link_command(made, Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
     assert cuda[-3:] == ["-lrt", "-lpthread", "-ldl"]
     assert not any("torch" in word for word in cuda)

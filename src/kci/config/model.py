@@ -1,6 +1,6 @@
 """Tables of build.toml. Annotations are not postponed, because msgspec would compile each of them at every start."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -158,10 +158,9 @@ class TvmFfi(Table, frozen=True):
 Framework = Torch | TorchNoarch | TvmFfi
 
 
-class AnyComponent(Table, frozen=True):
+class AnyComponent(Table, frozen=True, tag_field="backend"):
     """Keys of every `[kernel.<label>]`."""
 
-    backend: ClassVar[Backend]
     depends: tuple[Depend, ...]
     """C++ dependencies; an empty list if there are none."""
     src: tuple[str, ...]
@@ -170,6 +169,10 @@ class AnyComponent(Table, frozen=True):
     """Include directories of these sources, relative to build.toml."""
     cxx_flags: tuple[str, ...] | None = None
     """Flags for the C++ compiler."""
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(str(self.__struct_config__.tag))
 
     @property
     def archs(self) -> tuple[str, ...]:
@@ -191,16 +194,13 @@ class AnyComponent(Table, frozen=True):
         return getattr(self, key.replace("-", "_"), None)
 
 
-class CpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="cpu"):
+class CpuComponent(AnyComponent, frozen=True, tag="cpu"):
     """`[kernel.<label>]` with `backend = "cpu"`."""
 
-    backend: ClassVar[Backend] = Backend.CPU
 
-
-class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
+class CudaComponent(AnyComponent, frozen=True, tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
-    backend: ClassVar[Backend] = Backend.CUDA
     cuda_capabilities: tuple[str, ...] | None = None
     """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all usual ones."""
     cuda_flags: tuple[str, ...] | None = None
@@ -209,26 +209,22 @@ class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
     """Leave the component out with an older CUDA version."""
 
 
-class MetalComponent(AnyComponent, frozen=True, tag_field="backend", tag="metal"):
+class MetalComponent(AnyComponent, frozen=True, tag="metal"):
     """`[kernel.<label>]` with `backend = "metal"`."""
 
-    backend: ClassVar[Backend] = Backend.METAL
 
-
-class RocmComponent(AnyComponent, frozen=True, tag_field="backend", tag="rocm"):
+class RocmComponent(AnyComponent, frozen=True, tag="rocm"):
     """`[kernel.<label>]` with `backend = "rocm"`."""
 
-    backend: ClassVar[Backend] = Backend.ROCM
     rocm_archs: tuple[str, ...] | None = None
     """The ROCm targets to build for, such as `gfx942`; without it, all usual ones."""
     hip_flags: tuple[str, ...] | None = None
     """Flags for the HIP compiler."""
 
 
-class XpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="xpu"):
+class XpuComponent(AnyComponent, frozen=True, tag="xpu"):
     """`[kernel.<label>]` with `backend = "xpu"`."""
 
-    backend: ClassVar[Backend] = Backend.XPU
     sycl_flags: tuple[str, ...] | None = None
     """Flags for the SYCL compiler, after the usual ones."""
 

@@ -7,20 +7,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from kci.config.document import KeyPath
-from kci.config.facts import BACKENDS
+from kci.config.facts import BACKENDS, BackendFacts
 from kci.config.model import Build, Component
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Version
 from kci.matrix.catalog.rows import ArchTables, arch_tables
 from kci.matrix.variants import Kind
 
 PTX = "+PTX"
-
-
-def compiled_components(build: Build, backend: str, compute: Version | None) -> dict[str, Component]:
-    """The components compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
-    parts = build.components(backend)
-    return {label: part for label, part in parts.items() if not too_old(part, compute)}
 
 
 def too_old(component: Component, compute: Version | None) -> bool:
@@ -28,16 +22,17 @@ def too_old(component: Component, compute: Version | None) -> bool:
     return component.minver is not None and compute is not None and compute < component.minver
 
 
-def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """The non-empty arch lists of a build.toml for a backend, with their places."""
-    key = BACKENDS[backend].archs
-    for label, part in kernel.build.components(backend).items():
+def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[str, ...]]]:
+    """The non-empty arch lists of a build.toml, with their places."""
+    for label, part in kernel.build.kernel.items():
         if part.archs:
-            yield ("kernel", label, key), part.archs
-    noarch = kernel.build.torch_noarch
-    if noarch is not None and (entries := noarch.archs(backend)):
-        snake = key.replace("-", "_")
-        yield ("torch-noarch", key if key in kernel.document.data["torch-noarch"] else snake), entries
+            yield BACKENDS[part.backend], ("kernel", label, BACKENDS[part.backend].archs), part.archs
+    for backend, facts in BACKENDS.items():
+        noarch = kernel.build.torch_noarch
+        if noarch is not None and (entries := noarch.archs(backend)):
+            written = kernel.document.data["torch-noarch"]
+            key = facts.archs if facts.archs in written else facts.archs.replace("-", "_")
+            yield facts, ("torch-noarch", key), entries
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
@@ -46,7 +41,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
     if too_old(component, compute):
         return ()
     if not BACKENDS[component.backend].capabilities:
-        names = tables.names.get(component.backend, ())
+        names = tables.names.get(BACKENDS[component.backend].archs, ())
         return tuple(sorted(set(component.archs) & set(names))) if component.archs else names
     default = tables.cuda_default(compute)
     return intersect_capabilities(component.archs, default, exact=tables.exact) if component.archs else default

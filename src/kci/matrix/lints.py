@@ -83,11 +83,10 @@ class _Entry(NamedTuple):
 
 def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     """KCI150: no toolkit ever generated code for a capability."""
-    for backend, place, entries in _arch_lists(subject, capabilities=True):
+    for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
-            if not toolkits().ever_built(entry):
-                title = BACKENDS[backend].title
-                message = f"{quoted(entry[:40])} is not a capability that any {title} toolkit supports"
+            if facts.capabilities and not toolkits().ever_built(entry):
+                message = f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit supports"
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield (*place, index), message, hint
@@ -145,26 +144,17 @@ def archs_empty(subject: Subject) -> Iterator[LintFinding]:
 
 def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
     """KCI156: a target outside of the reference's list: silently dropped from builds, never built for noarch."""
-    for backend, place, entries in _arch_lists(subject, capabilities=False):
-        allowed, title = subject.catalog.archs.names.get(backend, ()), BACKENDS[backend].title
+    for facts, place, entries in arch_lists(subject.kernel):
+        allowed = subject.catalog.archs.names.get(facts.archs, ())
         effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
-            if entry not in allowed:
-                message = f"{quoted(entry[:40])} is not a target that {title} variants are built for{effect}"
+            if allowed and entry not in allowed:
+                message = f"{quoted(entry[:40])} is not a target that {facts.title} variants are built for{effect}"
                 yield (*place, index), message, f"remove it; {one_of(allowed)}"
-
-
-def _arch_lists(subject: Subject, *, capabilities: bool) -> Iterator[tuple[Backend, KeyPath, tuple[str, ...]]]:
-    for backend in Backend:
-        if BACKENDS[backend].archs and BACKENDS[backend].capabilities == capabilities:
-            for place, entries in arch_lists(subject.kernel, backend):
-                yield backend, place, entries
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
     for label, component in subject.kernel.build.kernel.items():
-        if not BACKENDS[component.backend].capabilities:
-            continue
         wanted = component.archs
         versions = subject.toolkits_of(component)
         kept = {version: set(component_archs(component, version, subject.catalog.archs)) for version in versions}
@@ -195,9 +185,8 @@ def nothing_left(subject: Subject) -> Iterator[LintFinding]:
         for label, without in missing.items():
             place: KeyPath = ("kernel", label, facts.minver)
             if versions and len(without) == len(versions):
-                newest = f"{facts.title} {versions[-1]}"
-                message = f"component `{label}` is in no variant: {newest} is the newest that is built"
-                yield place, message, f"lower `{facts.minver}`"
+                newest = f"{facts.title} {versions[-1]} is the newest that is built"
+                yield place, f"component `{label}` is in no variant: {newest}", f"lower `{facts.minver}`"
             elif bare:
                 which = f"{facts.title} {_list(bare)}"
                 message = f"the variants for {which} have no component: `{facts.minver}` excludes all of them"

@@ -296,7 +296,7 @@ def assign_runner(
         currency=currency,
         artifact="",
         max_jobs=limit.max_jobs,
-        cores=limit.cores if BACKENDS[variant.backend].threads_variable and not noarch else None,
+        cores=limit.cores if BACKENDS[variant.backend].compiler == "nvcc" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
         builder=None if compiled else "nix",

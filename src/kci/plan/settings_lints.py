@@ -136,8 +136,8 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
     for backend in settings.images:
-        why = BACKENDS[backend].no_image
-        yield ("images", backend), backend, lambda name: not BACKENDS[name].no_image, f"left out: {why}"
+        why = f"left out: {BACKENDS[backend].title} is built on macOS"
+        yield ("images", backend), backend, lambda name: not BACKENDS[name].macos, why
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None

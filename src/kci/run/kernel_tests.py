@@ -220,8 +220,9 @@ def has_device(backend: str) -> bool:
     if facts.device_program:
         program, *arguments = facts.device_program
         return shutil.which(program) is not None and run([program, *arguments]).code == 0
-    folder, pattern = facts.device_files
-    return sys.platform == facts.device_platform or bool(folder and any(Path(folder).glob(pattern)))
+    if facts.device_files:
+        return any(Path("/dev").glob(facts.device_files))
+    return facts.macos and sys.platform == "darwin"
 
 
 def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:

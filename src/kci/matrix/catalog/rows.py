@@ -27,7 +27,7 @@ class ArchTables(msgspec.Struct, frozen=True):
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
     """Capabilities by the lowest toolkit version that they hold for, newest first."""
     names: dict[str, tuple[str, ...]]
-    """By each backend whose archs are names."""
+    """By key of build.toml, for backends whose archs are names."""
     since: str | None = None
     """The day of the last change for CUDA."""
     exact: bool = False
