@@ -22,7 +22,7 @@ from elftools.elf.elffile import ELFFile
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from kci.tree.verify.abi import DATA, cpp_namespace, is_cuda_name
+from kci.tree.verify.abi import DATA, cpp_namespace, is_toolkit_name
 from update_torch_exports import write
 
 LIBRARIES = {
@@ -129,7 +129,7 @@ def of_wheel(package: str, archive: zipfile.ZipFile) -> set[str]:
             found |= exported(archive.read(name))
         elif name.endswith("/cuda.h" if package == "cuda-runtime" else ".h"):
             found |= declared(archive.read(name).decode("utf-8", "replace"), start)
-    return {name for name in found if is_cuda_name(name) or name.startswith("pnccl")}
+    return {name for name in found if is_toolkit_name(name, "cuda") or name.startswith("pnccl")}
 
 
 def cuda(wanted: list[str]) -> None:

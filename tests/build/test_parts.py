@@ -7,18 +7,18 @@ from pathlib import PurePosixPath
 import pytest
 
 from kci.build.native.recipe import part_objects
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import Unit
 from kci.build.request import BuildPart, read_part
 from kci.errors import UsageError
 
 
-def unit(number: int, language: Language = Language.CXX, archs: int = 0) -> Unit:
+def unit(number: int, language: str = "CXX", archs: int = 0) -> Unit:
     source = f"csrc/{number:03}.cpp"
     return Unit(PurePosixPath(source), source, f"obj/{number:03}/{number}.o", language, (), (), archs=("8.0",) * archs)
 
 
 def test_the_shares_follow_from_the_sources_alone() -> None:
-    units = tuple(unit(number, Language.CUDA if number % 3 else Language.CXX, number % 4) for number in range(41))
+    units = tuple(unit(number, "CUDA" if number % 3 else "CXX", number % 4) for number in range(41))
     made = [part_objects(units, BuildPart(number, 4)) for number in range(1, 5)]
     assert [part_objects(units[::-1], BuildPart(number, 4)) for number in range(1, 5)] == made
     assert sorted(name for share in made for name in share) == sorted(item.object for item in units)

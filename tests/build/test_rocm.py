@@ -13,7 +13,7 @@ from kci.build import plan_commands
 from kci.build.native import builder
 from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, stub_command, work_links
 from kci.build.native.hipify import Translation, translate, translate_units
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import Unit
 from kci.build.request import Request
 from kci.build.toolchains import rocm
 from kci.build.toolchains.compilers import GCC_FLAGS
@@ -205,7 +205,7 @@ def chain(tmp_path: Path) -> Toolchain:
         gcc_flags=GCC_FLAGS,
         environment=ENVIRONMENT,
         python_include=Path("/py"),
-        rocm=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
+        device=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
     )
 
 
@@ -214,7 +214,7 @@ def target(name: str) -> Target:
 
 
 def unit(entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)) -> Unit:
-    language = Language.CXX if entry.endswith(".cpp") else Language.HIP
+    language = "CXX" if entry.endswith(".cpp") else "HIP"
     paths = tuple(PurePosixPath(path) for path in include)
     return Unit(PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs)
 
@@ -264,7 +264,7 @@ def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolc
 
 
 def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), rocm=Rocm("7.2", "7.2.1", Path("/usr")))
+    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), device=Rocm("7.2", "7.2.1", Path("/usr")))
     assert "rocm/include" not in compile_command(made, target(FULL), unit("a.cpp"))
     assert "rocm/include" in compile_command(chain, target(FULL), unit("a.cpp"))
 
@@ -474,11 +474,3 @@ def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path:
     config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
     with pytest.raises(FindingsError, match=r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"):
         builder.plan(request(asked.kernel_dir, STABLE, tmp_path), quiet)
-
-
-def test_a_cuda_component_cannot_have_hip_sources(asked: Request, tmp_path: Path) -> None:
-    config = asked.kernel_dir / "build.toml"
-    text = config.read_text().replace('"rocm"', '"cuda"').replace("rocm-archs", "cuda-capabilities")
-    config.write_text(text.replace("hip-flags", "cuda-flags").replace('"gfx942"', '"8.0"'))
-    with pytest.raises(FindingsError, match=r"'csrc/double\.hip', a source for a component of another backend"):
-        builder.plan(request(asked.kernel_dir, "torch-stable-abi211-cu130-x86_64-linux", tmp_path), quiet)

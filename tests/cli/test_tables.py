@@ -8,12 +8,10 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT
 from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
-from kci.cli._output import markdown_text
 from kci.config.discovery import FaultyKernel
 from kci.plan.estimates import estimate
 from kci.plan.plan import SkippedVariant, UnplannedVariant
 from kci.tree.manifest import Manifest
-from kci.utils.suggest import count
 from planning import leg, plan
 
 HOSTILE = "a|b\n<img src=x> [x](https://x.invalid) `c` **d** \x1b[2J"
@@ -31,10 +29,6 @@ def test_a_plan_as_markdown(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         golden.write_text(said, encoding="utf-8")
     assert said == golden.read_text(encoding="utf-8")
-
-
-def test_text_becomes_no_markup() -> None:
-    assert markdown_text(HOSTILE) == HARMLESS
 
 
 def test_what_is_left_out_for_one_reason_is_one_row() -> None:
@@ -83,9 +77,3 @@ def test_a_tree_is_called_whole_only_if_it_was_planned_and_nothing_is_missing(
 ) -> None:
     below = tree_table(Manifest("relu", 1, planned, (), missing, complete=not missing)).below
     assert (below == "all planned variants are there") is all_there
-
-
-@pytest.mark.parametrize(("number", "said"), [(0, "0 legs"), (1, "1 leg"), (2, "2 legs"), (21, "21 legs")])
-def test_how_many(number: int, said: str) -> None:
-    assert count(number, "leg") == said
-    assert count(number, "matrix", "matrices").endswith("matrix") == (number == 1)

@@ -8,7 +8,7 @@ _PYTHON = """\
 #!/bin/sh
 # Says what it has, loads everything, and runs two tests.
 case "$*" in
-  *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "cuda": "13.0", "backend": "cuda"}' ;;
+  *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "toolkit": "13.0", "backend": "cuda"}' ;;
   *get_local_kernel*) echo 'kci:[]' ;;
   "-m pytest "*)
     for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done

@@ -28,7 +28,7 @@ from kci.run.kernel_tests import LoaderEnvironment, probe, why_incompatible
 )
 def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
     monkeypatch.setattr("kci.run.kernel_tests.this_system", lambda: "x86_64-linux")
-    environment = LoaderEnvironment(torch="2.13.1", cuda="13.1", backend="cuda")
+    environment = LoaderEnvironment(torch="2.13.1", toolkit="13.1", backend="cuda")
     assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
@@ -46,7 +46,7 @@ def test_versions_may_have_more_than_numbers(monkeypatch: pytest.MonkeyPatch, na
     """Builds of the night, and those of AMD and NVIDIA."""
     monkeypatch.setattr("kci.run.kernel_tests.this_system", lambda: "x86_64-linux")
     for torch in ("2.15.0.dev20261020", "2.15.0a0"):
-        environment = LoaderEnvironment(torch=torch, rocm="7.1.25424-4179531dcd", backend="rocm")
+        environment = LoaderEnvironment(torch=torch, toolkit="7.1.25424-4179531dcd", backend="rocm")
         assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 

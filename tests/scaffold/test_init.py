@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.scaffold.new_kernel import BACKENDS, FRAMEWORKS, built_backends, choose, new_kernel_files
+from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files
 from planning import parse_settings
 
 KINDS = {
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
 
 
 def test_every_backend_that_is_offered_has_files() -> None:
-    for framework, backends in BACKENDS.items():
+    for framework, backends in OFFERED.items():
         for backend in backends:
             files = new_kernel_files(choose("some-kernel", framework=framework, backends=[backend]), standalone=False)
             assert f'backends = ["{backend}"]' in files["build.toml"]

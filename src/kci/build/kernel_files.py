@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from kci.build.request import Request
+from kci.config.facts import BACKENDS, HOST
 from kci.config.model import Build
 from kci.config.values import python_name
 from kci.diagnostics import finding, rules
@@ -277,19 +278,7 @@ import torch
 
 
 def _backend() -> str:
-    if hasattr(torch.backends, "tpu"):
-        return "tpu"
-    if hasattr(torch, "neuron"):
-        return "neuron"
-    if torch.version.cuda is not None:
-        return "cuda"
-    if torch.version.hip is not None:
-        return "rocm"
-    if torch.backends.mps.is_available():
-        return "metal"
-    if getattr(torch.version, "xpu", None) is not None:
-        return "xpu"
-    return "cpu"
+{probes}    return "{host}"
 
 
 _NAMESPACE = f"_{python_name}_{{_backend()}}_{unique}"
@@ -314,7 +303,9 @@ def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
     unique = checked_id(kernel_id).removeprefix(prefix)
     if not unique or unique == kernel_id:
         raise BuildFailedError(f"the id {kernel_id!r} of a noarch kernel does not start with {prefix!r}")
-    return _NOARCH_OPS.format(python_name=python_name(kernel_name), unique=unique)
+    probed = ((name, facts.probe) for name, facts in BACKENDS.items() if facts.probe)
+    probes = "".join(f'    if {probe}:\n        return "{name}"\n' for name, probe in probed)
+    return _NOARCH_OPS.format(python_name=python_name(kernel_name), unique=unique, probes=probes, host=HOST)
 
 
 def checked_id(kernel_id: str) -> str:

@@ -116,7 +116,7 @@ def _ask(choices: dict[str, Any]) -> None:
         )
     framework = choices["framework"]
     if not choices["backends"]:
-        offered = f"Backends, of {' '.join(new_kernel.BACKENDS[framework])}"
+        offered = f"Backends, of {' '.join(new_kernel.OFFERED[framework])}"
         answer = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
         choices["backends"] = answer.replace(",", " ").split()
     if not choices["stable_abi"] and framework == "torch":

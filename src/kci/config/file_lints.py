@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, depends_table
-from kci.config.model import CudaComponent, RocmComponent, XpuComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version, quoted
 from kci.diagnostics import Diagnostic, in_file_order
@@ -39,14 +38,7 @@ def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
         if table is not None:
             lists.append(("", (name, "cxx-flags"), table.cxx_flags, table.src))
     for label, component in build.kernel.items():
-        mine = {"cxx-flags": component.cxx_flags}
-        match component:
-            case CudaComponent(cuda_flags=flags):
-                mine["cuda-flags"] = flags
-            case RocmComponent(hip_flags=flags):
-                mine["hip-flags"] = flags
-            case XpuComponent(sycl_flags=flags):
-                mine["sycl-flags"] = flags
+        mine = {"cxx-flags": component.cxx_flags, BACKENDS[component.backend].flags: component.device_flags}
         lists += [(component.backend, ("kernel", label, key), flags, component.src) for key, flags in mine.items()]
     for backend, key, flags, src in lists:
         for index, text in enumerate(flags or ()):
@@ -125,8 +117,8 @@ def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
                 yield (*table, key), version
     yield from _abi_versions(kernel)
     for label, component in kernel.build.kernel.items():
-        if isinstance(component, CudaComponent) and component.cuda_minver is not None:
-            yield ("kernel", label, "cuda-minver"), component.cuda_minver
+        if component.minver is not None:
+            yield ("kernel", label, BACKENDS[component.backend].minver), component.minver
 
 
 def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -148,10 +140,9 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
     ids: list[tuple[KeyPath, str]] = []
     if general.hub is not None and general.hub.repo_id is not None:
         ids.append((("general", "hub", "repo-id"), general.hub.repo_id))
-    for name, table in (("", general), ("cuda", general.cuda), ("xpu", general.xpu), ("neuron", general.neuron)):
-        for index, dependency in enumerate((table.kernel_depends if table else None) or ()):
-            prefix: KeyPath = ("general", name) if name else ("general",)
-            ids.append(((*prefix, "kernel-depends", index, "repo-id"), dependency.repo_id))
+    for backend, table in general.tables.items():
+        for index, dependency in enumerate(getattr(table, "kernel_depends", None) or ()):
+            ids.append(((*_general(backend), "kernel-depends", index, "repo-id"), dependency.repo_id))
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
             message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
@@ -208,23 +199,22 @@ def _is_spdx(text: str) -> bool:
 
 def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI142: a Python dependency outside of the reference's table; neuron is exempt (docs/format.md#dependencies)."""
-    table = depends_table()
-    general = sorted(table.general)
-    tables = {backend: sorted(names) for backend, names in table.backends.items()}
-    build = kernel.build.general
-    lists: list[tuple[str, tuple[str, ...] | None, list[str] | None]] = [
-        ("", build.python_depends, general),
-        ("cuda", build.cuda.python_depends if build.cuda else None, tables.get("cuda")),
-        ("xpu", build.xpu.python_depends if build.xpu else None, tables.get("xpu")),
-        ("tpu", build.tpu.python_depends if build.tpu else None, tables.get("tpu")),
-    ]
-    for backend, names, allowed in lists:
-        prefix: KeyPath = ("general", backend) if backend else ("general",)
-        for index, name in enumerate(names or ()):
+    known = depends_table()
+    general = sorted(known.general)
+    tables = {backend: sorted(names) for backend, names in known.backends.items()}
+    for backend, table in kernel.build.general.tables.items():
+        if backend and not BACKENDS[backend].depends_recorded:
+            continue
+        prefix, allowed = _general(backend), tables.get(backend) if backend else general
+        for index, name in enumerate(table.python_depends or ()):
             if name not in (allowed or ()):
-                message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(map(str, prefix))} can have"
+                message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can have"
                 hint = _python_hint(name, general, tables, allowed)
                 yield kernel.document.at_value((*prefix, "python-depends", index), "KCI142", message, hint)
+
+
+def _general(backend: str) -> tuple[str, ...]:
+    return ("general", backend) if backend else ("general",)
 
 
 def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str] | None) -> str:
@@ -261,13 +251,16 @@ _RELOCATABLE = re.compile(
 )
 
 
+_GPU_FLAGS = [facts.flags for facts in BACKENDS.values() if facts.archs]
+
+
 def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI168: a flag for relocatable device code, which needs a device link that kci does not make."""
     before = ""
     for flag in compiler_flags(kernel):
         text = f"{before} {flag.text}" if flag.text == "true" else flag.text
         before = flag.text
-        if flag.place[-2] in ("cuda-flags", "hip-flags") and (match := _RELOCATABLE.search(text)):
+        if flag.place[-2] in _GPU_FLAGS and (match := _RELOCATABLE.search(text)):
             message = f"`{match[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
             yield kernel.document.at_value(flag.place, "KCI168", message, "leave it out")
 
@@ -281,10 +274,10 @@ def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
-    cuda, torch = kernel.build.general.cuda, kernel.build.torch
+    torch = kernel.build.torch
     bounds: list[tuple[tuple[str, ...], Version | None, Version | None]] = []
-    if cuda is not None:
-        bounds.append((("general", "cuda"), cuda.minver, cuda.maxver))
+    for backend, table in kernel.build.general.tables.items():
+        bounds.append((_general(backend), getattr(table, "minver", None), getattr(table, "maxver", None)))
     if torch is not None:
         bounds.append((("torch",), torch.minver, torch.maxver))
     return bounds

@@ -1,10 +1,11 @@
 """Tables of build.toml. Annotations are not postponed, because msgspec would compile each of them at every start."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from kci.config.facts import BACKENDS
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import Backend, Depend, KernelName, StableAbi, Version
 
@@ -93,6 +94,16 @@ class General(Table, frozen=True):
     neuron: BackendGeneral | None = None
     tpu: TpuGeneral | None = None
 
+    @property
+    def tables(self) -> "dict[str, General | BackendGeneral | TpuGeneral]":
+        """The tables that are there by backend, this one as the empty text."""
+        own = {name: table for name in GENERAL_BACKENDS if (table := getattr(self, name)) is not None}
+        return {"": self, **own}
+
+
+GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
+"""Backends that have a table in `[general]`."""
+
 
 class Torch(Table, frozen=True):
     """`[torch]`: a kernel with compiled code that registers torch ops."""
@@ -126,6 +137,10 @@ class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     rocm_archs: tuple[str, ...] | None = None
     """The ROCm targets that the kernel supports, such as `gfx942`."""
 
+    def archs(self, backend: str) -> tuple[str, ...] | None:
+        """The archs that the kernel supports of a backend; None if the file does not say."""
+        return getattr(self, BACKENDS[backend].archs.replace("-", "_"), None)
+
 
 class TvmFfi(Table, frozen=True):
     """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
@@ -143,10 +158,9 @@ class TvmFfi(Table, frozen=True):
 Framework = Torch | TorchNoarch | TvmFfi
 
 
-class AnyComponent(Table, frozen=True):
+class AnyComponent(Table, frozen=True, tag_field="backend"):
     """Keys of every `[kernel.<label>]`."""
 
-    backend: ClassVar[Backend]
     depends: tuple[Depend, ...]
     """C++ dependencies; an empty list if there are none."""
     src: tuple[str, ...]
@@ -156,17 +170,37 @@ class AnyComponent(Table, frozen=True):
     cxx_flags: tuple[str, ...] | None = None
     """Flags for the C++ compiler."""
 
+    @property
+    def backend(self) -> Backend:
+        return Backend(str(self.__struct_config__.tag))
 
-class CpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="cpu"):
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The archs to build for; empty for all usual ones."""
+        return self._own(BACKENDS[self.backend].archs) or ()
+
+    @property
+    def device_flags(self) -> tuple[str, ...]:
+        """Flags for the device compiler."""
+        return self._own(BACKENDS[self.backend].flags) or ()
+
+    @property
+    def minver(self) -> Version | None:
+        """The oldest toolkit version to compile it with."""
+        minver: Version | None = self._own(BACKENDS[self.backend].minver)
+        return minver
+
+    def _own(self, key: str) -> Any:
+        return getattr(self, key.replace("-", "_"), None)
+
+
+class CpuComponent(AnyComponent, frozen=True, tag="cpu"):
     """`[kernel.<label>]` with `backend = "cpu"`."""
 
-    backend: ClassVar[Backend] = Backend.CPU
 
-
-class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
+class CudaComponent(AnyComponent, frozen=True, tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
-    backend: ClassVar[Backend] = Backend.CUDA
     cuda_capabilities: tuple[str, ...] | None = None
     """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all usual ones."""
     cuda_flags: tuple[str, ...] | None = None
@@ -175,26 +209,22 @@ class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
     """Leave the component out with an older CUDA version."""
 
 
-class MetalComponent(AnyComponent, frozen=True, tag_field="backend", tag="metal"):
+class MetalComponent(AnyComponent, frozen=True, tag="metal"):
     """`[kernel.<label>]` with `backend = "metal"`."""
 
-    backend: ClassVar[Backend] = Backend.METAL
 
-
-class RocmComponent(AnyComponent, frozen=True, tag_field="backend", tag="rocm"):
+class RocmComponent(AnyComponent, frozen=True, tag="rocm"):
     """`[kernel.<label>]` with `backend = "rocm"`."""
 
-    backend: ClassVar[Backend] = Backend.ROCM
     rocm_archs: tuple[str, ...] | None = None
     """The ROCm targets to build for, such as `gfx942`; without it, all usual ones."""
     hip_flags: tuple[str, ...] | None = None
     """Flags for the HIP compiler."""
 
 
-class XpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="xpu"):
+class XpuComponent(AnyComponent, frozen=True, tag="xpu"):
     """`[kernel.<label>]` with `backend = "xpu"`."""
 
-    backend: ClassVar[Backend] = Backend.XPU
     sycl_flags: tuple[str, ...] | None = None
     """Flags for the SYCL compiler, after the usual ones."""
 

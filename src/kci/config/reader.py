@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
-from kci.config.model import Build
-from kci.config.values import quoted
+from kci.config.facts import BACKENDS, HOST
+from kci.config.model import GENERAL_BACKENDS, Build
+from kci.config.values import Backend, quoted
 from kci.diagnostics import Diagnostic, Related, Severity, Span, finding, in_file_order
 from kci.errors import FindingsError
 from kci.utils.shipped import to_type
@@ -19,9 +20,10 @@ from kci.utils.suggest import one_of, suggestion
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
     """List the keys that need `edition = 5`."""
     general = _table(data, "general")
-    paths: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
-    for backend in ("cuda", "xpu", "neuron"):
-        if "kernel-depends" in _table(general, backend):
+    newer = ("kernel-depends", *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5))
+    paths: list[KeyPath] = [("general", key) for key in newer if key in general]
+    for backend in GENERAL_BACKENDS:
+        if backend not in newer and "kernel-depends" in _table(general, backend):
             paths.append(("general", backend, "kernel-depends"))
     if isinstance(_table(data, "torch").get("stable-abi"), dict):
         paths.append(("torch", "stable-abi"))
@@ -112,7 +114,7 @@ def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 KNOWN_EDITIONS = (5, 6)
 
-CPP = {f"cpp-{backend}": backend for backend in ("cpu", "cuda", "metal", "rocm", "xpu")}
+CPP = {f"cpp-{backend}": str(backend) for backend in Backend if BACKENDS[backend].components}
 RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
 
@@ -174,7 +176,7 @@ def _component(part: dict[str, Any]) -> dict[str, Any]:
         manifest = kept.pop("cargo-manifest")
         if isinstance(kept.get("src"), list):
             kept["src"] = [*kept["src"], manifest]
-    return {"backend": CPP.get(language, "cpu"), **kept}
+    return {"backend": CPP.get(language, str(HOST)), **kept}
 
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")

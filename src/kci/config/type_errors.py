@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from kci.config.document import Document, KeyPath
-from kci.config.facts import depends_table
+from kci.config.facts import BACKENDS, depends_table
 from kci.config.model import KernelDependency
 from kci.config.settings import Machine
 from kci.config.urls import GitUrl, Upstream
@@ -60,8 +60,7 @@ _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ depen
 """Singular nouns for the enumerations, for messages."""
 
 
-_ALIASES = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
-"""Common aliases of backends."""
+_ALIASES = {alias: str(backend) for backend, facts in BACKENDS.items() for alias in facts.aliases}
 
 
 def toml_type(value: object) -> str:
@@ -302,12 +301,7 @@ _EXAMPLES: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUr
 
 
 _BACKEND_KEYS = {
-    "cuda-capabilities": "cuda",
-    "cuda-flags": "cuda",
-    "cuda-minver": "cuda",
-    "rocm-archs": "rocm",
-    "hip-flags": "rocm",
-    "sycl-flags": "xpu",
+    key: str(backend) for backend, facts in BACKENDS.items() for key in (facts.archs, facts.flags, facts.minver) if key
 }
 """Keys of components of one backend."""
 

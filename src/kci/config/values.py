@@ -251,11 +251,5 @@ def is_branch(name: str) -> bool:
 
 
 CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
-CUDA_ENDINGS = (".cu",)
-HIP_ENDINGS = (".cu", ".hip")
-METAL_ENDINGS = (".metal",)
-OBJC_ENDINGS = (".mm",)
 C_ENDINGS = (".c",)
 HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
-SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *HIP_ENDINGS, *METAL_ENDINGS, *OBJC_ENDINGS, *HEADER_ENDINGS)
-"""All files that a preprocessor reads."""

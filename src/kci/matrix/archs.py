@@ -7,68 +7,53 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from kci.config.document import KeyPath
-from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.facts import BACKENDS, BackendFacts
+from kci.config.model import Build, Component
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Version
 from kci.matrix.catalog.rows import ArchTables, arch_tables
 from kci.matrix.variants import Kind
 
 PTX = "+PTX"
 
 
-def compiled_components(build: Build, backend: str, compute: Version | None) -> dict[str, Component]:
-    """The components compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
-    parts = build.components(backend)
-    return {label: part for label, part in parts.items() if not too_old(part, compute)}
-
-
 def too_old(component: Component, compute: Version | None) -> bool:
-    """True if a toolkit is older than a component's `cuda-minver`."""
-    minver = component.cuda_minver if isinstance(component, CudaComponent) else None
-    return minver is not None and compute is not None and compute < minver
+    """True if a toolkit is older than the component accepts, so that the component is left out."""
+    return component.minver is not None and compute is not None and compute < component.minver
 
 
-def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """The non-empty arch lists of a build.toml for CUDA or ROCm, with their places."""
-    key = "cuda-capabilities" if backend is Backend.CUDA else "rocm-archs"
-    snake = key.replace("-", "_")
-    for label, part in kernel.build.components(backend).items():
-        if entries := getattr(part, snake):
-            yield ("kernel", label, key), entries
-    noarch = kernel.build.torch_noarch
-    if noarch is not None and (entries := getattr(noarch, snake)):
-        yield ("torch-noarch", key if key in kernel.document.data["torch-noarch"] else snake), entries
+def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[str, ...]]]:
+    """The non-empty arch lists of a build.toml, with their places."""
+    for label, part in kernel.build.kernel.items():
+        if part.archs:
+            yield BACKENDS[part.backend], ("kernel", label, BACKENDS[part.backend].archs), part.archs
+    for backend, facts in BACKENDS.items():
+        noarch = kernel.build.torch_noarch
+        if noarch is not None and (entries := noarch.archs(backend)):
+            written = kernel.document.data["torch-noarch"]
+            key = facts.archs if facts.archs in written else facts.archs.replace("-", "_")
+            yield facts, ("torch-noarch", key), entries
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
-    """The archs of a CUDA or ROCm component; an empty list in build.toml means the default, as in the reference."""
+    """The archs of a component, in natural order; an empty list in build.toml means the default."""
     tables = tables or arch_tables()
-    match component:
-        case CudaComponent():
-            if too_old(component, compute):
-                return ()
-            default = tables.cuda_default(compute)
-            capabilities = component.cuda_capabilities
-            return intersect_capabilities(capabilities, default, exact=tables.exact) if capabilities else default
-        case RocmComponent():
-            capabilities = component.rocm_archs
-            return tuple(sorted(set(capabilities) & set(tables.rocm))) if capabilities else tables.rocm
-        case _:
-            return ()
+    if too_old(component, compute):
+        return ()
+    if not BACKENDS[component.backend].capabilities:
+        names = tables.names.get(BACKENDS[component.backend].archs, ())
+        return tuple(sorted(set(component.archs) & set(names))) if component.archs else names
+    default = tables.cuda_default(compute)
+    return intersect_capabilities(component.archs, default, exact=tables.exact) if component.archs else default
 
 
 def variant_archs(
     build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
 ) -> tuple[str, ...] | None:
     """The archs in a variant's metadata: the sorted union of its components, a noarch list verbatim, or None."""
-    if backend not in (Backend.CUDA, Backend.ROCM):
-        return None
     if kind is Kind.NOARCH:
-        if build.torch_noarch is None:
-            return None
-        cuda = backend == Backend.CUDA
-        return build.torch_noarch.cuda_capabilities if cuda else build.torch_noarch.rocm_archs
-    if compute is None:
+        return build.torch_noarch.archs(backend) if build.torch_noarch is not None else None
+    if compute is None or not BACKENDS[backend].archs:
         return None
     parts = build.components(backend).values()
     return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))

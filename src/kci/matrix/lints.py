@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kci.config.document import KeyPath
-from kci.config.model import Component, CudaComponent
+from kci.config.facts import BACKENDS
+from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, Severity, rules
@@ -51,11 +52,6 @@ class Subject:
     def entries(self) -> list[_Entry]:
         return list(_entries(self))
 
-    def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
-        for label, component in self.kernel.build.kernel.items():
-            if isinstance(component, CudaComponent):
-                yield label, component
-
     def toolkits_of(self, component: Component) -> list[Version]:
         """The compute versions at which a component is compiled."""
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
@@ -86,11 +82,11 @@ class _Entry(NamedTuple):
 
 
 def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
-    """KCI150: a capability that no toolkit builds."""
-    for place, entries in arch_lists(subject.kernel, Backend.CUDA):
+    """KCI150: no toolkit ever generated code for a capability."""
+    for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
-            if not toolkits().ever_built(entry):
-                message = f"{quoted(entry[:40])} is not a capability that any CUDA toolkit supports"
+            if facts.capabilities and not toolkits().ever_built(entry):
+                message = f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit supports"
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield (*place, index), message, hint
@@ -133,36 +129,33 @@ def capability_refused(subject: Subject) -> Iterator[LintFinding]:
 
 def archs_empty(subject: Subject) -> Iterator[LintFinding]:
     """KCI155: nothing of a component's list is left at a toolkit, where the reference stops."""
-    for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
-        for place, archs in arch_lists(subject.kernel, backend):
-            if place[0] != "kernel":
-                continue
-            component = subject.kernel.build.kernel[str(place[1])]
-            versions = subject.toolkits_of(component)
-            empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
-            if empty:
-                message = f"no entry of `{place[-1]}` is left for {name} {_list(empty)}: the build fails there"
-                meant = [near for entry in archs if (near := _near_capability(entry)) and near != entry]
-                hint = "list an arch that it supports, or narrow the versions"
-                if meant and backend is Backend.CUDA:
-                    hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
-                yield place, message, hint
+    for label, component in subject.kernel.build.kernel.items():
+        facts = BACKENDS[component.backend]
+        versions = subject.toolkits_of(component) if component.archs else []
+        empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
+        if empty:
+            message = f"no entry of `{facts.archs}` is left for {facts.title} {_list(empty)}: the build fails there"
+            meant = [near for entry in component.archs if (near := _near_capability(entry)) and near != entry]
+            hint = "list an arch that it supports, or narrow the versions"
+            if meant and facts.capabilities:
+                hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
+            yield ("kernel", label, facts.archs), message, hint
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
-    """KCI156: a ROCm target outside of the reference's list: dropped silently."""
-    allowed = subject.catalog.archs.rocm
-    for place, entries in arch_lists(subject.kernel, Backend.ROCM):
+    """KCI156: a target outside of the reference's list: silently dropped from builds, never built for noarch."""
+    for facts, place, entries in arch_lists(subject.kernel):
+        allowed = subject.catalog.archs.names.get(facts.archs, ())
         effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
-            if entry not in allowed:
-                message = f"{quoted(entry[:40])} is not a target that ROCm variants are built for{effect}"
+            if allowed and entry not in allowed:
+                message = f"{quoted(entry[:40])} is not a target that {facts.title} variants are built for{effect}"
                 yield (*place, index), message, f"remove it; {one_of(allowed)}"
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
-    for label, component in subject.cuda_components():
-        capabilities = component.cuda_capabilities or ()
+    for label, component in subject.kernel.build.kernel.items():
+        capabilities = component.archs
         versions = subject.toolkits_of(component)
         archs_by_version = {
             version: set(component_archs(component, version, subject.catalog.archs)) for version in versions
@@ -173,7 +166,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             if text in reported or not toolkits().ever_built(text):
                 continue
             reported.add(text)
-            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, capabilities, [], [])
+            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [])
             for version in versions:
                 is_kept = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
@@ -186,27 +179,22 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
 
 
 def nothing_left(subject: Subject) -> Iterator[LintFinding]:
-    """KCI158: `cuda-minver` excludes each CUDA component of a variant, or one component from all."""
-    versions = subject.computes(Backend.CUDA)
-    missing, bare = _without(subject)
-    for label, without in missing.items():
-        place: KeyPath = ("kernel", label, "cuda-minver")
-        if versions and len(without) == len(versions):
-            message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
-            yield place, message, "lower `cuda-minver`"
-        elif bare:
-            message = f"the variants for CUDA {_list(bare)} have no component: `cuda-minver` excludes all of them"
-            hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
-            yield place, message, hint
-            bare = []
-
-
-def _without(subject: Subject) -> tuple[dict[str, list[Version]], list[Version]]:
-    missing = {
-        label: [version for version in subject.computes(Backend.CUDA) if too_old(component, version)]
-        for label, component in subject.cuda_components()
-    }
-    return missing, sorted(set.intersection(*map(set, missing.values()))) if missing else []
+    """KCI158: `cuda-minver` leaves every component out of a variant, or one component out of all."""
+    for backend, facts in BACKENDS.items():
+        versions, parts = subject.computes(backend), subject.kernel.build.components(backend)
+        missing = {label: {version for version in versions if too_old(part, version)} for label, part in parts.items()}
+        bare = sorted(set.intersection(*missing.values())) if missing else []
+        for label, without in missing.items():
+            place: KeyPath = ("kernel", label, facts.minver)
+            if versions and len(without) == len(versions):
+                newest = f"{facts.title} {versions[-1]} is the newest that is built"
+                yield place, f"component `{label}` is in no variant: {newest}", f"lower `{facts.minver}`"
+            elif bare:
+                which = f"{facts.title} {_list(bare)}"
+                message = f"the variants for {which} have no component: `{facts.minver}` excludes all of them"
+                hint = f"raise `general.{backend}.minver`, so that they are not built, or lower `{facts.minver}`"
+                yield place, message, hint
+                bare = []
 
 
 def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
@@ -269,7 +257,7 @@ _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 
 
 def _inverted(kernel: Kernel, table: KeyPath) -> bool:
-    bounds = kernel.build.torch if table == ("torch",) else kernel.build.general.cuda
+    bounds = kernel.build.torch if table == ("torch",) else getattr(kernel.build.general, str(table[-1]))
     least, most = (bounds.minver, bounds.maxver) if bounds else (None, None)
     return least is not None and most is not None and least > most
 
@@ -277,7 +265,7 @@ def _inverted(kernel: Kernel, table: KeyPath) -> bool:
 def _versions(rows: list[Row], cause: KeyPath) -> str:
     if cause[0] == "torch":
         return f"torch {_list(sorted({row.torch for row in rows}))}"
-    return f"CUDA {_list(sorted({row.compute for row in rows if row.compute}))}"
+    return f"{BACKENDS[rows[0].backend].title} {_list(sorted({row.compute for row in rows if row.compute}))}"
 
 
 def _list(versions: Iterable[Version]) -> str:

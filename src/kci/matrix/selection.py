@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.config.document import KeyPath
-from kci.config.facts import floors
-from kci.config.model import Build, CudaGeneral
+from kci.config.facts import BACKENDS, HOST, floors
+from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Tier, Version
+from kci.config.values import Tier, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import outside_range
 from kci.matrix.catalog.rows import ArchTables, Catalog, RemovedRow, Row
@@ -273,16 +273,17 @@ def why_excluded(build: Build, row: Row) -> Decision | None:
         return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
     if build.tvm_ffi is not None and row.tvm_ffi is None:
         return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
-    cuda = build.general.cuda or CudaGeneral()
-    compute = row.compute if row.backend is Backend.CUDA else None
+    own, title = getattr(build.general, row.backend, None), BACKENDS[row.backend].title
+    floor = floors().compute.get(row.backend)
+    compute = row.compute if floor is not None else None
     torch = row.torch if build.torch is not None else None
-    for rule, what, version, key, least in (
-        ("KCI202", "CUDA", compute, ("general", "cuda", "minver"), floors().cuda),
-        ("KCI203", "CUDA", compute, ("general", "cuda", "maxver"), None),
-        ("KCI204", "torch", torch, ("torch", "minver"), floors().torch),
-        ("KCI205", "torch", torch, ("torch", "maxver"), None),
+    for rule, what, version, table, key, least in (
+        ("KCI202", title, compute, own, ("general", row.backend, "minver"), floor),
+        ("KCI203", title, compute, own, ("general", row.backend, "maxver"), None),
+        ("KCI204", "torch", torch, build.torch, ("torch", "minver"), floors().torch),
+        ("KCI205", "torch", torch, build.torch, ("torch", "maxver"), None),
     ):
-        written = getattr(cuda if what == "CUDA" else build.torch, key[-1], None)
+        written = getattr(table, key[-1], None)
         bound = written or least or _NEWEST
         if version is not None and (version < bound if least else version > bound):
             shown = bound if written is not None else f"{bound} by default"
@@ -304,7 +305,7 @@ def _one_for_all(row: Row) -> Decision:
 
 def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
     # The torch of kci for tests is for the CPU
-    if variant.backend != Backend.CPU or variant.torch is None:
+    if variant.backend != HOST or variant.torch is None:
         return ()
     if variant.stable_abi is None:
         return (variant.torch,)
@@ -335,7 +336,7 @@ def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
     framework = row.torch
     if build.tvm_ffi is not None and row.tvm_ffi is not None:
         kind, framework = Kind.TVM_FFI, row.tvm_ffi
-    elif not build.components(row.backend) or row.backend is Backend.TPU:
+    elif not build.components(row.backend):
         kind = Kind.NOARCH
     elif stable is not None:
         kind, framework = Kind.STABLE_ABI, stable
@@ -352,5 +353,5 @@ def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
         tvm_ffi=row.tvm_ffi.text if row.tvm_ffi and kind is Kind.TVM_FFI else None,
         archs=variant_archs(build, kind, row.backend, row.compute, tables),
         bundled=row.bundled,
-        archs_since=tables.since if row.backend is Backend.CUDA and kind is not Kind.NOARCH else None,
+        archs_since=tables.since if BACKENDS[row.backend].capabilities and kind is not Kind.NOARCH else None,
     )

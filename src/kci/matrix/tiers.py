@@ -14,9 +14,10 @@ from itertools import combinations
 from kci.config.discovery import RepositorySettings
 from kci.config.document import refuse
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Backend, Tier
+from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
+from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
 from kci.matrix.catalog.loading import where_problem
 from kci.matrix.selection import FilterReason, Narrow
 from kci.matrix.variants import Kind, Variant
@@ -57,19 +58,8 @@ def _pairwise(left_out: FilterReason) -> Narrow:
     return narrow
 
 
-FIELDS: dict[str, Sequence[str]] = {
-    "backend": [str(backend) for backend in Backend],
-    "compute": (),
-    "cuda": (),
-    "kind": [str(kind) for kind in Kind],
-    "name": (),
-    "rocm": (),
-    "stable-abi": (),
-    "system": SYSTEMS,
-    "torch": (),
-    "tvm-ffi": (),
-    "xpu": (),
-}
+FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stable-abi": ()}
+"""The fields of expressions about variants."""
 
 
 def subject(variant: Variant) -> Subject:

@@ -75,19 +75,21 @@ def variant_name(
             return f"torch{vv}{cxx11}-{part}-{system}"
 
 
-_COMPUTE = r"(?P<compute>(?:cu|rocm|xpu|cann)[0-9]{2,}|cpu|metal|neuron|tpu)"
+_PARTS = (f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name for name, facts in BACKENDS.items())
+_COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
 _SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
 _ARCH_NAME = (
     rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
     rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
 )
-_NOARCH_NAME = r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)"
+_OLD_NAMES = {old: str(name) for name, facts in BACKENDS.items() for old in facts.old_names}
+_NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
     """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
-        return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
+        return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
     match = re.fullmatch(_ARCH_NAME, name)
     if match is None or f"{match['cpu']}-{match['os']}" not in SYSTEMS:
         raise ValueError(f"{name!r} is not a variant name")

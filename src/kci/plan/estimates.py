@@ -109,7 +109,7 @@ def size_of(build: Build, variant: Variant) -> Size:
         return Size(0)
     objects = dict.fromkeys(_compiled(framework.src) if framework is not None else (), False)
     for part in active(build, variant).values():
-        heavy = variant.backend == "cuda" and any(name.startswith(_CUTLASS) for name in part.depends)
+        heavy = BACKENDS[variant.backend].compiler == "nvcc" and any(name.startswith(_CUTLASS) for name in part.depends)
         for source in _compiled(part.src):
             objects.setdefault(source, heavy)
     return Size(len(objects), sum(objects.values()))

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.facts import BACKENDS
+from kci.config.model import Build, Component
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs
@@ -144,7 +145,7 @@ def packaging_facts(build: Build, variant: Variant) -> dict[str, Any]:
 
 def _component(part: Component, variant: Variant) -> dict[str, Any]:
     keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
-    if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
+    if BACKENDS[part.backend].archs and variant.compute is not None:
         tables = arch_tables(variant.archs_since or OLDEST)
         keys["built for"] = component_archs(part, Version.parse(variant.compute), tables)
     return keys

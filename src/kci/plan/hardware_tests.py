@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.config.facts import needs_device
 from kci.matrix.catalog.runners import Runner, Runners
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
@@ -109,8 +110,8 @@ def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:
-    """True if a GPU machine under `[test]` suits the variant."""
-    return any(backend != "cpu" and _is_for(variant, backend, system) for backend, system in runners.test)
+    """True if a machine with a device under `[test]` suits the variant."""
+    return any(needs_device(backend) and _is_for(variant, backend, system) for backend, system in runners.test)
 
 
 def _is_for(variant: str, backend: str, system: str) -> bool:

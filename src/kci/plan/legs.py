@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.facts import BACKENDS
-from kci.config.values import Backend, Grouping
+from kci.config.values import Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
@@ -246,9 +246,6 @@ def make_plan(
     )
 
 
-_TVM_FFI = (Backend.CPU, Backend.CUDA)
-
-
 def assign_runner(
     variant: Variant,
     runners: Runners,
@@ -260,7 +257,7 @@ def assign_runner(
 ) -> Assignment | NoRunner:
     """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if known."""
     noarch = variant.kind is Kind.NOARCH
-    if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
+    if variant.kind is Kind.TVM_FFI and not BACKENDS[variant.backend].tvm_ffi:
         return NoRunner("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
@@ -299,7 +296,7 @@ def assign_runner(
         currency=currency,
         artifact="",
         max_jobs=limit.max_jobs,
-        cores=limit.cores if variant.backend == "cuda" and not noarch else None,
+        cores=limit.cores if BACKENDS[variant.backend].compiler == "nvcc" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
         builder=None if compiled else "nix",

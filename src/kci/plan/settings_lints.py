@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
+from kci.config.facts import BACKENDS
 from kci.config.settings import Machine, Settings
-from kci.config.values import Backend, Tier, is_branch, quoted
+from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.matrix.catalog.runners import hosted_runners
 from kci.matrix.lints import LintFinding
@@ -135,7 +136,8 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
             number = getattr(limit, key.replace("-", "_"))
             yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
     for backend in settings.images:
-        yield ("images", backend), backend, lambda name: name != Backend.METAL, "left out: Metal is built on macOS"
+        why = f"left out: {BACKENDS[backend].title} is built on macOS"
+        yield ("images", backend), backend, lambda name: not BACKENDS[name].macos, why
     for path, image in _images(settings):
         yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
         compute = str(path[3]) if len(path) == 4 else None

@@ -22,7 +22,7 @@ from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
-from kci.config.facts import BACKENDS, depends_table
+from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
@@ -33,9 +33,12 @@ from kci.utils.suggest import containing, suggestion
 
 _SECONDS = 300
 _MARK = "kci-load-result:"
-_PASSED_ON = (
-    "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PATH", "ROCM_PATH", "SYSTEMROOT",
-)  # fmt: skip
+_PASSED_ON = [
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "SYSTEMROOT",
+    *(name for facts in BACKENDS.values() for name in facts.variables),
+]
 
 _PROBE = """
 import json, sys
@@ -48,18 +51,19 @@ try:
     backend = str(getattr(_backend(), "name", "cpu")).lower()
 except Exception:
     backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
-print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or "",
-    "rocm": getattr(torch.version, "hip", None) or "", "backend": backend}))
-""".replace("MARK", _MARK)
+toolkits = [getattr(torch.version, name, None) for name in NAMES]
+print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "toolkit": next(filter(None, toolkits), ""),
+    "backend": backend}))
+""".replace("MARK", _MARK).replace("NAMES", str([facts.torch_version for facts in BACKENDS.values()]))
 
 
 class LoaderEnvironment(msgspec.Struct, frozen=True):
     """A Python that can load kernels."""
 
     torch: str = ""
-    cuda: str = ""
-    rocm: str = ""
-    backend: str = "cpu"
+    toolkit: str = ""
+    """The version that torch was built with."""
+    backend: str = str(HOST)
     lacks: str = ""
 
 
@@ -80,20 +84,21 @@ def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
     needed, system = [], this_system()
     if name.system is not None and name.system != system:
         needed.append(f"a {name.system} machine")
-    if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
+    if needs_device(name.backend) and name.backend != environment.backend:
         needed.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
     have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
     compute = _minor(name.compute_version or "")
-    driver = _minor({"cuda": environment.cuda, "rocm": environment.rocm}.get(name.backend, ""))
-    known = bool(compute and driver) and name.backend == environment.backend
+    toolkit = _minor(environment.toolkit)
+    known = bool(compute and toolkit) and name.backend == environment.backend
     if name.kind is Kind.FULL and have != needs:
         needed.append(f"torch {name.framework_version}")
     elif name.kind is Kind.STABLE_ABI and have < needs:
         needed.append(f"torch {name.framework_version} or newer")
-    elif known and name.backend == "cuda" and not (compute[0] == driver[0] and compute <= driver):
-        needed.append(f"CUDA {name.compute_version}, or a newer minor version of it")
-    elif known and name.backend == "rocm" and compute != driver:
-        needed.append(f"ROCm {name.compute_version}")
+    elif known and compute != toolkit:
+        facts = BACKENDS[name.backend]
+        if not (facts.minor_compatible and compute[0] == toolkit[0] and compute < toolkit):
+            newer = ", or a newer minor version of it" if facts.minor_compatible else ""
+            needed.append(f"{facts.title} {name.compute_version}{newer}")
     if not needed:
         return ""
     here = f"torch {environment.torch} for {environment.backend} on {system}"
@@ -188,7 +193,7 @@ def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = 
     chosen = [variants[name] for name in names]
     for name in variants if not names else ():
         parts = parse_variant_name(name)
-        if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
+        if parts.system in (None, this_system()) and (not isolation or parts.backend == HOST):
             chosen.append(variants[name])
     if not chosen:
         raise nothing_tested_error({name: why_not_loadable(name) for name in variants})
@@ -201,28 +206,28 @@ def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) ->
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
     known = environment is not None and environment.backend == parts.backend
-    if parts.backend not in ("cpu", "universal") and not known and not has_device(parts.backend):
-        return f"needs {BACKENDS[parts.backend].device or f'a device for {parts.backend}'}"
+    if needs_device(parts.backend) and not known and not has_device(parts.backend):
+        return f"needs {BACKENDS[parts.backend].device}"
     if environment is None:
         own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
-        return "" if parts.backend in ("cpu", "universal") else own
+        return own if needs_device(parts.backend) else ""
     return why_incompatible(parts, environment).removeprefix("it ")
 
 
 def has_device(backend: str) -> bool:
     """True if files and programs indicate a device of a backend."""
-    if backend == "cuda":
-        program = shutil.which("nvidia-smi")
-        return program is not None and run([program, "--list-gpus"]).code == 0
-    if backend == "metal":
-        return sys.platform == "darwin"
-    devices = {"rocm": ("/dev", "kfd"), "xpu": ("/dev/dri", "renderD*")}
-    return backend in devices and any(Path(devices[backend][0]).glob(devices[backend][1]))
+    facts = BACKENDS[backend]
+    if facts.device_program:
+        program, *arguments = facts.device_program
+        return shutil.which(program) is not None and run([program, *arguments]).code == 0
+    if facts.device_files:
+        return any(Path("/dev").glob(facts.device_files))
+    return facts.macos and sys.platform == "darwin"
 
 
 def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
     """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if they can."""
-    if environment is not None and parse_variant_name(name).backend == "cpu" != environment.backend:
+    if environment is not None and parse_variant_name(name).backend == HOST != environment.backend:
         # the loader looks at torch's backend, not at the machine
         return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
     return why_not_loadable(name, environment)
@@ -320,7 +325,7 @@ def loader_for(
     if not isolation or python is not None:
         python = python or Path(sys.executable)
         return Loader(python, pip_install(python), ())
-    if name.backend != "cpu":
+    if name.backend != HOST:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]

@@ -13,21 +13,19 @@ from pathlib import Path
 import msgspec
 
 from kci.build.process.container import container_engine, require_engine
-from kci.build.process.run import run, silent
+from kci.build.process.run import run
 from kci.build.toolchains.compilers import (
     MANYLINUX_GLIBC,
     cxx_compiler,
+    examine_device_compiler,
     find_compiler_cache,
     glibc_is_newer,
     version_line,
 )
-from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.build.toolchains.environment import TO_TEST
-from kci.build.toolchains.oneapi import find_icpx
-from kci.build.toolchains.rocm import find_rocm
-from kci.config.values import Version
+from kci.config.facts import BACKENDS, HOST
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
@@ -84,7 +82,7 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
 
 
 def _torch_index() -> ToolReport:
-    index = toolchains().index_url("cpu")
+    index = toolchains().index_url(HOST)
     if is_reachable(index):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
@@ -104,27 +102,16 @@ def _newer_glibc() -> bool:
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
     # one per version in the catalog for this system
     system = this_system()
-
-    def cuda(compute: Version) -> str:
-        toolkit = find_toolkit(compute.minor_text, cache, silent)
-        cxx_compiler(compute.minor_text)  # nvcc needs a host compiler that it accepts
-        if toolkit.wheels is None:
-            return f"nvcc in {toolkit.root}"
-        return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
-
-    finders: dict[str, Callable[[Version], str]] = {
-        "cuda": cuda,
-        "rocm": lambda compute: f"hipcc in {find_rocm(compute.minor_text, system, silent).root}",
-        "xpu": lambda compute: find_icpx(compute.minor_text)[0],
-    }
-    for backend, find in finders.items():
-        rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
-        for compute in sorted(rows):
-            yield _examined_tool(f"{backend} {compute.minor_text}", partial(find, compute))
-    if any(row.backend == "metal" and row.system == system for row in catalog.rows):
-        message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
-        remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield ToolReport("metal", Health.MISSING, message, remedy)
+    toolkits = {(row.backend, row.compute) for row in catalog.rows if row.system == system and row.compute}
+    for backend, compute in sorted(toolkits):
+        if BACKENDS[backend].compiled:
+            find = partial(examine_device_compiler, backend, compute.minor_text, system, cache)
+            yield _examined_tool(f"{backend} {compute.minor_text}", find)
+    for backend in sorted({row.backend for row in catalog.rows if row.system == system}):
+        if BACKENDS[backend].macos:
+            message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+            remedy = "kci does not compile for it itself: kci build --builder nix"
+            yield ToolReport(backend, Health.MISSING, message, remedy)
 
 
 def _helpers() -> Iterator[ToolReport]:

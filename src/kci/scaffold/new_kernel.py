@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from kci.config.discovery import find_root
+from kci.config.facts import BACKENDS
 from kci.config.settings import KCI_TOML
 from kci.config.values import Backend, KernelName, Version, python_name, suggest_kernel_name
 from kci.diagnostics import Diagnostic, Severity
@@ -30,13 +31,13 @@ FRAMEWORKS = {
     "tvm-ffi": "C++ and CUDA without PyTorch, for every framework that speaks DLPack",
 }
 
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "torch": ("cpu", "cuda", "rocm"),
-    "torch-noarch": tuple(str(backend) for backend in Backend),
-    "tvm-ffi": ("cpu", "cuda"),
+OFFERED = {
+    name: tuple(str(one) for one in Backend if name == "torch-noarch" or name in BACKENDS[one].templates)
+    for name in FRAMEWORKS
 }
 
-USUAL = {"torch": ("cpu", "cuda"), "torch-noarch": ("cpu", "cuda", "rocm"), "tvm-ffi": ("cpu",)}
+USUAL = {name: tuple(str(one) for one in Backend if name in BACKENDS[one].usual) for name in FRAMEWORKS}
+"""The backends by default."""
 
 OLDEST_STABLE_ABI = Version.parse("2.11")
 """The first stable ABI that has all that the template uses."""
@@ -67,8 +68,8 @@ def choose(name: str, **fields: Any) -> NewKernel:
     if new.framework not in FRAMEWORKS:
         raise UsageError(f"there is no framework {new.framework[:60]!r}", hint=nearest(new.framework, FRAMEWORKS))
     for backend in new.backends:
-        if backend not in BACKENDS[new.framework]:
-            hint = f"for {new.framework}: {', '.join(BACKENDS[new.framework])}"
+        if backend not in OFFERED[new.framework]:
+            hint = f"for {new.framework}: {', '.join(OFFERED[new.framework])}"
             raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
     if new.stable_abi is not None:
         _check_stable_abi(new.stable_abi, new.framework)
@@ -102,14 +103,14 @@ def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel by path; `standalone` adds those of a repository."""
     package = python_name(new.name)
     op = f"{package}_op" if package in _TAKEN else package
-    *others, last = (_SHOWN.get(backend, backend.upper()) for backend in new.backends)
+    *others, last = (BACKENDS[backend].title for backend in new.backends)
     shown = f"{', '.join(others)} and {last}" if others else last
     values = {
         **asdict(new),
         "license": USUAL_LICENSE,
         "repo_id": new.repo_id,
         "package": package,
-        "gpu": bool({"cuda", "rocm"} & set(new.backends)),
+        "gpu": any(BACKENDS[backend].device and BACKENDS[backend].templates for backend in new.backends),
         "op": op,
         "layer": "".join(part.capitalize() for part in op.split("_")),
         "summary": f"A new kernel for {shown} tensors: SiLU, until its author replaces it.",
@@ -150,14 +151,15 @@ def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> di
         files["kci.toml"] = "common/kci.toml.j2"
     match new.framework:
         case "tvm-ffi":
-            for backend, suffix in {"cpu": "cpp", "cuda": "cu"}.items():
-                if backend in new.backends:
-                    files[f"csrc/{op}.{suffix}"] = f"tvm_ffi/op.{suffix}.j2"
-            return files | {
-                f"csrc/{op}.h": "tvm_ffi/op.h.j2",
-                "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
-                f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",
-            }
+            return (
+                files
+                | _sources(new, op, "tvm_ffi")
+                | {
+                    f"csrc/{op}.h": "tvm_ffi/op.h.j2",
+                    "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
+                    f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",
+                }
+            )
         case "torch-noarch":
             return files | {
                 f"torch-ext/{package}/__init__.py": "noarch/package.py.j2",
@@ -171,16 +173,16 @@ def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> di
         "torch-ext/torch_binding.cpp": "torch/torch_binding.cpp.j2",
         "torch-ext/torch_binding.h": f"{code}/torch_binding.h.j2",
     }
-    if "cpu" in new.backends:
-        files[f"csrc/{op}_cpu.cpp"] = f"{code}/op_cpu.cpp.j2"
-    if {"cuda", "rocm"} & set(new.backends):
-        files[f"csrc/{op}.cu"] = f"{code}/op.cu.j2"
-    return files
+    return files | _sources(new, op, code)
+
+
+def _sources(new: NewKernel, op: str, folder: str) -> dict[str, str]:
+    endings = {BACKENDS[backend].templates[new.framework] for backend in new.backends}
+    return {f"csrc/{op}{ending}": f"{folder}/op{ending}.j2" for ending in endings}
 
 
 # Reserved in the generated Python: a module, an attribute of each `ops`, and `ops` itself.
 _TAKEN = {"layers", "name", "ops"}
-_SHOWN = {"rocm": "ROCm", "metal": "Metal", "neuron": "Neuron"}
 
 
 def require_new(target: Path) -> None:

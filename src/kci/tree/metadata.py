@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.config.facts import PythonPackage, depends_table, floors
+from kci.config.facts import BACKENDS, HOST, PythonPackage, depends_table, floors
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
@@ -23,27 +23,24 @@ from kci.utils.shipped import to_type
 from kci.utils.walk import remove_bytecode
 from kci.version import __version__
 
-_RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
-"""Backends whose `python-depends` reach the metadata; neuron's do not."""
-
 
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
     """General and backend dependencies for the metadata; all lists are checked, as in the reference (KCI720)."""
     table = depends_table()
-    general = build.general.python_depends or ()
-    _require(general, table.general, "general.python-depends")
-    by_backend: dict[str, tuple[str, ...]] = {}
-    for name in _RESOLVED:
-        part = getattr(build.general, name.value)
-        names = (part.python_depends or ()) if part is not None else ()
-        _require(names, table.backends.get(name.value, {}), f"general.{name.value}.python-depends")
-        by_backend[name.value] = names
-    return general + by_backend.get(backend, ())
+    recorded: tuple[str, ...] = ()
+    for name, part in build.general.tables.items():
+        if name and not BACKENDS[name].depends_recorded:
+            continue
+        names = part.python_depends or ()
+        known, key = (table.backends.get(name, {}), f"general.{name}") if name else (table.general, "general")
+        _require(names, known, f"{key}.python-depends")
+        recorded += names if name in ("", backend) else ()
+    return recorded
 
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
     """Dependencies that the backend's metadata cannot hold."""
-    return () if backend in _RESOLVED else tuple(sorted(depends_table().backends.get(backend, ())))
+    return () if BACKENDS[backend].depends_recorded else tuple(sorted(depends_table().backends.get(backend, ())))
 
 
 def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
@@ -57,9 +54,8 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
     """General and backend kernel dependencies."""
-    part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
-    own = (part.kernel_depends or ()) if part is not None else ()
-    return (build.general.kernel_depends or ()) + own
+    own = getattr(build.general.tables.get(backend), "kernel_depends", None)
+    return (build.general.kernel_depends or ()) + (own or ())
 
 
 def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
@@ -126,7 +122,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     source: str | None = None
     python_depends: tuple[str, ...] = ()
     kernel_depends: tuple[KernelDependency, ...] = ()
-    backend: BackendRecord = BackendRecord(Backend.CPU)
+    backend: BackendRecord = BackendRecord(HOST)
     digest: Digest | None = None
     provenance: Provenance | None = None
     kci: KciRecord | None = None
@@ -191,9 +187,8 @@ def metadata_for(
 
 def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
     if build.torch_noarch is not None:
-        noarch = {Backend.CUDA: build.torch_noarch.cuda_capabilities, Backend.ROCM: build.torch_noarch.rocm_archs}
-        return noarch.get(backend)
-    if backend not in (Backend.CUDA, Backend.ROCM) or archs is None:
+        return build.torch_noarch.archs(backend)
+    if not BACKENDS[backend].archs or archs is None:
         return None
     return tuple(sorted({arch for arch in archs if arch})) or None
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from kci.config.values import python_name
+from kci.config.values import Backend, python_name
 from kci.diagnostics import printable
 from kci.utils.shipped import Dated, shipped
 
@@ -22,7 +22,7 @@ _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.[A-Za-z]\w*(?::\d+(?::\d+)?|\(\d+(?
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
 # A library or namespace of a kernel: kernel, backend and source hash. A mangled name has the length before it.
 _EXTENSION = re.compile(
-    r"\d*_[a-z][a-z0-9_]*?_(?:cann|cpu|cuda|metal|neuron|rocm|tpu|xpu)_[0-9a-z]{7,40}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
+    rf"\d*_[a-z][a-z0-9_]*?_(?:{'|'.join(Backend)})_[0-9a-z]{{7,40}}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
 )
 # An address, or a digest of a commit, wherever it stands: a word of seven letters has no digit.
 _HEX = re.compile(

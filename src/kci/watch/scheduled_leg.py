@@ -124,7 +124,7 @@ def watch_hardware(
             continue
         test = ["kci", "test", kernel.directory, f"--variant={directory.name}", f"--python={python}"]
         torch = ".".join(environment.torch.split("+")[0].split(".")[:2])
-        compute = name.compute_version or environment.cuda or environment.rocm or ""
+        compute = name.compute_version or environment.toolkit
         result = replace(
             run,
             kernel=kernel.build.name,

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.facts import needs_device
 from kci.config.settings import Publish
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
@@ -184,7 +185,7 @@ def _test(test: TestLeg) -> dict[str, Any]:
     record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
     words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
     words += ["--leg", test.name, "--record", record]
-    python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
+    python = ' --python "${KCI_TEST_PYTHON:-python3}"' if needs_device(test.backend) else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
         "tags": _tags(test.runner, test.system),

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.facts import needs_device
 from kci.matrix.catalog.runners import Runners
 from kci.matrix.variants import Kind, artifact_name, objects_name
 from kci.plan.plan import Leg, Plan, TestLeg
@@ -155,7 +156,7 @@ def _kernel(name: str, legs: Sequence[Leg], names: _Names) -> dict[str, Any]:
 
 def _test(test: TestLeg, names: _Names) -> dict[str, Any]:
     words = ["test", _tree(test.kernel), "--kernel", test.path, "--leg", test.name]
-    gpu = test.backend != "cpu"
+    gpu = needs_device(test.backend)
     python = " --python {config[test_python]:q}" if gpu else ""
     return {
         "rule": names("test", test.kernel, test.name),

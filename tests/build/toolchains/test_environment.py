@@ -25,7 +25,6 @@ from kci.build.toolchains.environment import (
     make_venv,
     python_environment,
     read_torch_version,
-    tvm_ffi_environment,
 )
 from kci.errors import ClientError, MissingToolError
 from kci.utils.atomic import locked
@@ -218,7 +217,7 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     assert "KCI_TORCH_INDEX" in told
 
 
-FOR_CUDA = TorchVersion("2.13.0+cu130", "13.0", None)
+FOR_CUDA = TorchVersion("2.13.0+cu130", {"cuda": "13.0"})
 
 
 def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
@@ -248,15 +247,6 @@ def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
     assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
 
 
-@pytest.mark.slow
-def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_by(tmp_path / "wheels", monkeypatch)
-    make_wheel(tmp_path / "wheels", "apache_tvm_ffi", toolchains().tvm_ffi["0.1"], {"tvm_ffi/__init__.py": ""})
-    environment = tvm_ffi_environment(tmp_path, "0.1")
-    environment.ensure(environment.python, lambda _line: None)
-    assert environment.complete
-
-
 # --- what is really there ---
 
 
@@ -270,7 +260,7 @@ def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypat
 )
 def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
     found = read_torch_version(at(tmp_path, text).torch)
-    assert (found.release, found.cuda) == (release, cuda)
+    assert (found.release, found.toolkits.get("cuda")) == (release, cuda)
 
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])

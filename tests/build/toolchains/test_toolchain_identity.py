@@ -81,10 +81,10 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
 
 def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
-    monkeypatch.setattr(module, "find_toolkit", lambda *_: SimpleNamespace(version="13.0"))
     found = set()
     for release in ("13.0.48", "13.0.88"):
-        monkeypatch.setattr(module, "nvcc_name", lambda _toolkit, said=release: f"nvcc {said}")
+        toolkit = SimpleNamespace(versions=lambda said=release: [f"nvcc {said}"])
+        monkeypatch.setattr(module, "find_toolkit", lambda *_, found=toolkit: found)
         found.add(toolchain_identity(variant(STABLE_CUDA), tmp_path))
     assert len(found) == 2
 
@@ -102,7 +102,7 @@ def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypat
 
 
 def torch_of(release: str) -> TorchVersion:
-    return TorchVersion(release, None, None)
+    return TorchVersion(release, {})
 
 
 def test_nothing_compiles_a_variant_of_python_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ from kci.tree.elf import ElfError, read_elf
 from kci.tree.verify import verify
 from kci.tree.verify.abi import (
     cpp_scope,
-    cuda_exports,
     exceeded_cap,
     library_allowed,
     native_table,
     python_symbols,
+    toolkit_exports,
     torch_exports,
     torch_shims,
     uses_old_string,
@@ -558,7 +558,8 @@ def test_the_record_of_torch_s_exports_is_whole() -> None:
     assert list(table.hashes) == sorted(set(table.hashes))
     assert table.missing(["_ZN3c104warnERKNS_7WarningE", "aoti_torch_get_dim"], "2.13") == []
     assert table.versions_with([SINCE_213]) == ["2.13", "2.14", "2.15"]
-    cuda = cuda_exports()
+    cuda = toolkit_exports("cuda")
+    assert cuda is not None
     assert cuda.versions == ("12.6", "12.8", "12.9", "13.0", "13.1", "13.2", "13.3", "13.5")
     assert list(cuda.hashes) == sorted(set(cuda.hashes))
     assert load_script("update_torch_exports").encode({5: 1, 70000: 2, 2**32 - 1: 3})[:4] == b"\x03\0\0\0"

@@ -21,16 +21,18 @@ from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
 from kci.build.process.run import Log, ProgramResult
 from kci.build.request import BuildResult, Request
 from kci.build.toolchains.compilers import (
+    DeviceCompiler,
     binutils_program,
+    build_compiler,
     cpp_library,
     find_compiler_cache,
+    find_device_compiler,
     gcc_flags,
     glibc_is_newer,
     ninja_version,
-    variant_compiler,
     version_line,
 )
-from kci.build.toolchains.cuda import Toolkit, find_library_headers, find_toolkit, mentions_libraries, nvcc_name
+from kci.build.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import (
@@ -43,10 +45,9 @@ from kci.build.toolchains.environment import (
     tvm_ffi_environment,
 )
 from kci.build.toolchains.glibc import find_newer_parts
-from kci.build.toolchains.oneapi import default_extensions, find_icpx, sycl_code
-from kci.build.toolchains.rocm import HOMES, Rocm, find_rocm
-from kci.config.facts import BACKENDS
-from kci.config.values import Version
+from kci.build.toolchains.oneapi import default_extensions, sycl_code
+from kci.config.facts import BACKENDS, HOST
+from kci.config.values import Backend, Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
 from kci.utils.atomic import locked
@@ -59,12 +60,13 @@ def plan(request: Request, log: Log) -> Recipe:
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
-    cxx = find_icpx(compute) if variant.backend == "xpu" else variant_compiler(variant)
-    cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
-    rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
-    sycl = sycl_code(request.build, compute) if variant.backend == "xpu" else None
+    cxx = build_compiler(variant)
+    device = find_device_compiler(variant.backend, compute, variant.system, request.options.cache, log)
+    sycl = sycl_code(request.build, compute) if variant.backend == Backend.XPU else None
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
-    wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
+    cuda_headers = None
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):
+        cuda_headers = find_library_headers(device, request.options.cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
         cxx=cxx,
@@ -72,19 +74,16 @@ def plan(request: Request, log: Log) -> Recipe:
         cpp_library=cpp_library(cxx),
         environment=environment,
         python_include=python_include(),
-        cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.options.cache)
-        if cuda is not None and wants_libraries
-        else None,
+        device=device,
+        cuda_headers=cuda_headers,
         ar=binutils_program(cxx, "ar"),
-        rocm=rocm,
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
-        versions=_versions(cxx, environment, cuda, rocm),
+        versions=_versions(cxx, environment, device),
         launcher=find_compiler_cache(cxx),
     )
     return make_recipe(request, sources, chain)
@@ -209,9 +208,8 @@ def _environment(request: Request) -> Environment:
     if not request.options.isolation:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
-    flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
-    headers_only = full_gpu and variant.backend == "cuda"
+    backend = variant.backend if variant.kind is Kind.FULL else HOST
+    flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
     return kci_environment(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
@@ -227,21 +225,15 @@ def _check_torch(request: Request, environment: Environment) -> None:
         return
     if not same_version(torch.minor, variant.torch):
         raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
-    toolkits = {"cuda": ("CUDA", torch.cuda), "rocm": ("ROCm", torch.rocm)}
-    toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
-    if not same_version(version, variant.compute):
-        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {torch.release}"
+    facts = BACKENDS[variant.backend]
+    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), variant.compute):
+        message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
         raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
 
 
-def _versions(
-    cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
-) -> tuple[str, ...]:
+def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:
     torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
-    lines = [version_line(cxx), torch]
-    lines += [nvcc_name(cuda)] if cuda else []
-    lines += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
-    return tuple(lines)
+    return (version_line(cxx), torch, *(device.versions() if device is not None else ()))
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
@@ -267,6 +259,6 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_RUN_PATH", None)
-    if chain.rocm is not None:
-        environment |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
+    for tool in chain.downloads():
+        environment |= tool.variables()
     return environment

@@ -15,9 +15,9 @@ import msgspec
 
 from kci.build.kernel_files import KERNEL
 from kci.build.native.hipify import FOLDER, TORCH_FOLDER
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import CXX, Unit
 from kci.build.toolchains import oneapi
-from kci.build.toolchains.compilers import is_compiler_cache
+from kci.build.toolchains.compilers import DeviceCompiler, is_compiler_cache
 from kci.build.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers
 from kci.build.toolchains.data import toolchains
@@ -26,7 +26,7 @@ from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
-from kci.config.values import Version
+from kci.config.values import Backend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
 
@@ -61,7 +61,7 @@ def stable_abi_define(stable_abi: str) -> str:
     return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
 
 
-TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "torch", "tvm_ffi", "python", "cuda", "rocm"
+TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"
 """Links in the work directory; see `work_links`."""
 
 GENERATED = "generated/torch-ext"
@@ -87,8 +87,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """The supported ones of `GCC_FLAGS`."""
     environment: Environment
     python_include: Path
-    cuda: Toolkit | None = None
-    rocm: Rocm | None = None
+    device: DeviceCompiler | None = None
     headers: tuple[Headers, ...] = ()
     cuda_headers: WheelFiles | None = None
     ar: str = "ar"
@@ -109,8 +108,16 @@ class Toolchain(msgspec.Struct, frozen=True):
 
     def downloads(self) -> list[FetchedTool]:
         """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
-        tools = (self.environment, self.cuda, self.cuda_headers, *self.headers)
+        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
+
+    @property
+    def cuda(self) -> Toolkit | None:
+        return self.device if isinstance(self.device, Toolkit) else None
+
+    @property
+    def rocm(self) -> Rocm | None:
+        return self.device if isinstance(self.device, Rocm) else None
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -136,10 +143,8 @@ class Target(msgspec.Struct, frozen=True):
 
 def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Compile one source."""
-    if unit.language is Language.CUDA:
-        return _nvcc(chain, target, unit)
-    if unit.language is Language.HIP:
-        return _hipcc(chain, target, unit)
+    if unit.language != CXX:
+        return {Backend.CUDA: _nvcc, Backend.ROCM: _hipcc}[Backend(target.variant.backend)](chain, target, unit)
     return [
         *_launcher(chain),
         *chain.cxx,
@@ -209,9 +214,8 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    if target.variant.backend == "xpu":
+    if chain.sycl is not None:
         command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
-        assert chain.sycl is not None  # noqa: S101  - every XPU build makes code
         command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if stable else ["-ltorch", "-lc10"]
@@ -277,7 +281,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *_launcher(chain),
         str(chain.rocm.hipcc),
-        f"--rocm-path={ROCM}",
+        f"--rocm-path={chain.rocm.link}",
         *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
@@ -356,21 +360,17 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def _toolkit_includes(chain: Toolchain) -> list[str]:
     # never /usr/include: it must stay behind the C++ library's headers
-    if chain.rocm is not None and chain.rocm.root != Path("/usr"):
-        return ["-isystem", f"{ROCM}/include"]
-    if chain.cuda is None or chain.cuda.root == Path("/usr"):
+    if chain.device is None or chain.device.root == Path("/usr"):
         return []
-    return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
+    return [part for path in chain.device.include for part in ("-isystem", f"{chain.device.link}/{path}")]
 
 
 def work_links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}
-    if chain.cuda is not None:
-        targets[CUDA] = chain.cuda.root
-    if chain.rocm is not None:
-        targets[ROCM] = chain.rocm.root
+    if chain.device is not None:
+        targets[chain.device.link] = chain.device.root
     if chain.cuda_headers is not None:
         targets[LINK] = chain.cuda_headers.folder
     return {**targets, **{headers.name: headers.folder for headers in chain.headers}}

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.build.kernel_files import kernel_error
-from kci.build.native.units import Language, Unit
+from kci.build.native.units import CXX, Unit
 from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.environment import Environment
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
@@ -63,7 +63,7 @@ def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, 
     sources: dict[str, str] = {}
     for unit in units:
         relative = unit.source.as_posix()
-        translate = unit.language is Language.HIP and relative.lower().endswith(".cu")
+        translate = unit.language != CXX and relative.lower().endswith(".cu")
         name = hip_path(relative) if translate else relative
         if sources.setdefault(name, relative) != relative:
             both = " and ".join(sorted((repr(relative), repr(sources[name]))))

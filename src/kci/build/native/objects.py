@@ -176,15 +176,6 @@ CCACHE_FOLDER = "ccache"
 """Folder of ccache, in the cache or in the work directory of a build with packs."""
 
 _PARTS_OF_CXX = ("cc1plus", "as")
-_PARTS_OF_CUDA = (
-    *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
-    *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
-    *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
-)
-_PARTS_OF_ROCM = (
-    *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
-    *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
-)
 _NAMES_FOLDER = re.compile(
     r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
 )
@@ -290,10 +281,8 @@ def _programs(chain: Toolchain) -> Iterator[Path]:
     for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *programs):
         if program_path := shutil.which(name):
             yield Path(os.path.realpath(program_path))
-    tools = ((chain.cuda, _PARTS_OF_CUDA), (chain.rocm, _PARTS_OF_ROCM))
-    for root, parts in ((tool.root, parts) for tool, parts in tools if tool is not None):
-        for part in parts:
-            yield from (path for path in root.glob(part) if path.is_file())
+    if (device := chain.device) is not None:
+        yield from (path for part in device.parts for path in device.root.glob(part) if path.is_file())
 
 
 def _digest(path: Path) -> str:

@@ -27,12 +27,13 @@ from kci.build.native.command_lines import (
     work_path,
 )
 from kci.build.native.ninja import Step
-from kci.build.native.units import Language, Sources, Unit, collect_units
+from kci.build.native.units import CXX, Sources, Unit, collect_units
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.process.run import Log, shell_line
 from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
+from kci.config.facts import BACKENDS, HOST
 from kci.matrix.variants import Kind, Variant
 from kci.utils.cache import work_dir
 from kci.utils.suggest import count
@@ -94,8 +95,6 @@ _TOOLS_FILE = "tools.txt"
 """Tool versions and environment flags, on which every command depends."""
 
 _CUTLASS = "-cutlass"
-
-_TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -196,7 +195,7 @@ def _steps(
 ) -> Iterator[Step]:
     # every command depends on the generated files
     for unit in units:
-        tool = _TOOLS[unit.language]
+        tool = "c++" if unit.language == CXX else BACKENDS[target.variant.backend].compiler
         command = tuple(compile_command(chain, target, unit))
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
         pool = name if (name := _pool(target.variant, unit)) in pools else ""
@@ -213,8 +212,8 @@ def _steps(
 
 
 def _pool(variant: Variant, unit: Unit) -> str:
-    backend = {Language.CUDA: "cuda", Language.HIP: "rocm"}.get(unit.language)
-    backend = backend or ("xpu" if variant.backend == "xpu" else "cpu")
+    own = unit.language != CXX or BACKENDS[variant.backend].compiler_id[0] == CXX
+    backend = variant.backend if own else HOST
     return f"{backend}{_CUTLASS}" if any(depend.startswith("cutlass") for depend in unit.depends) else backend
 
 

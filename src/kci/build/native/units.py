@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import posixpath
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
@@ -14,14 +13,18 @@ from kci.build.process.run import Log
 from kci.build.request import Request
 from kci.build.toolchains import oneapi
 from kci.build.toolchains.compilers import compiler_id, variant_compiler
-from kci.config.model import Component, CudaComponent, RocmComponent, XpuComponent
-from kci.config.values import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS, Backend, Depend, Version
+from kci.config.facts import BACKENDS
+from kci.config.model import Component
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.catalog.rows import OLDEST, arch_tables, toolkits
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included
+
+CXX = "CXX"
+"""CMake's name of the language that the C++ compiler takes."""
 
 _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
@@ -132,21 +135,6 @@ _STUB_SINCE = Version.parse("12.8")
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
-class Language(enum.StrEnum):
-    """The compiler of a source."""
-
-    CXX = "cxx"
-    CUDA = "cuda"
-    HIP = "hip"
-
-
-_DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
-    Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
-    Language.HIP: {Language.HIP: HIP_ENDINGS},
-}
-"""Endings besides C++, by the language of a component's device code."""
-
-
 class Unit(msgspec.Struct, frozen=True):
     """A source to compile."""
 
@@ -156,7 +144,8 @@ class Unit(msgspec.Struct, frozen=True):
     """As in build.toml."""
     object: str
     """Relative to the work directory, in a separate folder: nvcc works in it."""
-    language: Language
+    language: str
+    """CMake's: `CXX`, or that of the backend's device compiler."""
     include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
     """In the order of build.toml."""
@@ -188,7 +177,8 @@ class _Origin(msgspec.Struct, frozen=True):
     src: tuple[str, ...]
     include: tuple[str, ...]
     cxx_flags: tuple[str, ...]
-    device: Language | None = None
+    backend: str = ""
+    """Empty without device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     lacks_archs: bool = False
@@ -245,59 +235,55 @@ def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collectio
 
 def _active(request: Request, log: Log) -> dict[str, Component]:
     components = active(request.build, request.variant)
+    title = BACKENDS[request.variant.backend].title
     for label, component in request.build.components(request.variant.backend).items():
-        if label not in components and isinstance(component, CudaComponent):
-            needs, has = component.cuda_minver, request.variant.compute
-            log(f"component {label} is left out: it needs CUDA {needs}, and this variant has {has}")
+        if label not in components:
+            needs, has = component.minver, request.variant.compute
+            log(f"component {label} is left out: it needs {title} {needs}, and this variant has {has}")
     return components
 
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
-    if isinstance(component, XpuComponent):
+    facts = BACKENDS[component.backend]
+    if component.backend == Backend.XPU:
         code = oneapi.sycl_code(request.build, request.variant.compute or "")
-        flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
+        flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
         return msgspec.structs.replace(origin, cxx_flags=flags)
-    if not isinstance(component, CudaComponent | RocmComponent):
+    if not facts.archs:
         return origin
-    assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
-    compute = Version.parse(request.variant.compute)
-    if isinstance(component, CudaComponent):
-        language, toolkit, archs_listed = Language.CUDA, "CUDA", component.cuda_capabilities
-        flags = component.cuda_flags or ()
-        if compute < _STUB_SINCE:
-            flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
-    else:
-        language, toolkit, archs_listed = Language.HIP, "ROCm", component.rocm_archs
-        flags = component.hip_flags or ()
+    assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
+    compute, flags = Version.parse(request.variant.compute), component.device_flags
+    if component.backend == Backend.CUDA and compute < _STUB_SINCE:
+        flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
     archs = _requested_archs(request, listed) if request.options.archs else listed
     if not listed:
-        listed_archs = ", ".join(archs_listed or ()) or "no archs"
+        listed_archs = ", ".join(component.archs) or "no archs"
         raise kernel_error(
-            "KCI508", f"kernel.{label} lists {listed_archs}, and {toolkit} {compute} supports none of it"
+            "KCI508", f"kernel.{label} lists {listed_archs}, and {facts.title} {compute} supports none of it"
         )
-    if language is Language.CUDA:
-        for arch in archs:
-            if not toolkits().builds(arch.removesuffix(PTX), compute):
-                raise kernel_error("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
+    for arch in archs if facts.capabilities else ():
+        if not toolkits().builds(arch.removesuffix(PTX), compute):
+            raise kernel_error("KCI508", f"kernel.{label} lists {arch}, which {facts.title} {compute} does not support")
     if not archs:
         log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
     # its functions must exist even so
     return msgspec.structs.replace(
-        origin, device=language, device_flags=flags, archs=archs or listed[:1], lacks_archs=not archs
+        origin, backend=component.backend, device_flags=flags, archs=archs or listed[:1], lacks_archs=not archs
     )
 
 
 def _requested_archs(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
-    if request.variant.backend == Backend.ROCM:
+    facts = BACKENDS[request.variant.backend]
+    if not facts.capabilities:
         return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")
     for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
     bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
     return intersect_capabilities(archs, bases, exact=False)
 
@@ -309,7 +295,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
                 "KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file"
             )
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
-    flags: dict[Language, tuple[str, ...]] = {}
+    flags: dict[str, tuple[str, ...]] = {}
     folders = (resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
     include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
     for entry in dict.fromkeys(origin.src):
@@ -326,18 +312,20 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
             language=language,
             include=include,
             flags=flags[language],
-            archs=() if language is Language.CXX else origin.archs,
+            archs=() if language == CXX else origin.archs,
             depends=origin.depends,
         )
 
 
-def _expanded_flags(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
-    flags = origin.cxx_flags if language is Language.CXX else origin.device_flags
+def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterator[str]:
+    flags = origin.cxx_flags if language == CXX else origin.device_flags
     if not any("$<" in flag for flag in flags):
         yield from flags
         return
-    compiler = "IntelLLVM" if variant.backend == Backend.XPU else compiler_id(variant_compiler(variant))
-    facts = FlagContext(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"})
+    compilers = dict(facts.compiler_id for facts in BACKENDS.values() if facts.compiler)
+    known, own = BACKENDS[variant.backend].compiler_id
+    compilers[CXX] = own if known == CXX else compiler_id(variant_compiler(variant))
+    facts = FlagContext(language, compilers)
     for flag in flags:
         try:
             yield from expand_flag(flag, facts)
@@ -356,17 +344,17 @@ def _merge_units(first: Unit, later: Unit) -> Unit:
     )
 
 
-def _language(origin: _Origin, entry: str) -> Language | None:
+def _language(origin: _Origin, entry: str) -> str | None:
     # None for a header
     ending = PurePosixPath(entry).suffix.lower()
     if ending in HEADER_ENDINGS:
         return None
     if ending in CXX_ENDINGS:
-        return Language.CXX
-    for language, endings in _DEVICE_ENDINGS.get(origin.device, {}).items():
-        if ending in endings:
-            return language
-    where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
+        return CXX
+    if origin.backend and ending in BACKENDS[origin.backend].endings:
+        return BACKENDS[origin.backend].compiler_id[0]
+    others = any(ending in facts.endings for facts in BACKENDS.values() if facts.compiled)
+    where = "for a component of another backend" if others else "for which kci has no compiler"
     raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 

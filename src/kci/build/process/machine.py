@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.config.facts import BACKENDS
 from kci.errors import UsageError
 from kci.matrix.catalog.runners import default_runners
 
@@ -111,7 +112,7 @@ def pool_depth(requested: int | None, backend: str, *, cutlass: bool = False, bu
     """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's threads count."""
     if requested is not None or _positive("MAX_JOBS") is not None:
         return None
-    threads = nvcc_threads() if backend == "cuda" else None
+    threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
     return max(1, memory() // (one * builds))
 

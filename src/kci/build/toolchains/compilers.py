@@ -15,12 +15,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.build.process.run import program_output, run, silent
-from kci.build.toolchains.cuda import find_toolkit, nvcc_name
+from kci.build.process.run import Log, program_output, run, silent
+from kci.build.toolchains.cuda import Toolkit, find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import python_environment, read_torch_version
-from kci.build.toolchains.rocm import find_rocm
-from kci.config.values import Version
+from kci.build.toolchains.oneapi import find_icpx
+from kci.build.toolchains.rocm import Rocm, find_rocm
+from kci.config.values import Backend, Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import count
@@ -29,6 +30,9 @@ CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
 
 _CACHES = ("ccache", "sccache")
+
+DeviceCompiler = Toolkit | Rocm
+"""A compiler of device code."""
 
 RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 
@@ -106,7 +110,32 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
 
 def variant_compiler(variant: Variant) -> tuple[str, ...]:
     """The host compiler of a variant."""
-    return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
+    return cxx_compiler(variant.compute if variant.backend == Backend.CUDA else None)
+
+
+def build_compiler(variant: Variant) -> tuple[str, ...]:
+    """The compiler of a variant's C++ sources, which is the host compiler unless the backend has its own."""
+    return find_icpx(variant.compute or "") if variant.backend == Backend.XPU else variant_compiler(variant)
+
+
+def find_device_compiler(
+    backend: str, compute: str, system: str, cache: Path, log: Log = silent
+) -> DeviceCompiler | None:
+    """The compiler of a backend's device code; None if the C++ compiler compiles all. Raises MissingToolError."""
+    if backend == Backend.CUDA:
+        return find_toolkit(compute, cache, log)
+    return find_rocm(compute, system, log) if backend == Backend.ROCM else None
+
+
+def examine_device_compiler(backend: str, compute: str, system: str, cache: Path) -> str:
+    """Where the compiler for a backend is, for people. Raises MissingToolError."""
+    device = find_device_compiler(backend, compute, system, cache)
+    if device is None:
+        return find_icpx(compute)[0]
+    found = device.found
+    if backend == Backend.CUDA:
+        cxx_compiler(compute)  # nvcc needs a host compiler that it accepts
+    return found
 
 
 def _words(named: str) -> tuple[str, ...] | None:
@@ -213,11 +242,8 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
-    if variant.backend == "cuda" and variant.compute:
-        lines.append(nvcc_name(find_toolkit(variant.compute, cache, silent)))
-    if variant.backend == "rocm" and variant.compute:
-        rocm = find_rocm(variant.compute, variant.system, silent)
-        lines += [_first_line(str(rocm.hipcc), "--version"), f"ROCm {rocm.release}"]
+    device = find_device_compiler(variant.backend, variant.compute, variant.system, cache) if variant.compute else None
+    lines += device.versions() if device is not None else []
     return "\n".join([*lines, *environment_flags()])
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
@@ -25,6 +26,15 @@ _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 class Toolkit(FetchedTool, frozen=True):
     """A CUDA toolkit."""
 
+    link: ClassVar = "cuda"
+    """Link to `root` in the work directory."""
+    include: ClassVar = ("include", "include/cccl")
+    parts: ClassVar = (
+        *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+        *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+        *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
+    )
+    """Files that decide about objects."""
     version: str
     nvcc: Path
     root: Path
@@ -56,6 +66,15 @@ class Toolkit(FetchedTool, frozen=True):
     @property
     def complete(self) -> bool:
         return self.wheels is None or self.nvcc.exists()
+
+    @property
+    def found(self) -> str:
+        if self.wheels is None:
+            return f"nvcc in {self.root}"
+        return f"from wheels, in {self.wheels}" + ("" if self.complete else ", which the first build downloads")
+
+    def versions(self) -> list[str]:
+        return [nvcc_name(self)]
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
         if self.wheels is None:

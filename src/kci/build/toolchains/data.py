@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from kci.config.facts import HOST
 from kci.config.values import Version
 from kci.matrix.variants import digits
 from kci.utils.shipped import Dated, shipped
@@ -98,9 +99,9 @@ class Toolchains(Dated, frozen=True):
 
     def flavour(self, backend: str, compute: str | None) -> str:
         """Last part of a wheel index: `cpu`, `cu130`, `rocm7.1`."""
-        pattern = self.index.get(backend, self.index["cpu"])
+        pattern = self.index.get(backend, self.index[HOST])
         if compute is None:
-            return pattern if "{" not in pattern else self.index["cpu"]
+            return pattern if "{" not in pattern else self.index[HOST]
         version = Version.parse(compute)
         return pattern.format(digits=digits(version), dotted=version.minor_text)
 

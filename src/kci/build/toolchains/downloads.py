@@ -34,7 +34,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
     @property
     def place(self) -> Path | None:
         """Path in the cache; None if the machine has it."""
-        raise NotImplementedError
+        return None
 
     @property
     def complete(self) -> bool:
@@ -52,6 +52,10 @@ class FetchedTool(msgspec.Struct, frozen=True):
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
         """Download it to `place`. Raises MissingToolError."""
         raise NotImplementedError
+
+    def variables(self) -> dict[str, str]:
+        """What it needs in the environment of compilers."""
+        return {}
 
     def planned(self, python: Path) -> list[str]:
         """The shell lines of `ensure`."""

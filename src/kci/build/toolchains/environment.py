@@ -24,6 +24,7 @@ from kci.build.toolchains.downloads import (
     is_reachable,
     pip_install,
 )
+from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
@@ -36,24 +37,18 @@ class TorchVersion(msgspec.Struct, frozen=True):
     """The content of `torch/version.py`."""
 
     release: str
-    cuda: str | None
-    hip: str | None
+    toolkits: dict[str, str]
+    """Major and minor version by backend; empty for the CPU."""
 
     @property
     def minor(self) -> str:
         return ".".join(self.release.split(".")[:2])
 
     @property
-    def rocm(self) -> str | None:
-        """Major and minor of ROCm; `hip` has more parts."""
-        return ".".join(self.hip.split(".")[:2]) if self.hip else None
-
-    @property
     def device(self) -> str:
         """The device, for messages."""
-        if self.rocm:
-            return f"ROCm {self.rocm}"
-        return f"CUDA {self.cuda}" if self.cuda else "the CPU"
+        built = [f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items()]
+        return built[0] if built else "the CPU"
 
     @property
     def test_limitation(self) -> str:
@@ -84,7 +79,10 @@ def read_torch_version(torch: Path) -> TorchVersion:
     release = values.get("__version__")
     if release is None:
         raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
-    return TorchVersion(release, values.get("cuda"), values.get("hip"))
+    found = {str(backend): values.get(facts.torch_version) for backend, facts in BACKENDS.items()}
+    # `hip` has more parts than ROCm
+    toolkits = {backend: ".".join(text.split(".")[:2]) for backend, text in found.items() if text}
+    return TorchVersion(release, toolkits)
 
 
 def same_version(first: str | None, second: str | None) -> bool:
@@ -114,7 +112,7 @@ class Environment(FetchedTool, frozen=True):
     """None for this Python's own torch."""
     release: str | None = None
     """Requested torch release, `2.13.0`."""
-    flavour: str = "cpu"
+    flavour: str = str(HOST)
     requirement: str = ""
     """Installed in place of torch."""
     headers_only: bool = False
@@ -143,7 +141,7 @@ class Environment(FetchedTool, frozen=True):
             torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
         else:
             # `===` excludes local versions such as +cpu: the build on PyPI
-            torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
+            torch = [f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"]
         pip = pip_install(self.python)
         torch = [self.requirement] if self.requirement else torch
         return [
@@ -169,9 +167,10 @@ class Environment(FetchedTool, frozen=True):
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         index = toolchains().index_url(self.flavour)
         reachable = bool(self.requirement) or is_reachable(index)
-        if not reachable and self.flavour.startswith("rocm"):
+        only = (facts.title for name, facts in BACKENDS.items() if facts.only_index and self.flavour.startswith(name))
+        if not reachable and (title := next(only, "")):
             hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
-            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
+            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for {title}", hint=hint)
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
@@ -182,9 +181,9 @@ class Environment(FetchedTool, frozen=True):
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
             install(command, what, log, place)
-        if self.flavour == "cpu" and not (self.requirement or self.headers_only):
+        if self.flavour == HOST and not (self.requirement or self.headers_only):
             version = read_torch_version(self.torch)
-            if version.cuda:
+            if version.toolkits:
                 log(f"warning: {version.test_limitation}. To test, {TO_TEST}")
         _check_flavour(self)
         install(ninja, "ninja", log, place)
@@ -256,12 +255,12 @@ def python_environment() -> Environment:
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
-    environment = kci_environment(cache, torch, "cpu")
+    environment = kci_environment(cache, torch, HOST)
     root = environment.root
     assert root is not None  # noqa: S101  - `kci_environment` always sets it
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
-    if version.cuda and run([str(environment.python), "-c", "import torch"]).code != 0:
+    if version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
         raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     packages = toolchains().runtime["packages"]
     installed = "".join(f"{package}\n" for package in packages)
@@ -312,10 +311,10 @@ def needed_to_compile(path: str) -> str | None:
 
 def _check_flavour(environment: Environment) -> None:
     # the default index may have another toolkit's build
-    if environment.requirement or environment.flavour == "cpu":
+    if environment.requirement or environment.flavour == HOST:
         return
     torch = read_torch_version(environment.torch)
-    known = {toolchains().flavour("cuda", torch.cuda), toolchains().flavour("rocm", torch.rocm)}
+    known = {toolchains().flavour(backend, version) for backend, version in torch.toolkits.items()}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(

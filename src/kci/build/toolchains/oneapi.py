@@ -12,8 +12,8 @@ from kci.build.process.run import run
 from kci.build.toolchains.cutlass import tla_version
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import same_version
-from kci.config.model import Build, XpuComponent
-from kci.config.values import Depend, Version
+from kci.config.model import Build
+from kci.config.values import Backend, Depend, Version
 from kci.errors import MissingToolError
 
 ICPX = "icpx"
@@ -53,12 +53,12 @@ class SyclCode(msgspec.Struct, frozen=True):
 
 def sycl_code(build: Build, compute: str) -> SyclCode:
     """The targets of a variant; SYCL*TLA decides for all components, as in the reference. Raises MissingToolError."""
-    parts = [part for part in build.components("xpu").values() if isinstance(part, XpuComponent)]
+    parts = build.components(Backend.XPU).values()
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
         return SyclCode(plain.targets, plain.devices)
     version = tla_version(compute)
-    marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.sycl_flags or ())
+    marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.device_flags)
     targets = version.apart if version.apart and marked else version
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 

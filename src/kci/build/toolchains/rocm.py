@@ -7,10 +7,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import ClassVar
 
 from kci.build.process.run import Log, program_output
+from kci.build.toolchains.downloads import FetchedTool
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -25,9 +25,17 @@ HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 """Variables of kci and hipcc with a ROCm directory."""
 
 
-class Rocm(msgspec.Struct, frozen=True):
+class Rocm(FetchedTool, frozen=True):
     """A ROCm installation."""
 
+    link: ClassVar = "rocm"
+    """Link to `root` in the work directory."""
+    include: ClassVar = ("include",)
+    parts: ClassVar = (
+        *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
+        *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+    )
+    """Files that decide about objects."""
     version: str
     """Major and minor, `7.2`."""
     release: str
@@ -39,8 +47,14 @@ class Rocm(msgspec.Struct, frozen=True):
         return self.root / "bin" / "hipcc"
 
     @property
-    def include(self) -> Path:
-        return self.root / "include"
+    def found(self) -> str:
+        return f"hipcc in {self.root}"
+
+    def versions(self) -> list[str]:
+        return [program_output(str(self.hipcc), "--version").partition("\n")[0], f"ROCm {self.release}"]
+
+    def variables(self) -> dict[str, str]:
+        return {name: str(self.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
 
     @property
     def library_dir(self) -> Path:

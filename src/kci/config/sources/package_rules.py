@@ -320,8 +320,5 @@ def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:
-    depends = [(name, "") for name in build.general.python_depends or ()]
-    for backend in ("cuda", "neuron", "tpu", "xpu"):
-        part = getattr(build.general, backend)
-        depends += [(name, backend) for name in (part.python_depends if part else None) or ()]
-    return depends
+    tables = build.general.tables.items()
+    return [(name, backend) for backend, table in tables for name in table.python_depends or ()]

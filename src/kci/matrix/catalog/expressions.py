@@ -15,6 +15,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from kci.config.facts import VERSIONED
 from kci.config.values import Version, quoted
 from kci.diagnostics import printable
 from kci.errors import UsageError
@@ -31,7 +32,8 @@ Test = Callable[[Subject], bool]
 Part = Callable[[Sequence[Subject]], Test]
 """A part of an expression: maps all subjects (for newest and oldest) to a test of one."""
 
-VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
+VERSIONS = ("compute", "stable-abi", "torch", "tvm-ffi", *VERSIONED)
+"""The fields whose values compare as versions."""
 
 
 class WhereError(ValueError):

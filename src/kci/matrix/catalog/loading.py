@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kci.config.document import Document, KeyPath, read_document, refuse
+from kci.config.facts import VERSIONED
 from kci.config.reader import read_as
 from kci.config.settings import OverlayFile, OverlayTable, RowTable
 from kci.config.values import SYSTEMS, Backend
@@ -25,13 +26,8 @@ if TYPE_CHECKING:
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],
-    "compute": (),
-    "cuda": (),
-    "rocm": (),
     "system": SYSTEMS,
-    "torch": (),
-    "tvm-ffi": (),
-    "xpu": (),
+    **dict.fromkeys(["compute", "torch", "tvm-ffi", *VERSIONED], ()),
 }
 
 

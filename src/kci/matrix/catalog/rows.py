@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kci.config.document import Document, KeyPath, refuse
+from kci.config.facts import BACKENDS
 from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.utils.shipped import Dated, shipped
@@ -24,8 +25,9 @@ class ArchTables(msgspec.Struct, frozen=True):
     """The default archs, which a component's list is intersected with."""
 
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
-    """By lowest toolkit version, newest first."""
-    rocm: tuple[str, ...]
+    """Capabilities by the lowest toolkit version that they hold for, newest first."""
+    names: dict[str, tuple[str, ...]]
+    """By key of build.toml, for backends whose archs are names."""
     since: str | None = None
     """The day of the last change for CUDA."""
     exact: bool = False
@@ -44,14 +46,10 @@ class _CudaArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: datetime.date = datetime.date.min
 
 
-class _RocmArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    archs: tuple[str, ...]
-
-
 class _ArchFile(Dated, frozen=True):
     exact_since: datetime.date
     cuda: tuple[_CudaArchs, ...]
-    rocm: _RocmArchs
+    names: dict[str, tuple[str, ...]]
 
 
 @cache
@@ -65,7 +63,7 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     since = max(changes)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
-        table.rocm.archs,
+        table.names,
         None if since == datetime.date.min else since.isoformat(),
         exact=table.exact_since <= day,
     )
@@ -204,7 +202,7 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
     rows: list[Row] = []
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)
-        if (entry.backend in _VERSIONED) != bool(entry.compute):
+        if bool(BACKENDS[entry.backend].compute_prefix) != bool(entry.compute):
             needed = "needs" if not entry.compute else "has no"
             message = f"a {entry.backend} row {needed} `compute` versions"
             raise refuse(document.at_key(at, "KCI120", message))
@@ -223,6 +221,3 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
                     )
                 )  # fmt: skip
     return tuple(rows)
-
-
-_VERSIONED = (Backend.CUDA, Backend.ROCM, Backend.XPU, Backend.CANN)

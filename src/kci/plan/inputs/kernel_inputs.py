@@ -17,7 +17,7 @@ from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.values import HEADER_ENDINGS, Version, python_name
 from kci.errors import FindingsError, rule_error
-from kci.matrix.archs import compiled_components
+from kci.matrix.archs import too_old
 from kci.matrix.variants import Kind, Variant
 from kci.plan.inputs.source_tree import EntryKind, SourceTree
 from kci.utils.walk import is_bytecode
@@ -42,7 +42,8 @@ def active(build: Build, variant: Variant) -> dict[str, Component]:
     if variant.kind is Kind.NOARCH:
         return {}
     compute = Version.parse(variant.compute) if variant.compute else None
-    return compiled_components(build, variant.backend, compute)
+    parts = build.components(variant.backend)
+    return {label: part for label, part in parts.items() if not too_old(part, compute)}
 
 
 def package_path(build: Build) -> str:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from kci.config.discovery import RepositorySettings, find_root
 from kci.config.document import KeyPath
-from kci.config.facts import floors
+from kci.config.facts import BACKENDS, SOURCE_ENDINGS, floors
 from kci.config.file_lints import compiler_flags
 from kci.config.reader import Kernel
-from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, SOURCE_ENDINGS, Version, quoted
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog
@@ -322,7 +322,11 @@ _TORCH_HEADERS = re.compile(
     r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+"
 )
 """Headers of torch, without those for older standards."""
-_OTHER_COMPILER_SOURCES = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
+_DEVICE_SOURCES = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
+_OTHER_COMPILER_SOURCES = {
+    "cxx-flags": (".cuh", *sum(_DEVICE_SOURCES.values(), ())),
+    **dict.fromkeys(_DEVICE_SOURCES, CXX_ENDINGS),
+}
 """Sources of another compiler with other flags."""
 _OLD_CENTURY = 90
 

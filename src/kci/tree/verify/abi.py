@@ -218,9 +218,9 @@ def is_std_name(name: str) -> bool:
     return _STD.match(name) is not None
 
 
-def is_cuda_name(name: str) -> bool:
-    """True for symbols of CUDA's driver, runtime or libraries."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols["cuda"])
+def is_toolkit_name(name: str, backend: str) -> bool:
+    """True for symbols of a backend's driver, runtime or libraries."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols.get(backend, ()))
 
 
 def is_tvm_ffi_name(name: str) -> bool:
@@ -233,9 +233,9 @@ def torch_exports() -> Exports:
     return _exports("torch-exports")
 
 
-def cuda_exports() -> Exports:
-    """Recorded exports of CUDA's libraries and driver."""
-    return _exports("cuda-exports")
+def toolkit_exports(backend: str) -> Exports | None:
+    """Recorded exports of a backend's libraries and driver, if they are recorded."""
+    return _exports(f"{backend}-exports") if (DATA / f"{backend}-exports.toml").is_file() else None
 
 
 @cache

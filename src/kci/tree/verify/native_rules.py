@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from kci.config.facts import floors
+from kci.config.facts import BACKENDS, floors
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
     cpp_scope,
-    cuda_exports,
     exceeded_cap,
-    is_cuda_name,
     is_std_name,
+    is_toolkit_name,
     is_torch_name,
     is_tvm_ffi_name,
     library_allowed,
     python_symbols,
     symbol_provided,
+    toolkit_exports,
     torch_exports,
     torch_shims,
     tvm_ffi_exports,
@@ -153,7 +153,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     refused = [library for library in elf.needed if not library_allowed(library, groups, major)]
     for library in refused:
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
-    yield from _cuda(elf, name, where)
+    yield from _toolkit(elf, name, where)
     yield from _tvm_ffi(elf, name, where)
     yield from _prefix_fallback(elf, name, where)
     versions = _torch_versions(elf, name)
@@ -177,17 +177,17 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         yield finding("KCI746", message, hint=hint, path=where)
 
 
-def _cuda(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    version = name.compute_version or ""
-    symbols = [item.name for item in elf.undefined if not item.weak and is_cuda_name(item.name)]
-    missing = cuda_exports().missing(symbols, version) if name.backend == "cuda" else []
-    if not missing:
+def _toolkit(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    exports, version = toolkit_exports(name.backend), name.compute_version or ""
+    symbols = [item.name for item in elf.undefined if not item.weak and is_toolkit_name(item.name, name.backend)]
+    missing = exports.missing(symbols, version) if exports is not None else []
+    if exports is None or not missing:
         return
-    fitting = cuda_exports().versions_with(missing)
-    hint = f"CUDA {', '.join(fitting)} does: build it with the CUDA in its name" if fitting else ""
+    fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
+    hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    yield finding("KCI746", f"CUDA {version} does not export {_shortened(missing)}", hint=hint, path=where)
+    yield finding("KCI746", f"{title} {version} does not export {_shortened(missing)}", hint=hint, path=where)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -205,8 +205,9 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
 
 
 def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    # for backends without a list and unrecorded CUDA versions
-    if name.backend == "cuda" and name.compute_version in cuda_exports().versions:
+    # for backends without a list and unrecorded versions
+    exports = toolkit_exports(name.backend)
+    if exports is not None and name.compute_version in exports.versions:
         return
     symbols = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
     if symbols:
